@@ -147,7 +147,7 @@ class FetchSessions:
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
         partitions = OrderedDict((partition.key, partition) for partition in requested)
-        session = FetchSession(session_id, 1, partitions, client, tenant)
+        session = FetchSession(session_id, 1, partitions, client=client, tenant=tenant)
         self._sessions[session_id] = session
         self._partition_count += len(session.partitions)
         return session

@@ -21,6 +21,7 @@ from agent.tenants.client_quotas import alter_quotas, describe_quotas
 from agent.tenants.transactions import KnownProducers, producers_of
 from agent.tenants.visit import Rule, Visit
 from sequencer.api import SequencerError
+from tailrace.acls import Operation, ResourceType
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -41,11 +42,14 @@ LISTENER_CONFIGS = ("listeners", "advertised.listeners")
 
 
 async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
-    """The tenant's topics, by the names that its clients use."""
+    """The tenant's topics that the client may describe, by the names that clients use."""
     await visit.services.catalog.refresh_if_possible()
-    tenant = visit.tenant
-    by_name = visit.services.catalog.snapshot.by_name
-    return [(tenant.local(name), known) for name, known in by_name.items() if tenant.owns(name)]
+    tenant, access = visit.tenant, visit.context.access
+    return [
+        (tenant.local(name), known)
+        for name, known in visit.services.catalog.snapshot.by_name.items()
+        if tenant.owns(name) and access.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    ]
 
 
 async def _metadata(visit: Visit, request: Any) -> Any:
@@ -66,6 +70,7 @@ async def _topic_partitions(visit: Visit, request: Any) -> Any:
 
 
 async def _log_dirs(visit: Visit, request: Any) -> Any:
+    """Who may describe the cluster is told of each topic that it may describe."""
     if request.topics is None:
         topics = [
             DescribableLogDirTopic(name, list(range(known.topic.partitions)))
