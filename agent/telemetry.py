@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
-from tailrace.counters import CallbackCounter, PlainCounter, PlainHistogram
+from tailrace.counters import CallbackCounter, PlainCounter, PlainCounters, PlainHistogram
 from tailrace.kafka import ApiKey
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -17,8 +17,7 @@ API_NAMES = {api: api.name for api in ApiKey}
 MAX_THROTTLED = 100
 """Throttled clients with metrics of their own; those after them share OTHERS."""
 MAX_TENANTS = 1_000
-OTHER_TENANTS = "(other tenants)"
-"""No tenant can have this name; those after the first MAX_TENANTS share it."""
+"""Tenants with metrics of their own."""
 OTHERS = Holder("(others)", "(others)", "(others)")
 _BYTES = tuple(4.0**power for power in range(5, 15))
 
@@ -134,8 +133,10 @@ class AgentTelemetry:
             "tailrace_cluster_share", "This agent's share of a budget of the cluster, per second.",
             ["of"], registry=self.registry,
         )  # fmt: skip
-        self._tenant_requests = self._counter("tenant_requests", "Requests of tenants' clients.", "tenant")
-        self._tenants: set[str] = set()
+        self.tenant_requests = PlainCounters(
+            "tailrace_tenant_requests_total", "Requests of tenants' clients.", "tenant",
+            limit=MAX_TENANTS, others="(other tenants)", registry=self.registry,
+        )  # fmt: skip
         self.topics = TopicCounters(self.registry)
         self.topic_dollars = TopicDollars(self.registry)
 
@@ -148,14 +149,6 @@ class AgentTelemetry:
             else:
                 self._throttled_names[holder] = None
         self.throttle_seconds.labels(quota, *(name or "" for name in holder)).inc(ms / 1_000)
-
-    def tenant_asked(self, tenant: str) -> None:
-        """Count one request of a tenant's client."""
-        if tenant not in self._tenants:
-            if len(self._tenants) >= MAX_TENANTS:
-                tenant = OTHER_TENANTS
-            self._tenants.add(tenant)
-        self._tenant_requests.labels(tenant).inc()
 
     def count_refused_peers(self, read: Callable[[], float]) -> None:
         """Export what `read` returns: RPC connections refused since the start."""

@@ -55,6 +55,42 @@ class PlainSeries:
         self.sum += value
 
 
+class PlainCounters(Collector):
+    """A counter with one label: each of its first `limit` values has a count of its own, the rest is counted as
+    `others`. On the loop's thread alone."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        label: str,
+        *,
+        limit: int,
+        others: str,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._label = label
+        self._limit = limit
+        self._others = others
+        self._counts: dict[str, int] = {}
+        registry.register(self)
+
+    def inc(self, value: str) -> None:
+        """Add 1 to the count of this value of the label."""
+        if value not in self._counts and len(self._counts) >= self._limit:
+            value = self._others
+        self._counts[value] = self._counts.get(value, 0) + 1
+
+    def collect(self) -> Iterable[Metric]:
+        """The counts now."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=[self._label])
+        for value, count in list(self._counts.items()):
+            family.add_metric([value], count)
+        yield family
+
+
 class PlainHistogram(Collector):
     """A histogram with one label, for what every request observes, on the loop's thread alone."""
 

@@ -30,6 +30,7 @@ from agent.tenants.names import TopicIds, inward, outward
 from agent.tenants.rules import make_rules
 from agent.tenants.translation import FOREIGN, translated
 from agent.tenants.visit import Rule, Visit
+from tailrace.kafka.schema import Entity
 from tailrace.tenants import Tenant
 
 
@@ -47,7 +48,7 @@ class Crossing:
 
     def inward_at_once(self, request: Any) -> Any:
         """The request in stored names; MUST_WAIT if it names a topic id that may be a new one."""
-        changed = translated(request, inward(self._tenant, self._ids))
+        changed = translated(request, {**inward(self._tenant), Entity.TOPIC_ID: self._ids.inward})
         return MUST_WAIT if self._ids.unknown else changed
 
     async def inward(self, request: Any) -> Any:
@@ -56,7 +57,7 @@ class Crossing:
         if changed is not MUST_WAIT:
             return changed
         await self._services.catalog.refresh_if_possible()
-        return translated(request, inward(self._tenant, self._ids))
+        return translated(request, {**inward(self._tenant), Entity.TOPIC_ID: self._ids.inward})
 
     def outward(self, response: Any) -> Any:
         """The answer in local names, also if it comes later."""
@@ -66,7 +67,7 @@ class Crossing:
             return msgspec.structs.replace(response, response=self.outward(response.response))
         if response is None:
             return None
-        changed = translated(response, outward(self._tenant, self._ids))
+        changed = translated(response, {**outward(self._tenant), Entity.TOPIC_ID: self._ids.outward})
         assert changed is not FOREIGN, "an answer names what is another's outside of a list"
         return changed
 
@@ -82,7 +83,7 @@ def _bordered(handler: Handler, rule: Rule | None) -> Handler:
     async def handle(services: Services, context: RequestContext, request: Any) -> Any:
         tenant = context.access.tenant
         assert tenant is not None, "only connections of tenants are served here"
-        services.telemetry.tenant_asked(tenant.name)
+        services.telemetry.tenant_requests.inc(tenant.name)
 
         async def answer(request: Any) -> Any:
             crossing = Crossing(tenant, services)
@@ -111,7 +112,7 @@ def _bordered_at_once(handler: HandlerAtOnce) -> HandlerAtOnce:
         response = MUST_WAIT if inner is MUST_WAIT else handler(services, context, inner)
         if response is MUST_WAIT:
             return MUST_WAIT
-        services.telemetry.tenant_asked(tenant.name)
+        services.telemetry.tenant_requests.inc(tenant.name)
         return crossing.outward(response)
 
     return handle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,8 @@ _NAMES = (
     Entity.COORDINATOR_KEY,
     Entity.USER_NAME,
 )
+TENANTS_AT_ONCE = 1_024
+"""Tenants for which the functions are kept: making them takes longer than a small request."""
 LIMIT_REACHED = "A limit of the cluster is reached."
 """Instead of a message that tells how much there is of all tenants together."""
 
@@ -63,8 +66,9 @@ class TopicIds:
         return topic_id if name is None or self.tenant.owns(name) else FOREIGN
 
 
-def inward(tenant: Tenant, ids: TopicIds) -> Mapping[Entity, Replace]:
-    """What becomes of the values of a request."""
+@lru_cache(TENANTS_AT_ONCE)
+def inward(tenant: Tenant) -> Mapping[Entity, Replace]:
+    """What becomes of the values of a request, but for topic ids."""
 
     def name(value: str, message: Any) -> str:
         return tenant.stored(value) if value else value
@@ -81,7 +85,6 @@ def inward(tenant: Tenant, ids: TopicIds) -> Mapping[Entity, Replace]:
 
     return {
         **dict.fromkeys(_NAMES, name),
-        Entity.TOPIC_ID: ids.inward,
         Entity.CONFIG_RESOURCE: config_resource,
         Entity.TOPIC_REGEX: pattern,
         Entity.SUBSCRIPTION: embedded(ConsumerProtocolSubscription),
@@ -89,8 +92,9 @@ def inward(tenant: Tenant, ids: TopicIds) -> Mapping[Entity, Replace]:
     }
 
 
-def outward(tenant: Tenant, ids: TopicIds) -> Mapping[Entity, Replace]:
-    """What becomes of the values of an answer."""
+@lru_cache(TENANTS_AT_ONCE)
+def outward(tenant: Tenant) -> Mapping[Entity, Replace]:
+    """What becomes of the values of an answer, but for topic ids."""
 
     def name(value: str, message: Any) -> Any:
         if not value:
@@ -117,7 +121,6 @@ def outward(tenant: Tenant, ids: TopicIds) -> Mapping[Entity, Replace]:
 
     return {
         **dict.fromkeys(_NAMES, name),
-        Entity.TOPIC_ID: ids.outward,
         Entity.CONFIG_RESOURCE: config_resource,
         Entity.TOPIC_REGEX: pattern,
         Entity.ERROR_MESSAGE: error_message,

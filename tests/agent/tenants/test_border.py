@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_tenant
 from sequencer.api import InitProducer
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.counters import PlainCounters
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -328,3 +330,23 @@ def test_a_tenants_pattern_finds_its_own_topics_alone(pattern: str, found: set[s
     names = ("acme~orders", "acme~other", "zwilling~orders", "orders")
     assert TopicPattern(stored).matches(names) == found
     assert local_pattern(stored) == pattern
+
+
+def test_requests_are_counted_by_tenant() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for tenant in (ACME, ACME, OTHER, None):
+            await Client(bench, tenant).ask(ApiKey.METADATA, 12, MetadataRequest([], False))
+        registry = bench.services.telemetry.registry
+        for tenant, count in (("acme", 2), ("zwilling", 1)):
+            assert registry.get_sample_value("tailrace_tenant_requests_total", {"tenant": tenant}) == count
+
+    run(scenario)
+
+
+def test_a_counter_with_a_label_has_a_bound() -> None:
+    registry = CollectorRegistry()
+    counters = PlainCounters("n_total", "n", "of", limit=2, others="rest", registry=registry)
+    for value in ("a", "b", "c", "a", "d"):
+        counters.inc(value)
+    counts = [registry.get_sample_value("n_total", {"of": value}) for value in ("a", "b", "c", "rest")]
+    assert counts == [2, 1, None, 2]
