@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from compactor.columns.spark import SparkDeriver
 from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, run_cycle
 from compactor.keyed_cycle import KeyedOutcomes
 from compactor.keyed_rewrite import KeyedItem, KeyedResult, try_rewrite_keyed
@@ -102,6 +103,11 @@ class SparkRunner:
             return bool(self._spark.sparkContext._jsc.sc().isStopped())
         except (Py4JError, AttributeError, OSError):
             return True
+
+    @property
+    def deriver(self) -> SparkDeriver:
+        """Gives objects typed columns, by tasks on the same Spark."""
+        return SparkDeriver(self._spark, self._store_url, self._executor)
 
     async def check(self, sample: WorkItem) -> None:
         """Have a task read a byte of what the item needs. Raises ExecutorsUnfit where no task could do its work."""

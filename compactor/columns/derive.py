@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -23,10 +24,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.columns.arrays import column_names, table_fields
-from compactor.columns.json_values import JsonValues, inferred
-from compactor.columns.values import fit
+from compactor.columns.avro_values import AvroValues, avro_columns
+from compactor.columns.json_values import JsonValues, ValueUnfit, inferred
+from compactor.columns.registered import (
+    HEADER,
+    MAX_SCHEMAS,
+    RegisteredSchema,
+    SchemaRefused,
+    schema_id_of,
+)
+from compactor.columns.values import ValueDecoder, fit
 from sequencer.api import ObjectDescription
-from tailrace.columns import columns_text, parse_columns
+from tailrace.columns import Columns, columns_text, parse_columns
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index
 from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
@@ -78,18 +87,26 @@ class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
     """How the objects of a topic become files with typed columns.
 
     `prefix`: the key of the table's folder. `columns`: those of the table, "" where none are known yet; `schema`: all
-    of its columns, as Arrow stores a schema.
+    of its columns, as Arrow stores a schema. `replays`: how often the quarantine was to be tried again. `schemas`: of
+    the registry, as far as values are known to have them.
     """
 
     prefix: str
     encoding: ValueFormat
     columns: str
     schema: bytes
+    replays: int = 0
+    schemas: list[RegisteredSchema] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether most objects lack nothing."""
+        return bool(self.columns) and (self.encoding.kind == "json" or bool(self.schemas))
 
     @property
     def fingerprint(self) -> str:
         """Another one for other columns."""
-        depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}"
+        depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}\n{self.replays}"
         return blake2b(depends_on.encode(), digest_size=8).hexdigest()
 
 
@@ -101,11 +118,12 @@ class DeriveItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeriveOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What came of an object: its file, or columns that the table is to have before it is asked for again."""
+    """What came of an object: its file, or what the order lacks: columns that the table is to have, ids of schemas."""
 
     object_id: UUID
     unfit: int = 0
     columns: str = ""
+    missing: list[int] = []
 
 
 def values_key(prefix: str, name: ValuesName) -> str:
@@ -141,10 +159,9 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     """What comes of the object's bytes. Raises InvalidParquetObject."""
     read_index(memoryview(data)[item.object.index_start :], item.object.size, crc=item.object.index_crc)
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    if not item.order.columns:
-        found = inferred(_sample(file))
-        if found:
-            return DerivedFiles(DeriveOutcome(item.object.object_id, columns=columns_text(found)), {})
+    lacking = _lacking(item, file)
+    if lacking is not None:
+        return DerivedFiles(lacking, {})
     sheets = _Sheets(item.order)
     for number in range(file.num_row_groups):
         for rows in _parts(file.read_row_group(number)):
@@ -154,6 +171,46 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     if sheets.quarantine is not None:
         files[quarantine_key(item.order.prefix, name)] = sheets.quarantine.close()
     return DerivedFiles(DeriveOutcome(item.object.object_id, unfit=sheets.unfit), files)
+
+
+def columns_of(encoding: ValueFormat, schema: RegisteredSchema) -> Columns:
+    """The columns that a table needs for values with this schema. Raises SchemaRefused."""
+    if schema.refusal:
+        return ()
+    if schema.kind != encoding.kind:
+        raise SchemaRefused(f"it is of {schema.kind}; the topic's values are of {encoding.kind}")
+    found = avro_columns(schema)
+    return () if encoding.columns else found
+
+
+def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
+    if order.encoding.kind == "json":
+        return JsonValues(columns, is_strict=not order.encoding.columns)
+    return AvroValues(order.schemas)
+
+
+def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
+    """What must be known before the object can be derived."""
+    if item.order.encoding.kind != "json":
+        known = {schema.schema_id for schema in item.order.schemas}
+        missing = (_schema_ids(file) - known) if len(known) < MAX_SCHEMAS else set()
+        chosen = sorted(missing)[: MAX_SCHEMAS - len(known)]
+        return DeriveOutcome(item.object.object_id, missing=chosen) if chosen else None
+    found = () if item.order.columns else inferred(_sample(file))
+    return DeriveOutcome(item.object.object_id, columns=columns_text(found)) if found else None
+
+
+def _schema_ids(file: pq.ParquetFile) -> set[int]:
+    """The ids of schemas that the values carry, the commonest of them where there are very many."""
+    counts: Counter[bytes] = Counter()
+    for batch in file.iter_batches(batch_size=65_536, columns=["value"]):
+        heads = pc.binary_slice(batch.column(0), 0, HEADER.size)
+        counts.update({pair["values"]: pair["counts"] for pair in pc.value_counts(heads).to_pylist()})
+    found: set[int] = set()
+    for head, _ in counts.most_common():
+        with suppress(ValueUnfit):
+            found |= {schema_id_of(head)} if head is not None and len(found) < MAX_SCHEMAS else set()
+    return found
 
 
 def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
@@ -220,7 +277,7 @@ class _Sheets:
         named = list(zip(known, column_names(known, SCHEMA.names), strict=True))
         self._columns = tuple(column for column, _ in named if column.name in chosen_names)
         self._names = [name for column, name in named if column.name in chosen_names]
-        self._decoder = JsonValues(self._columns, is_strict=not order.encoding.columns)
+        self._decoder = _decoder_of(order, self._columns)
         self.values = _Sheet(pa.ipc.read_schema(pa.py_buffer(order.schema)))
         self.quarantine: _Sheet | None = None
         self.unfit = 0

@@ -12,6 +12,7 @@ import structlog
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+from compactor.tables.values import Deriver
 from sequencer.api import (
     BrokerConfigsRequest,
     MetadataRequest,
@@ -41,6 +42,10 @@ class TablesFollowing:
         self._behind: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
         self.failures: list[str] = []
+
+    def derive_by(self, deriver: Deriver) -> None:
+        """Have typed columns made there from now on, not in this process."""
+        self._syncing.derive_by(deriver)
 
     async def begin_round(self) -> None:
         """Repair what happened since the last round, a crash between a swap and its table among it."""

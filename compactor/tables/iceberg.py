@@ -11,7 +11,7 @@ retried on another state of the table (COMMIT_NUM_RETRIES is 0): the caller comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from struct import Struct
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,6 +56,7 @@ from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, LOG_SCHEMA, SCHE
 CATALOG_NAME = "tailrace"
 TOPIC_ID = "tailrace.topic-id"
 COLUMNS = "tailrace.columns"
+REPLAYS = "tailrace.replays"
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16
 """With more, a snapshot writes the small ones as one."""
@@ -215,11 +216,26 @@ class IcebergTable:
 
     def grow(self, columns: Columns) -> None:
         """See TopicTable."""
-        transaction = Transaction(self._table)
-        try:
+        with self._changed() as transaction:
             with transaction.update_schema() as update:
                 update.union_by_name(pa.schema(table_fields(columns)))
             transaction.set_properties({COLUMNS: columns_text(columns)})
+
+    def replays(self) -> int:
+        """See TopicTable."""
+        return int(self._table.properties.get(REPLAYS, 0))
+
+    def replay(self) -> None:
+        """See TopicTable."""
+        with self._changed() as transaction:
+            transaction.set_properties({REPLAYS: str(self.replays() + 1)})
+
+    @contextmanager
+    def _changed(self) -> Iterator[Transaction]:
+        """One commit. Raises TableConflict."""
+        transaction = Transaction(self._table)
+        try:
+            yield transaction
             self._table = transaction.commit_transaction()
         except CommitFailedException as error:
             raise TableConflict(str(error)) from error
@@ -250,12 +266,8 @@ class IcebergTable:
         removed: frozenset[str] = change.removed | {
             self._deletes_path(str(each.deletes)) for each in change.uncovered
         }
-        transaction = Transaction(self._table)
-        try:
+        with self._changed() as transaction:
             _Exchange(transaction, added, removed, dict(properties)).commit()
-            self._table = transaction.commit_transaction()
-        except CommitFailedException as error:
-            raise TableConflict(str(error)) from error
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
         """See TopicTable."""

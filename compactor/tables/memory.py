@@ -29,6 +29,7 @@ class _Held:
     version: int = 0
     snapshots: list[HeldSnapshot] = field(default_factory=list)
     columns: str | None = None
+    replays: int = 0
 
 
 class MemoryTables:
@@ -57,6 +58,7 @@ class MemoryTable:
         self._version = held.version
         self._snapshots = list(held.snapshots)
         self._columns = held.columns
+        self._replays = held.replays
 
     @property
     def current(self) -> HeldSnapshot | None:
@@ -83,6 +85,15 @@ class MemoryTable:
         """See TopicTable."""
         self._replace(self._snapshots)
         self._held.columns = self._columns = columns_text(columns)
+
+    def replays(self) -> int:
+        """See TopicTable."""
+        return self._replays
+
+    def replay(self) -> None:
+        """See TopicTable."""
+        self._replace(self._snapshots)
+        self._held.replays = self._replays = self._replays + 1
 
     def describe(self, path: str, file: StoredFile) -> Any:
         """See TopicTable."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from compactor.columns.registry import HttpRegistry
+from compactor.tables.settings import TableSettings
 from compactor.tables.sync import TableSync
 from compactor.tables.table import TopicTable
 from sequencer.api import MetadataRequest, Sequencer
@@ -60,20 +62,23 @@ class CatalogTables:
 
 @asynccontextmanager
 async def opened_tables(
-    sequencer: Sequencer, store: ObjectStore, store_url: str, *, address: str, namespace: str
+    sequencer: Sequencer, store: ObjectStore, store_url: str, *, address: str, settings: TableSettings
 ) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
-    """A cluster's tables, and what compares them with their logs."""
+    """A cluster's tables, and what compares them with their logs. `address`: of the catalog."""
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
-    tables = CatalogTables(address, namespace=namespace, store_url=store_url, cluster_id=cluster_id)
-    with ThreadPoolExecutor(1, thread_name_prefix="tables") as executor:
-        yield (
+    tables = CatalogTables(address, namespace=settings.namespace, store_url=store_url, cluster_id=cluster_id)
+    async with AsyncExitStack() as stack:
+        executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="tables"))
+        registry = HttpRegistry(settings.registry) if settings.registry else None
+        if registry is not None:
+            stack.push_async_callback(registry.close)
+        syncing = TableSync(
+            sequencer,
+            store,
             tables,
-            TableSync(
-                sequencer,
-                store,
-                tables,
-                path_of=lambda key: object_url(store_url, key),
-                executor=executor,
-                folder=f"{cluster_id}/tables",
-            ),
+            path_of=lambda key: object_url(store_url, key),
+            executor=executor,
+            folder=f"{cluster_id}/tables",
+            registry=registry,
         )
+        yield tables, syncing

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from compactor.columns.derive import QUARANTINE, QUARANTINE_COLUMNS, ValueFormat
+from compactor.columns.registered import Registry
 from compactor.tables.live import (
     FOOTERS_AT_ONCE,
     LiveFile,
@@ -44,6 +45,7 @@ from compactor.tables.table import (
 )
 from compactor.tables.values import (
     DeriveHere,
+    Deriver,
     TableFile,
     ValueFiles,
     dead_rows_of_part,
@@ -78,13 +80,23 @@ class WantedTable:
 
 @dataclass(frozen=True, slots=True)
 class SyncedTable:
-    """What one comparison found and did. `quarantined`: files in the quarantine."""
+    """What one comparison found and did. `quarantined`: files in the quarantine. `is_behind`: some objects have no file
+    with typed columns yet."""
 
     files: int
     change: TableChange
     expired: int
     is_dropped: bool = False
     quarantined: int = 0
+    is_behind: bool = False
+
+
+class _Files(NamedTuple):
+    """What a table and its quarantine are to name. `is_complete`: for all live objects."""
+
+    data: list[TableFile]
+    quarantined: list[TableFile]
+    is_complete: bool = True
 
 
 class _Pass(NamedTuple):
@@ -117,10 +129,11 @@ class TableSync:
         path_of: Callable[[str], str],
         executor: Executor,
         folder: str = "tables",
+        registry: Registry | None = None,
     ) -> None:
         """`path_of`: an object's key as other programs name it. `executor`: for calls of the catalog, which block.
 
-        `folder`: the tables' own files have keys below it.
+        `folder`: the tables' own files have keys below it. `registry`: of the schemas of Avro values.
         """
         self._sequencer = sequencer
         self._store = store
@@ -128,29 +141,46 @@ class TableSync:
         self._path_of = path_of
         self._executor = executor
         self._folder = folder
-        self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking)
+        self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking, registry)
         self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
-    async def sync(self, wanted: WantedTable) -> SyncedTable:
-        """Bring one table up to date, and its quarantine.
+    def derive_by(self, deriver: Deriver) -> None:
+        """Have typed columns made there from now on, not in this process."""
+        self._values.deriver = deriver
 
-        Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, ColumnsConflict, and what the catalog
-        raises.
+    async def sync(self, wanted: WantedTable) -> SyncedTable:
+        """Bring one table up to date, and its quarantine; what the last comparison found and did.
+
+        Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, ColumnsConflict, RegistryUnavailable,
+        and what the catalog and the deriver raise.
         """
+        while True:
+            done = await self._step(wanted)
+            if not done.is_behind:
+                return done
+
+    async def replay(self, wanted: WantedTable) -> SyncedTable:
+        """The same, after all that is in the quarantine was tried again."""
+        table = await self._open(wanted, wanted.topic_name, create=False)
+        if table is not None:
+            await self._blocking(table.replay)
+        return await self.sync(wanted)
+
+    async def _step(self, wanted: WantedTable) -> SyncedTable:
+        """One comparison."""
         table = await self._open(wanted, wanted.topic_name, create=wanted.is_wanted)
         if table is None:
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
             return SyncedTable(0, change_of({}, {}), 0, is_dropped=True)
         pin = await self._sequencer.pin_table(PinTable(wanted.topic_id))
         work = _Pass(wanted, pin.now_ms, {LISTED_MS: str(pin.now_ms)})
-        data: list[TableFile] = []
-        quarantined: list[TableFile] = []
+        files = _Files([], [])
         if wanted.is_wanted:
             listing = await list_live_files(self._sequencer, wanted.topic_id)
             work.properties["tailrace.commit-number"] = str(listing.commit_number)
-            data, quarantined = await self._files_for(wanted, table, listing.files)
-        done = await self._compare(work, table, data)
-        is_alone = await self._sync_quarantine(work, table, quarantined)
+            files = await self._files_for(wanted, table, listing.files)
+        done = await self._compare(work, table, files.data)
+        is_alone = await self._sync_quarantine(work, table, files.quarantined)
         if done.is_over and is_alone:
             await self._blocking(lambda: self._tables.drop(wanted.topic_id, wanted.topic_name))
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
@@ -158,20 +188,25 @@ class TableSync:
         if done.left:
             kept_from_ms = min(snapshot.listed_ms for snapshot in done.left)
             await self._sequencer.pin_table(PinTable(wanted.topic_id, kept_from_ms))
-        return SyncedTable(done.files, done.change, done.expired, quarantined=len(quarantined))
+        return SyncedTable(
+            done.files,
+            done.change,
+            done.expired,
+            quarantined=len(files.quarantined),
+            is_behind=not files.is_complete,
+        )
 
     async def _open(self, wanted: WantedTable, name: str, *, create: bool) -> TopicTable | None:
         return await self._blocking(lambda: self._tables.open(wanted.topic_id, name, create=create))
 
-    async def _files_for(
-        self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]
-    ) -> tuple[list[TableFile], list[TableFile]]:
+    async def _files_for(self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]) -> _Files:
         """What the table is to name for the live objects, and what its quarantine is to name."""
         if wanted.values is None:
-            return [TableFile(file, file.object.key) for file in files], []
+            return _Files([TableFile(file, file.object.key) for file in files], [])
         prefix = f"{self._folder}/{wanted.topic_id}"
-        names = await self._values.names(wanted.values, table, files, prefix)
-        return table_files(files, names, prefix)
+        found = await self._values.names(wanted.values, table, files, prefix)
+        named = [file for file in files if file.object.object_id in found.names]
+        return _Files(*table_files(named, found.names, prefix), found.is_complete)
 
     async def _sync_quarantine(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> bool:
         """Bring the quarantine up to date after its table; whether there is none (any more)."""

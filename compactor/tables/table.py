@@ -123,6 +123,14 @@ class TopicTable(Protocol):
         """Have these columns beside those of the log; they hold all that are there. Raises TableConflict."""
         ...
 
+    def replays(self) -> int:
+        """How often `replay` was called."""
+        ...
+
+    def replay(self) -> None:
+        """Have what is in the quarantine tried again by the next comparison. Raises TableConflict."""
+        ...
+
     def describe(self, path: str, file: StoredFile) -> Any:
         """What the table keeps of a data file."""
         ...

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,16 +24,20 @@ from compactor.columns.derive import (
     DeriveOutcome,
     ValueFormat,
     ValuesName,
+    columns_of,
     derive,
     quarantine_key,
     values_key,
 )
+from compactor.columns.registered import RegisteredSchema, Registry, RegistryUnavailable, SchemaRefused
 from compactor.tables.live import LiveFile, RowRange
 from compactor.tables.table import StoredFile, TopicTable
 from tailrace.columns import Columns, ColumnsConflict, merged, parse_columns
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.read import TAIL_BYTES
 
+DERIVED_AT_ONCE = 512
+"""Objects whose files are written before the table names them, where it would only get files."""
 MAX_GROWTHS = 20
 """Changes of a table's columns in one comparison."""
 
@@ -52,6 +57,13 @@ class TableFile:
     def is_derived(self) -> bool:
         """Whether it is the table's own."""
         return self.key != self.live.object.key
+
+
+class FoundNames(NamedTuple):
+    """The derived files by object. `is_complete`: all live objects have theirs, by the columns of now."""
+
+    names: dict[UUID, ValuesName]
+    is_complete: bool
 
 
 class Deriver(Protocol):
@@ -75,52 +87,94 @@ class DeriveHere:
 
 
 class ValueFiles:
-    """Finds and makes the files of tables. `run`: calls what blocks."""
+    """Finds and makes the files of tables. `run`: calls what blocks. `registry`: None where there is none."""
 
-    def __init__(self, deriver: Deriver, run: Blocking[Any]) -> None:
+    def __init__(self, deriver: Deriver, run: Blocking[Any], registry: Registry | None = None) -> None:
         self.deriver = deriver
         self._run = run
+        self._registry = registry
+        self._schemas: dict[str, dict[int, RegisteredSchema]] = {}
 
     async def names(
         self, encoding: ValueFormat, table: TopicTable, files: Sequence[LiveFile], prefix: str
-    ) -> dict[UUID, ValuesName]:
+    ) -> FoundNames:
         """The derived file of each live object; what is not there yet is written, and the table's columns grow.
 
-        `prefix`: the key of the table's folder. Raises ColumnsConflict, TableConflict, and as `derive`.
+        `prefix`: the key of the table's folder. Raises ColumnsConflict, TableConflict, RegistryUnavailable, and what
+        the deriver raises.
         """
-        held = names_of(await self._run(table.named))
+        paths = await self._run(table.named)
+        held, live = names_of(paths), {file.object.object_id for file in files}
+        # Where the table would only get files, some of them are a step forward.
+        most = DERIVED_AT_ONCE if len(held) == len(paths) and held.keys() <= live else None
         await self._grow(table, parse_columns(encoding.columns) if encoding.columns else ())
+        known = self._schemas.get(prefix, {})
+        schemas = {number: schema for number, schema in known.items() if not schema.refusal}
+        self._schemas[prefix] = schemas
         for _ in range(MAX_GROWTHS):
-            schema = (await self._run(table.schema)).serialize().to_pybytes()
-            columns = await self._run(table.columns) or ""
-            found = await self._derive(
-                DeriveOrder(prefix=prefix, encoding=encoding, columns=columns, schema=schema), files, held
-            )
-            if not found:
-                return {file.object.object_id: held[file.object.object_id] for file in files}
-            await self._grow(table, found)
+            order = await self._order(encoding, table, prefix, schemas)
+            left = due(files, held, order.fingerprint)
+            unanswered = await self._write(order, left[:most], held)
+            if not unanswered:
+                names = {object_id: name for object_id, name in held.items() if object_id in live}
+                return FoundNames(names, is_complete=most is None or len(left) <= most)
+            await self._answer(unanswered, order, table, schemas)
         raise ColumnsConflict(f"the table's columns changed {MAX_GROWTHS} times; the next round goes on")
 
-    async def _derive(
+    async def _order(
+        self, encoding: ValueFormat, table: TopicTable, prefix: str, schemas: dict[int, RegisteredSchema]
+    ) -> DeriveOrder:
+        return DeriveOrder(
+            prefix=prefix,
+            encoding=encoding,
+            columns=await self._run(table.columns) or "",
+            schema=(await self._run(table.schema)).serialize().to_pybytes(),
+            replays=await self._run(table.replays),
+            schemas=list(schemas.values()),
+        )
+
+    async def _write(
         self, order: DeriveOrder, files: Sequence[LiveFile], held: dict[UUID, ValuesName]
-    ) -> Columns:
-        """Write what is due, and note it in `held`, up to where columns are met that the table is to have first."""
-        left = due(files, held, order.fingerprint)
+    ) -> list[DeriveOutcome]:
+        """Write files, and note them in `held`; the outcomes of objects for which the order lacks something."""
+        left = list(files)
         while left:
-            # The first object with any columns says which there are.
-            now, left = (left, []) if order.columns else (left[:1], left[1:])
-            grown: Columns = ()
+            # The first object says what columns there are: until they are known, one at a time.
+            now, left = (left, []) if order.is_ready else (left[:1], left[1:])
+            unanswered: list[DeriveOutcome] = []
             for outcome in await self.deriver.derive(
                 [DeriveItem(object=file.object, order=order) for file in now]
             ):
-                if outcome.columns:
-                    grown = merged(grown, parse_columns(outcome.columns))
+                if outcome.columns or outcome.missing:
+                    unanswered.append(outcome)
                 else:
                     name = ValuesName(outcome.object_id, order.fingerprint, outcome.unfit)
                     held[outcome.object_id] = name
-            if grown:
-                return grown
-        return ()
+            if unanswered:
+                return unanswered
+        return []
+
+    async def _answer(
+        self,
+        outcomes: Sequence[DeriveOutcome],
+        order: DeriveOrder,
+        table: TopicTable,
+        schemas: dict[int, RegisteredSchema],
+    ) -> None:
+        """Give the table the columns that were found, and add the schemas that were missing."""
+        columns = parse_columns(order.columns) if order.columns else ()
+        for outcome in outcomes:
+            columns = merged(columns, parse_columns(outcome.columns) if outcome.columns else ())
+        for number in sorted({number for outcome in outcomes for number in outcome.missing}):
+            if self._registry is None:
+                raise RegistryUnavailable("values have the schemas of a registry; set tables.registry")
+            schema = await self._registry.schema(number)
+            try:
+                columns = merged(columns, columns_of(order.encoding, schema))
+            except (SchemaRefused, ColumnsConflict) as error:
+                schema = msgspec.structs.replace(schema, refusal=f"schema {number}: {error}")
+            schemas[number] = schema
+        await self._grow(table, columns)
 
     async def _grow(self, table: TopicTable, columns: Columns) -> None:
         text = await self._run(table.columns)

@@ -84,9 +84,8 @@ async def tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
     from compactor.tables.follow import TablesFollowing
     from compactor.tables.opening import opened_tables
 
-    namespace = log.settings.tables.namespace
     async with opened_tables(
-        log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace
+        log.sequencer, log.store, log.store_url, address=log.catalog, settings=log.settings.tables
     ) as (_, syncing):
         yield TablesFollowing(log.sequencer, syncing, log.runtime.clock)
 
@@ -157,6 +156,7 @@ async def _run_round(
 ) -> None:
     from compactor.cycle import run_cycle
 
+    tables.derive_by(runner.deriver)
     await run_cycle(
         log.sequencer,
         runner,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = group_of_commands("Iceberg tables and live files: files, list, show, repair.")
+app = group_of_commands("Iceberg tables and live files: files, list, show, repair, replay.")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 
@@ -137,6 +137,26 @@ def repair(
 
     What differs is repaired, as by a round of compaction.
     """
+    _synced(topic, flags, as_json=as_json, is_replay=False)
+
+
+@app.command()
+@with_flags
+def replay(
+    topic: TopicName,
+    flags: LogFlags,
+    as_json: JsonFlag = False,
+) -> None:
+    """Try the records in a topic's quarantine again.
+
+    Those that have typed columns now move into the table, such as when a schema was missing in the registry. A change
+    of columns does this by itself.
+    """
+    _synced(topic, flags, as_json=as_json, is_replay=True)
+
+
+def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> None:
+    """Bring a table up to date, and show what was done."""
 
     async def ask(log: OpenedLog) -> SyncedTable:
         from compactor.tables.follow import wanted_tables
@@ -144,7 +164,7 @@ def repair(
         for wanted in await wanted_tables(log.sequencer):
             if wanted.topic_name == topic:
                 async with _tables(log) as (_, syncing):
-                    return await syncing.sync(wanted)
+                    return await (syncing.replay(wanted) if is_replay else syncing.sync(wanted))
         raise _no_table(topic)
 
     _, done = ask_log(flags, ask)
@@ -173,8 +193,9 @@ def _no_table(topic: str) -> Exception:
 def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, TableSync]]:
     from compactor.tables.opening import opened_tables
 
-    namespace = log.settings.tables.namespace
-    return opened_tables(log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace)
+    return opened_tables(
+        log.sequencer, log.store, log.store_url, address=log.catalog, settings=log.settings.tables
+    )
 
 
 def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> tuple[str, T]:

@@ -28,6 +28,7 @@ from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.open import object_url
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
+from tests.support.registry import MemoryRegistry
 from tests.support.servers import PostgresServer
 
 LIFE_MS = 600_000
@@ -44,6 +45,7 @@ class World:
     tables: IcebergTables
     syncing: TableSync
     catalog: str
+    registry: MemoryRegistry
 
     async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
         self.clock.advance(1)
@@ -80,12 +82,14 @@ async def opened(root: Path, partitions: int = 2, catalog: str = "") -> AsyncIte
             open_catalog(catalog, str(root)),
             namespace=NAMESPACE, store_url=str(root), cluster_id="c",
         )  # fmt: skip
+        registry = MemoryRegistry()
         syncing = TableSync(
             log.sequencer, store, tables,
             path_of=lambda key: object_url(str(root), key), executor=executor, folder="c/tables",
+            registry=registry,
         )  # fmt: skip
         try:
-            yield World(log, clock, root, tables, syncing, catalog)
+            yield World(log, clock, root, tables, syncing, catalog, registry)
         finally:
             await sequencer.close()
 

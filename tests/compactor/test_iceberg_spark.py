@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compactor.test_iceberg import opened
+from compactor.columns.derive import ValueFormat
+from compactor.tables.sync import WantedTable
+from tests.compactor.test_iceberg import LIFE_MS, World, opened
 from tests.support.compaction import batch_of, compacted_here
 
 HERE = Path(__file__).parent / "iceberg"
@@ -35,6 +37,24 @@ def jars() -> str:
     return ",".join(sorted(map(str, JARS.glob("*.jar"))))
 
 
+async def make_typed(world: World) -> None:
+    """A table whose files are of several schemas: a column came, another one was widened."""
+    topic = await world.log.topic("typed", 1)
+    for value in (
+        {"id": 1},
+        {"id": 2, "at": {"lat": 1.5}},
+        {"id": "x"},
+        {"id": 3_000_000_000, "offset": 9, "tags": ["x"]},
+    ):
+        await world.log.produce(("typed", 0, batch_of([json.dumps(value).encode()])))
+        await compacted_here(world.log)
+        columns = "id long, at struct<lat double>, offset int, tags list<string>"
+        if value == {"id": 1}:
+            columns = "id int"
+        wanted = WantedTable(topic.topic_id, "typed", LIFE_MS, values=ValueFormat("json", columns))
+        await world.syncing.sync(wanted)
+
+
 def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: str) -> None:
     async def fill() -> int:
         async with opened(tmp_path) as world:
@@ -48,6 +68,7 @@ def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: s
             await world.delete_below(0, 7)
             await world.delete_below(1, 5)
             await world.sync()
+            await make_typed(world)
             return pinned
 
     pinned = asyncio.run(fill())
@@ -58,5 +79,7 @@ def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: s
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "now": [[0, 3, 7, 9], [1, 5, 5, 9]],
+        "typed": [[2, None, 1.5, None, True], [3_000_000_000, 9, None, "x", True]],
+        "quarantine": [[2, "Expected `int | null`, got `str` - at `$.id`"]],
         "then": [[0, 10, 0, 9], [1, 10, 0, 9]],
     }

@@ -17,10 +17,14 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 
+from compactor.columns.derive import ValueFormat
+from compactor.columns.spark import DeriveFailed
 from compactor.cycle import CompactionSettings, run_cycle
 from compactor.job import SparkRunner, cause_of, compact, run_task
 from compactor.plan import PlanSettings
 from compactor.session import spark_session
+from compactor.tables.iceberg import IcebergTables, open_catalog
+from compactor.tables.sync import TableSync, WantedTable
 from sequencer.api import (
     CreatePartitions,
     DeleteRecords,
@@ -31,7 +35,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.object_store.open import open_store
+from tailrace.object_store.open import object_url, open_store
 from tailrace.record_batch import Compression
 from tests.support.compaction import Log, batch_of, change_log
 
@@ -308,3 +312,48 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key_for_clients_and_in_s
     )
     assert {bytes(row.key): bytes(row.value) for row in rows if row.partition == 1} == expected
     assert len(rows) == 14
+
+
+def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
+    spark: Any, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "objects")
+
+    async def scenario() -> None:
+        clock, entropy = SystemClock(), SystemEntropy()
+        sequencer = Committer(MemoryRowStore(clock), clock, entropy)
+        await sequencer.start()
+        store = open_store(url, clock=clock)
+        with ThreadPoolExecutor(4) as executor:
+            try:
+                log = Log(sequencer.sequencer, store, clock)
+                topic = await log.topic("flights", 2)
+                for number in range(4):
+                    await log.produce(("flights", number % 2, batch_of([flight(number), b"?"])))
+                summary = await compact(log.sequencer, url, spark=spark, settings=ALL)
+                catalog = open_catalog(f"sqlite:///{tmp_path}/catalog.db", url)
+                tables = IcebergTables(catalog, namespace="n", store_url=url, cluster_id="c")
+                syncing = TableSync(
+                    log.sequencer, store, tables,
+                    path_of=lambda key: object_url(url, key), executor=executor, folder="c/tables",
+                )  # fmt: skip
+                syncing.derive_by(SparkRunner(spark, url, executor).deriver)
+                wanted = WantedTable(topic.topic_id, "flights", 60_000, values=ValueFormat("json"))
+                assert (await syncing.sync(wanted)).quarantined == summary.objects
+                typed = catalog.load_table("n.flights").scan().to_arrow()
+                assert sorted(typed["delay"].to_pylist()) == [0, 1, 2, 3]
+                unfit = catalog.load_table("n.flights__quarantine").scan().to_arrow()
+                assert unfit["value"].to_pylist() == [b"?"] * 4
+
+                await log.produce(("flights", 0, batch_of([flight(4)])))
+                await compact(log.sequencer, url, spark=spark, settings=ALL)
+                await store.delete(
+                    [object.key async for object in store.list("") if "/parquet/" in object.key]
+                )
+                with pytest.raises(DeriveFailed, match=r"typed columns: .*ObjectMissing"):
+                    await syncing.sync(wanted)
+            finally:
+                await sequencer.close()
+                await store.close()
+
+    asyncio.run(scenario())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import fastavro
 import pyarrow as pa
 import pytest
 
 from compactor.columns.derive import ValueFormat
+from compactor.columns.registered import HEADER, RegistryUnavailable
 from compactor.tables.iceberg import open_catalog
 from compactor.tables.sync import SyncedTable, WantedTable
 from tailrace.columns import ColumnsConflict
@@ -179,5 +182,64 @@ def test_nothing_is_frozen_before_an_object_comes(tmp_path: Path) -> None:
             await typed.round()
             assert typed.rows("offset", "id") == [(2, 1)]
             assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
+
+    asyncio.run(scenario())
+
+
+def record(*fields: tuple[str, Any]) -> str:
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    )
+
+
+def avro(schema_id: int, text: str, row: dict[str, Any]) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(json.loads(text)), row)
+    return HEADER.pack(0, schema_id) + written.getvalue()
+
+
+def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            registry = world.registry
+            typed = Typed(world, ValueFormat("avro"))
+            old = record(("id", "int"), ("gone", "string"))
+            new = record(("id", "long"), ("name", ["null", "string"]), ("offset", "long"))
+            other = record(("id", "string"))
+            registry.add(1, old)
+            registry.add(2, new)
+            registry.add(3, other)
+            await typed.produce(avro(1, old, {"id": 1, "gone": "x"}))
+            await typed.round()
+            assert typed.rows("offset", "id", "gone") == [(0, 1, "x")]
+
+            await typed.produce(
+                avro(2, new, {"id": 2**40, "name": "n", "offset": 9}), avro(3, other, {"id": "s"}),
+                avro(7, old, {"id": 3, "gone": ""}), b"no id", avro(1, old, {"id": 4, "gone": "y"})[:-1],
+            )  # fmt: skip
+            registry.is_away = True
+            with pytest.raises(RegistryUnavailable):
+                await typed.round()
+            assert typed.rows("offset", "id") == [(0, 1)]
+            registry.is_away = False
+            await typed.sync()
+            columns = ("offset", "id", "gone", "name", "value_offset")
+            assert typed.rows(*columns) == [(0, 1, "x", None, None), (1, 2**40, None, "n", 9)]
+            reasons = typed.rows("offset", "reason", table="a__quarantine")
+            assert [offset for offset, _ in reasons] == [2, 3, 4, 5]
+            assert [reason.partition(":")[0] for _, reason in reasons] == [
+                "schema 3", "schema 7 is not in the registry", "the value has no schema id",
+                "not a value of schema 1",
+            ]  # fmt: skip
+            asked = len(registry.asked)
+            assert not (await typed.sync()).change
+            assert len(registry.asked) == asked, "nothing was due"
+
+            registry.add(7, old)
+            await world.syncing.replay(
+                WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=typed.encoding)
+            )
+            assert typed.rows("offset", "id")[2:] == [(3, 3)]
+            assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]
 
     asyncio.run(scenario())

@@ -26,7 +26,7 @@ spark = spark_session(
 )
 
 
-def rows(query: str) -> list[list[int]]:
+def rows(query: str) -> list[list[object]]:
     """The query's rows."""
     return [list(row) for row in spark.sql(query).collect()]
 
@@ -37,6 +37,11 @@ print(
     json.dumps(
         {
             "now": rows(f"{SUMS} from {TABLE} group by 1 order by 1"),
+            "typed": rows(
+                "select id, value_offset, at.lat, tags[0], value is null from tailrace.tailrace.typed"
+                " where id > 1 order by id"
+            ),
+            "quarantine": rows("select offset, reason from tailrace.tailrace.typed__quarantine"),
             "then": rows(f"{SUMS} from {TABLE} version as of {snapshot_id} group by 1 order by 1"),
         }
     )

@@ -1,0 +1,217 @@
+"""Avro values with a schema of a registry: the columns of a schema, and values decoded by the schema that wrote them.
+
+Records become columns, unions with null become their other type, enums and uuids strings. A schema of which a column
+can't be made (another union, a type inside of itself) is refused as a whole: no part of a value is lost in silence.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+from compactor.columns.json_values import ValueUnfit
+from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused, schema_id_of
+from tailrace.buffers import Buffer
+from tailrace.columns import (
+    Columns,
+    ColumnsConflict,
+    ColumnType,
+    DecimalType,
+    InvalidColumns,
+    ListOf,
+    MapOf,
+    Scalar,
+    StructOf,
+    TypedColumn,
+    columns_text,
+    merged,
+    parse_columns,
+)
+
+_PRIMITIVES = {
+    "boolean": Scalar.BOOLEAN,
+    "int": Scalar.INT,
+    "long": Scalar.LONG,
+    "float": Scalar.FLOAT,
+    "double": Scalar.DOUBLE,
+    "bytes": Scalar.BINARY,
+    "string": Scalar.STRING,
+    "enum": Scalar.STRING,
+    "fixed": Scalar.BINARY,
+}
+_LOGICAL = {
+    ("int", "date"): Scalar.DATE,
+    ("long", "timestamp-millis"): Scalar.TIMESTAMP,
+    ("long", "timestamp-micros"): Scalar.TIMESTAMP,
+}
+
+
+def avro_columns(schema: RegisteredSchema) -> Columns:
+    """The columns of values with this schema. Raises SchemaRefused."""
+    try:
+        found = parse_columns(columns_text(_Types(schema).columns()))  # bounded as any
+        _parsed(schema)
+        return found
+    except (SchemaRefused, InvalidColumns, ColumnsConflict) as error:
+        raise SchemaRefused(str(error)) from error
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        SchemaParseException,
+    ) as error:
+        raise SchemaRefused(f"not an Avro schema of a record: {type(error).__name__}: {error}") from error
+
+
+class _Types:
+    """Goes through a schema and those that it refers to."""
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        self._root = json.loads(schema.text)
+        self._named: dict[str, tuple[Any, str]] = {}
+        for _, text in schema.references:
+            self._note(json.loads(text), "")
+        self._note(self._root, "")
+
+    def _note(self, kind: Any, space: str) -> None:
+        """Remember all types that have names."""
+        if isinstance(kind, list):
+            for each in kind:
+                self._note(each, space)
+        elif isinstance(kind, dict):
+            if kind["type"] in ("record", "enum", "fixed"):
+                name = _full_name(kind["name"], kind.get("namespace", space))
+                space = name.rpartition(".")[0]
+                self._named[name] = (kind, space)
+            for part in _parts(kind):
+                self._note(part, space)
+
+    def columns(self) -> Columns:
+        found = self._type(self._root, "", ())
+        if not isinstance(found, StructOf):
+            raise SchemaRefused("the schema is of no record")
+        return found.fields
+
+    def _type(self, kind: Any, space: str, above: tuple[str, ...]) -> ColumnType:
+        if isinstance(kind, str) and kind not in _PRIMITIVES:
+            kind, space = self._named[_full_name(kind, space)]
+        if isinstance(kind, list):
+            return self._union(kind, space, above)
+        given = {"type": kind} if isinstance(kind, str) else kind
+        name = given["type"]
+        if name == "record":
+            return self._record(given, space, above)
+        if name == "array":
+            element = self._type(given["items"], space, above)
+            return ListOf(element)
+        if name == "map":
+            return MapOf(self._type(given["values"], space, above))
+        if name == "fixed" and not given["size"]:
+            raise SchemaRefused("a fixed of no bytes")  # an array of them could claim any length
+        if given.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
+            return DecimalType(int(given["precision"]), int(given.get("scale", 0)))
+        if isinstance(name, dict | list):
+            return self._type(name, space, above)
+        return _LOGICAL.get((name, str(given.get("logicalType")))) or _PRIMITIVES[name]
+
+    def _record(self, given: dict[str, Any], space: str, above: tuple[str, ...]) -> ColumnType:
+        name = _full_name(given["name"], given.get("namespace", space))
+        if name in above:
+            raise SchemaRefused(f"record {name} contains itself")
+        space = name.rpartition(".")[0]
+        fields = given["fields"]
+        if not fields:
+            raise SchemaRefused(f"record {name} has no fields")
+        return StructOf(
+            tuple(
+                TypedColumn(field["name"], self._type(field["type"], space, (*above, name)))
+                for field in fields
+            )
+        )
+
+    def _union(self, kinds: list[Any], space: str, above: tuple[str, ...]) -> ColumnType:
+        others = [kind for kind in kinds if kind != "null"]
+        if not others:
+            raise SchemaRefused("a field that is always null has no type")
+        found = self._type(others[0], space, above)
+        for kind in others[1:]:
+            (column,) = merged(
+                (TypedColumn("union", found),), (TypedColumn("union", self._type(kind, space, above)),)
+            )
+            found = column.type
+        return found
+
+
+def _parts(kind: dict[str, Any]) -> Iterator[Any]:
+    if kind["type"] == "record":
+        yield from (field["type"] for field in kind["fields"])
+    elif isinstance(kind["type"], dict | list):
+        yield kind["type"]
+    yield from (kind[part] for part in ("items", "values") if part in kind)
+
+
+def _full_name(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+class AvroValues:
+    """Decodes values by the schemas that are given."""
+
+    def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
+        self._refusals: dict[int, str] = {}
+        self._parsed: dict[int, Any] = {}
+        for schema in schemas:
+            if schema.refusal:
+                self._refusals[schema.schema_id] = schema.refusal
+            else:
+                self._parsed[schema.schema_id] = _parsed(schema)
+
+    def decode(self, value: Buffer) -> Any:
+        """What `field_of` reads. Raises ValueUnfit."""
+        schema_id = schema_id_of(value)
+        parsed = self._parsed.get(schema_id)
+        if parsed is None:
+            raise ValueUnfit(self._refusals.get(schema_id, f"schema {schema_id} is one too many for a topic"))
+        body = io.BytesIO(memoryview(value)[HEADER.size :])
+        try:
+            row = fastavro.schemaless_reader(body, parsed, None)
+        except Exception as error:  # noqa: BLE001 - corrupt bytes raise whatever they lead to
+            raise ValueUnfit(f"not a value of schema {schema_id}: {type(error).__name__}: {error}") from None
+        if body.tell() != len(value) - HEADER.size:
+            raise ValueUnfit(f"bytes follow the value of schema {schema_id}")
+        return row
+
+    @staticmethod
+    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+        """See arrays.FieldOf."""
+        name = column.name
+        return lambda row: row.get(name)
+
+
+def _parsed(schema: RegisteredSchema) -> Any:
+    named: dict[str, Any] = {}
+    for _, text in schema.references:
+        fastavro.parse_schema(_plain(json.loads(text)), named_schemas=named)
+    return fastavro.parse_schema(_plain(json.loads(schema.text)), named_schemas=named)
+
+
+def _plain(kind: Any) -> Any:
+    """The schema without the logical types that have no column: their values are decoded as what they are."""
+    if isinstance(kind, list):
+        return [_plain(each) for each in kind]
+    if not isinstance(kind, dict):
+        return kind
+    logical = kind.get("logicalType")
+    is_known = logical == "decimal" or (str(kind.get("type")), logical) in _LOGICAL
+    return {
+        name: _plain(part) if name in ("type", "items", "values", "fields") else part
+        for name, part in kind.items()
+        if name != "logicalType" or is_known
+    }

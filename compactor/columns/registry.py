@@ -1,0 +1,118 @@
+"""A schema registry over HTTP, with the API that Confluent's, Karapace and Apicurio serve.
+
+Answers are bounded in bytes and time. A schema never changes under its id, so a process asks for it once; it asks again
+for one that the registry did not know.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import aiohttp
+import msgspec
+
+from compactor.columns.registered import RegisteredSchema, RegistryUnavailable
+
+ANSWER_SECONDS = 10.0
+MAX_ANSWER_BYTES = 2 << 20
+MAX_REFERENCES = 100
+MAX_KNOWN = 10_000
+"""Schemas that a process remembers."""
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: str
+    subject: str
+    version: int
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    schema: str
+    schema_type: str = "AVRO"
+    references: list[_Reference] = []
+
+
+class HttpRegistry:
+    """See compactor.columns.registered.Registry. `url` may hold user and password."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._auth = aiohttp.BasicAuth(parts.username, parts.password or "") if parts.username else None
+        self._session: aiohttp.ClientSession | None = None
+        self._known: dict[int, RegisteredSchema] = {}
+
+    async def close(self) -> None:
+        """Release the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def schema(self, schema_id: int) -> RegisteredSchema:
+        """See Registry."""
+        known = self._known.get(schema_id)
+        if known is not None:
+            return known
+        answer = await self._ask(f"/schemas/ids/{schema_id}")
+        if answer is None:
+            return RegisteredSchema(schema_id, refusal=f"schema {schema_id} is not in the registry")
+        found: dict[str, str] = {}
+        try:
+            await self._add_references(answer, found, ())
+        except _BadReference as error:
+            return RegisteredSchema(schema_id, refusal=f"schema {schema_id}: {error}")
+        schema = RegisteredSchema(
+            schema_id, kind=answer.schema_type.lower(), text=answer.schema, references=list(found.items())
+        )
+        if len(self._known) < MAX_KNOWN:
+            self._known[schema_id] = schema
+        return schema
+
+    async def _add_references(self, answer: _Answer, found: dict[str, str], above: tuple[str, ...]) -> None:
+        """What the schema needs, deepest first."""
+        for reference in answer.references:
+            if reference.name in found:
+                continue
+            if reference.name in above or len(above) + len(found) >= MAX_REFERENCES:
+                raise _BadReference(f"it has more than {MAX_REFERENCES} references, or they form a circle")
+            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            needed = await self._ask(path)
+            if needed is None:
+                raise _BadReference(f"its reference {reference.name!r} is not in the registry")
+            await self._add_references(needed, found, (*above, reference.name))
+            found[reference.name] = needed.schema
+
+    async def _ask(self, path: str) -> _Answer | None:
+        """The answer; None where there is no such thing."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+            self._session = aiohttp.ClientSession(auth=self._auth, timeout=timeout)
+        try:
+            async with self._session.get(f"{self._url}{path}", allow_redirects=False) as response:
+                if response.status == 404:
+                    return None
+                if response.status != 200:
+                    raise RegistryUnavailable(f"registry {self._url}{path}: HTTP {response.status}")
+                body = await _read(response)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            line = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise RegistryUnavailable(f"registry {self._url}: {line}; see tables.registry") from error
+        try:
+            return msgspec.json.decode(body, type=_Answer)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RegistryUnavailable(
+                f"registry {self._url}{path}: not an answer of a registry: {error}"
+            ) from error
+
+
+class _BadReference(ValueError):
+    """What a schema refers to can't be had."""
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise RegistryUnavailable(f"registry: an answer of more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
