@@ -69,6 +69,11 @@ class GatewayClient:
         seconds = self.muted_until - self._clock.monotonic()
         if seconds > MAX_THROTTLE_SECONDS:
             raise HttpRefusal(429, f"You are above your quota. Try again in {seconds:.0f} seconds.", 42901)
+        await self.pause()
+
+    async def pause(self) -> None:
+        """The same, and no longer than that."""
+        seconds = min(self.muted_until - self._clock.monotonic(), MAX_THROTTLE_SECONDS)
         if seconds > 0:
             await self._clock.sleep(seconds)
 

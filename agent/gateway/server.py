@@ -116,7 +116,10 @@ class Gateway:
                 root=root,
                 check_login=partial(self._access, request),
             )
-            return await route.handle(call)
+            response = await route.handle(call)
+            if STREAM not in request:
+                await client.pause()
+            return response
 
         return serve
 

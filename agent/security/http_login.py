@@ -28,6 +28,10 @@ REMEMBERED_SECONDS = 30.0
 """How long a login that was checked is not checked again: a password takes milliseconds, and is sent with every
 request. A change of any user or ACL makes all be checked again."""
 MAX_REMEMBERED = 10_000
+BASIC, BEARER = "Basic", "Bearer"
+SCHEMES = {"basic": BASIC, "bearer": BEARER}
+OTHER_SCHEME = "(other)"
+"""In metrics and the audit log, for whatever else a client writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,17 @@ class HttpLogins:
         self._remembered: dict[bytes, _Remembered] = {}
 
     async def access(self, authorization: str, host: str, listener: str) -> Access:
-        """The client and what it may do. Raises LoginFailed, after a pause and with a line in the audit log."""
+        """The client and what it may do. Raises LoginFailed: at once where no login is tried, as clients ask to learn
+        that they need one; else after a pause, with a line in the audit log."""
         admission = self._admission
+        if admission.acls is not None and not authorization:
+            raise LoginFailed("a login is needed")
         scheme, _, value = authorization[:MAX_HEADER_CHARACTERS].partition(" ")
-        user, is_basic = ANONYMOUS_USER, scheme.lower() == "basic"
+        scheme = SCHEMES.get(scheme.lower(), OTHER_SCHEME)
+        user, is_basic = ANONYMOUS_USER, scheme == BASIC
         try:
             if admission.acls is not None:
-                prefix = admission.tenants.prefix_of(listener)
-                user = (await self._login(host, scheme.lower(), value.strip(), prefix)).user
+                user = (await self._login(host, listener, scheme=scheme, value=value.strip())).user
             return admission.access(user, listener=listener, host=host, by_password=is_basic)
         except (LoginFailed, NoTenant) as error:
             self.limits.login_failed(host)
@@ -79,12 +86,9 @@ class HttpLogins:
             await self._clock.sleep(self._delay_seconds)
             raise LoginFailed(str(error)) from error
 
-    async def _login(self, host: str, scheme: str, value: str, prefix: str) -> Login:
-        """The login that the header proves. Raises LoginFailed.
-
-        Args:
-            prefix: of the names under which the listener's users are stored.
-        """
+    async def _login(self, host: str, listener: str, *, scheme: str, value: str) -> Login:
+        """The login that the header proves. Raises LoginFailed."""
+        prefix = self._admission.tenants.prefix_of(listener)  # of the names under which its users are stored
         if self.limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
@@ -93,6 +97,7 @@ class HttpLogins:
         if known is not None and known.security_version == version and known.until > self._clock.monotonic():
             return known.login
         login = await self._checked(scheme, value, prefix)
+        self._admission.audit.logged_in(host, listener, scheme, f"User:{login.user}")
         seconds = REMEMBERED_SECONDS
         if login.expires_ms is not None:
             seconds = min(seconds, (login.expires_ms - self._clock.wall_ms()) / 1000)
@@ -102,10 +107,10 @@ class HttpLogins:
         return login
 
     async def _checked(self, scheme: str, value: str, prefix: str) -> Login:
-        if scheme == "bearer" and self._tokens is not None:
+        if scheme == BEARER and self._tokens is not None:
             return await self._tokens.login(value)
-        if scheme != "basic":
-            raise LoginFailed(f"the scheme {scheme[:20]!r} is not served")
+        if scheme != BASIC:
+            raise LoginFailed("the scheme is not served")
         try:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):

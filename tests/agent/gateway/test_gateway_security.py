@@ -184,6 +184,14 @@ def test_who_may_nothing_can_t_tell_what_is_there_from_what_is_not(tmp_path: Pat
     run_behind_logins(scenario, tmp_path, max_failed_logins_per_minute=0)
 
 
+def mechanisms(there: Secured) -> set[str]:
+    """Those with failed logins."""
+    family = next(
+        each for each in there.wired.agent.telemetry.registry.collect() if each.name == "tailrace_logins"
+    )
+    return {each.labels["mechanism"] for each in family.samples if each.labels["result"] == "failure"}
+
+
 def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
     jwks(tmp_path / "jwks.json", KEY)
 
@@ -208,6 +216,14 @@ def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
         ]
         assert (
             there.wired.metric("logins_total", listener="SASL_PLAINTEXT", mechanism="Basic", result="failure")
+            == 1
+        )
+        strange = [await status(headers={"Authorization": f"Scheme{number} x"}) for number in range(5)]
+        assert strange == [401] * 5
+        failed = [each for each in mechanisms(there) if each not in ("Basic", "Bearer")]
+        assert failed == ["(other)"], "what clients write is no label of a metric"
+        assert (
+            there.wired.metric("logins_total", listener="SASL_PLAINTEXT", mechanism="Basic", result="success")
             == 1
         )
         url = f"http://127.0.0.1:{gateway.gateway.port}/v3/clusters"
