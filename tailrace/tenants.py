@@ -46,6 +46,12 @@ class Tenant:
     def name(self) -> str:
         return self.prefix[: -len(MARK)]
 
+    @property
+    def everyone(self) -> str:
+        """The name under which an operator sets what holds for all of the tenant together. No user of a tenant has it,
+        nor can one set what is stored under it."""
+        return f"{MARK}{self.name}"
+
     def cluster_id(self, of_all: str) -> str:
         """The id of the tenant's cluster, in the cluster of all."""
         return str(uuid5(NAMESPACE_OID, self.stored(of_all)))

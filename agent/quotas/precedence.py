@@ -15,6 +15,7 @@ from tailrace.quotas import (
     entity_of,
     limits_of,
 )
+from tailrace.tenants import Tenant
 
 
 class Holder(NamedTuple):
@@ -72,6 +73,11 @@ class QuotaBook:
                     limit,
                 )
         return None
+
+    def of_tenant(self, key: str, tenant: Tenant) -> Bound | None:
+        """The bound of all clients of a tenant together; None where they have none."""
+        limit = self._limits.get(key, {}).get(QuotaEntity(user=tenant.everyone))
+        return None if limit is None else Bound(Holder(user=tenant.everyone), limit)
 
     def of_address(self, key: str, ip: str) -> Bound | None:
         """The bound of an address; None where it has none."""

@@ -98,17 +98,11 @@ class Quotas:
         tenant: Tenant | None = None,
     ) -> Charge | None:
         """The account of one request; None where no quota holds for it."""
-        user, default = principal.partition(":")[2], DEFAULT
-        if tenant is not None:
-            client_id, default = tenant.stored(client_id), tenant.stored(DEFAULT)
-        moved = taken = None
+        user = principal.partition(":")[2]
         key = _QUOTA_OF.get(api)
-        if key is not None:
-            moved = self._meter(key, self._book.of_client(key, user, client_id, default))
-        taken = self._meter(
-            REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id, default)
-        )
-        if moved is None and taken is None:
+        moved = () if key is None else self._meters_of(key, user, client_id, tenant)
+        taken = self._meters_of(REQUEST_PERCENTAGE, user, client_id, tenant)
+        if not moved and not taken:
             return None
         return Charge(
             quotas=self, connection=connection, moved=moved, taken=taken, received_bytes=received_bytes
@@ -117,9 +111,10 @@ class Quotas:
     def opened(self, address: str) -> float:
         """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""
         host = address.removeprefix(_MAPPED)
-        meter = self._meter(CONNECTION_CREATION_RATE, self._book.of_address(CONNECTION_CREATION_RATE, host))
-        if meter is None:
+        bound = self._book.of_address(CONNECTION_CREATION_RATE, host)
+        if bound is None:
             return 0.0
+        meter = self._meter(CONNECTION_CREATION_RATE, bound)
         wait_ms = self.record(meter, 1.0, MAX_SHORT_WAIT_MS)
         if wait_ms:
             meter.rate.record(self.now_ms, -1.0)  # only those that may stay are counted
@@ -144,9 +139,19 @@ class Quotas:
             self._observe(meter.key, meter.holder, wait_ms)
         return wait_ms
 
-    def _meter(self, key: str, bound: Bound | None) -> Meter | None:
-        if bound is None:
-            return None
+    def _meters_of(self, key: str, user: str, client_id: str, tenant: Tenant | None) -> tuple[Meter, ...]:
+        """Those of a client, and of all clients of its tenant together."""
+        if tenant is None:
+            bound = self._book.of_client(key, user, client_id)
+            return () if bound is None else (self._meter(key, bound),)
+        stored_id, default = tenant.stored(client_id), tenant.stored(DEFAULT)
+        bounds = (
+            self._book.of_client(key, user, stored_id, default),
+            self._book.of_tenant(key, tenant),
+        )
+        return tuple(self._meter(key, bound) for bound in bounds if bound is not None)
+
+    def _meter(self, key: str, bound: Bound) -> Meter:
         meter = self._meters.get((key, bound.holder))
         if meter is None:
             if len(self._meters) >= MAX_HOLDERS:
@@ -173,8 +178,8 @@ class Charge:
         self,
         quotas: Quotas,
         connection: MutedConnection,
-        moved: Meter | None,
-        taken: Meter | None,
+        moved: tuple[Meter, ...],
+        taken: tuple[Meter, ...],
         received_bytes: int,
     ) -> None:
         self._quotas = quotas
@@ -188,7 +193,7 @@ class Charge:
     @property
     def window_bytes(self) -> float:
         """The most that one answer may have, so that a client can ever be within its quota."""
-        return math.inf if self._moved is None else max(1.0, self._moved.limit * FULL_SECONDS)
+        return min((max(1.0, meter.limit * FULL_SECONDS) for meter in self._moved), default=math.inf)
 
     @property
     def throttle_time_ms(self) -> int:
@@ -199,17 +204,15 @@ class Charge:
 
     def is_over(self) -> bool:
         """Whether the client has moved too many bytes already. Then it has to wait, and the answer does not count."""
-        if self._moved is None:
-            return False
-        self._wait(self._quotas.record(self._moved, 0.0))
+        self._record(self._moved, 0.0)
         if not self._until:
             return False
-        self._moved = None
+        self._moved = ()
         return True
 
     async def timed(self, work: Awaitable[T]) -> T:
         """Do the work, and note for how long it holds the loop."""
-        if self._taken is None:
+        if not self._taken:
             return await work
         return await self._steps(work.__await__())
 
@@ -238,29 +241,33 @@ class Charge:
 
     def handled(self) -> None:
         """The request was handled: its bytes and its time count."""
-        if self._moved is not None and self._moved.key == PRODUCER_BYTE_RATE:
-            self._wait(self._quotas.record(self._moved, self._received_bytes))
-        if self._taken is not None:
-            percent = self._seconds * PERCENT
-            self._wait(self._quotas.record(self._taken, percent, MAX_SHORT_WAIT_MS))
+        self._record(self._moved_of(PRODUCER_BYTE_RATE), self._received_bytes)
+        self._record(self._taken, self._seconds * PERCENT, MAX_SHORT_WAIT_MS)
 
     def may_change(self, partitions: int, *, is_strict: bool) -> bool:
         """Whether so many partitions may be created or deleted; if so, they count. A client that does not know of this
         refusal (it is not strict) always may, and waits afterwards."""
-        if self._moved is None or self._moved.key != CONTROLLER_MUTATION_RATE:
-            return True
-        if is_strict and (wait_ms := self._quotas.record(self._moved, 0.0)):
+        meters = self._moved_of(CONTROLLER_MUTATION_RATE)
+        if is_strict and (wait_ms := max((self._quotas.record(meter, 0.0) for meter in meters), default=0.0)):
             self._wait(wait_ms)
             return False
-        wait_ms = self._quotas.record(self._moved, partitions)
-        if not is_strict:
-            self._wait(wait_ms)
+        for meter in meters:
+            wait_ms = self._quotas.record(meter, partitions)
+            if not is_strict:
+                self._wait(wait_ms)
         return True
 
     def sent(self, count: int) -> None:
         """The answer has so many bytes: of a fetch they count."""
-        if self._moved is not None and self._moved.key == CONSUMER_BYTE_RATE:
-            self._wait(self._quotas.record(self._moved, count))
+        self._record(self._moved_of(CONSUMER_BYTE_RATE), count)
+
+    def _moved_of(self, key: str) -> tuple[Meter, ...]:
+        return self._moved if self._moved and self._moved[0].key == key else ()
+
+    def _record(self, meters: tuple[Meter, ...], amount: float, longest_ms: float = math.inf) -> None:
+        """Count what was used, and wait for the longest that one of the quotas wants."""
+        for meter in meters:
+            self._wait(self._quotas.record(meter, amount, longest_ms))
 
     def _wait(self, ms: float) -> None:
         if not ms:

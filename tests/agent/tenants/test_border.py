@@ -8,6 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_tenant
+from agent.quotas.quotas import Charge
+from agent.tenants.consumer_protocol import translated_bytes
+from agent.tenants.names import inward, outward
 from sequencer.api import InitProducer
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.counters import PlainCounters
@@ -20,6 +23,7 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
 from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -29,6 +33,7 @@ from tailrace.kafka.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
 )
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
@@ -36,7 +41,11 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka.messages.share_fetch import ShareFetchPartition, ShareFetchRequest, ShareFetchTopic
+from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
+from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace.quotas import PRODUCER_BYTE_RATE
+from tailrace.tenants import Tenant
 from tests.agent.tenants.neighbours import ACME, OTHER, Client, there_is
 from tests.support.agents import AgentBench, batch, run
 
@@ -287,6 +296,43 @@ def test_quotas_of_two_tenants_are_apart_and_those_of_addresses_are_the_operator
     run(scenario)
 
 
+class Muted:
+    """A connection, as far as quotas know it."""
+
+    muted_until = 0.0
+
+    def mute(self, until: float, wait: object) -> None:
+        self.muted_until = until
+
+
+def test_an_operators_quota_of_a_tenant_bounds_all_its_clients_together() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        entry = EntryData([EntityData("user", ACME.everyone)], [OpData(PRODUCER_BYTE_RATE, 1_000.0)])
+        request = AlterClientQuotasRequest(entries=[entry])
+        for tenant in (OTHER, ACME):  # neither can set it: it names a user of its own
+            await Client(bench, tenant).ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, request)
+        quotas, connection = bench.services.quotas, Muted()
+
+        def charge(user: str, tenant: Tenant | None) -> Charge | None:
+            return quotas.charge(ApiKey.PRODUCE, f"User:{user}", "svc", connection, 9_000, tenant)
+
+        assert charge("acme~alice", ACME) is None
+        await Client(bench, None).ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, request)
+        assert charge("zwilling~alice", OTHER) is None is charge("alice", None)
+        waits = []
+        for user in ("alice", "bob"):
+            account = charge(f"acme~{user}", ACME)
+            assert account is not None
+            account.handled()
+            waits.append(account.throttle_time_ms)
+        assert waits[0] == 0 < waits[1]
+        own = DescribeClientQuotasRequest()
+        entries = (await Client(bench).ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, own)).entries
+        assert [entry.entity[0].entity_name for entry in entries] == [ACME.everyone]
+
+    run(scenario)
+
+
 def test_a_tenant_changes_no_config_of_agents() -> None:
     async def scenario(bench: AgentBench) -> None:
         for kind in (4, 8, 16):
@@ -350,3 +396,42 @@ def test_a_counter_with_a_label_has_a_bound() -> None:
         counters.inc(value)
     counts = [registry.get_sample_value("n_total", {"of": value}) for value in ("a", "b", "c", "rest")]
     assert counts == [2, 1, None, 2]
+
+
+def test_share_groups_of_one_name_in_two_tenants_share_their_own_records() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for tenant in (ACME, OTHER):
+            client = Client(bench, tenant)
+            topic_id = (await bench.topic(tenant.stored("orders"), 1)).topic_id
+            await client.ask(ApiKey.PRODUCE, 9, produce(batch(tenant.prefix.encode())))
+            await client.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
+            beat = ShareGroupHeartbeatRequest("g", "m", 0, subscribed_topic_names=["orders"])
+            answer = await client.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, beat)
+            assert answer.error_code == 0, answer.error_message
+            assert [topic.topic_id for topic in answer.assignment.topic_partitions] == [topic_id]
+            wanted = ShareFetchTopic(topic_id, [ShareFetchPartition(0)])
+            fetch = ShareFetchRequest("g", "m", 0, 500, min_bytes=1, max_records=10, topics=[wanted])
+            answer = await client.ask(ApiKey.SHARE_FETCH, 2, fetch)
+            (row,) = answer.responses[0].partitions
+            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(0, 0)]
+            assert tenant.prefix.encode() in bytes(row.records)
+            described = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest(["g"]))
+            (group,) = described.groups
+            assert (group.group_id, len(group.members)) == ("g", 1)
+            assert group.members[0].subscribed_topic_names == ["orders"]
+
+    run(scenario, group_share_auto_offset_reset="earliest")
+
+
+SUBSCRIBED = b"\x00\x01\x00\x00\x00\x01\x00\x06orders\xff\xff\xff\xff\x00\x00\x00\x00"
+"""A ConsumerProtocolSubscription of version 1."""
+
+
+WHAT_MEMBERS_SAY = (SUBSCRIBED, SUBSCRIBED + b"later", b"", b"\x00", b"worker of Connect", SUBSCRIBED[:9])
+
+
+@pytest.mark.parametrize("given", WHAT_MEMBERS_SAY)
+def test_what_members_tell_each_other_comes_out_as_it_went_in(given: bytes) -> None:
+    inside = translated_bytes(ConsumerProtocolSubscription, given, inward(ACME))
+    assert translated_bytes(ConsumerProtocolSubscription, inside, outward(ACME)) == given
+    assert (b"acme~orders" in inside) == (given.startswith(SUBSCRIBED))

@@ -79,6 +79,44 @@ def test_groups_of_one_name_in_two_tenants_read_their_own_topic_of_one_name(
     run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt)
 
 
+def test_members_of_both_protocols_are_in_one_group_of_a_tenant(tmp_path: Path) -> None:
+    """The coordinator reads what the classic member says, and writes what it is given."""
+
+    def work(client: dict[str, Any], listener: str) -> None:
+        created(client)
+        members = []
+        for protocol in ("classic", "consumer"):
+            member = Consumer(
+                client
+                | {"group.id": "mixed", "group.protocol": protocol, "auto.offset.reset": "earliest"}
+                | (
+                    {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+                    if protocol == "classic"
+                    else {}
+                )
+            )
+            member.subscribe(["orders"])
+            members.append(member)
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until and [len(each.assignment()) for each in members] not in (
+                [2],
+                [1, 1],
+            ):
+                for each in members:
+                    each.poll(0.1)
+        assigned = [{(each.topic, each.partition) for each in member.assignment()} for member in members]
+        assert set.union(*assigned) == {("orders", 0), ("orders", 1)}
+        assert [len(each) for each in assigned] == [1, 1]
+        for member in members:
+            member.close()
+
+    async def scenario(secured: Secured) -> None:
+        await in_thread(lambda: work(settings(secured, "ACME"), "ACME"))
+
+    prompt = {"group_consumer_heartbeat_interval_ms": 200}
+    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt)
+
+
 def transfer(client: dict[str, Any], listener: str) -> None:
     """Read, write and commit in a transaction; then abort one."""
     created(client)
