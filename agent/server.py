@@ -27,6 +27,7 @@ from agent.fetch.tail import Tail
 from agent.gateway.door import GatewayDoor
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
+from agent.handlers.dead_letters import DeadLetters
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -312,6 +313,7 @@ class Agent:
             self._sequencer, services.share_sessions, services.groups.configs.share_limits
         )
         self._share_releases.start()
+        services.dead_letters.start(services)
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
@@ -376,6 +378,7 @@ class Agent:
             tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
             share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
+            dead_letters=DeadLetters(),
             fetch_memory=self._fetch_memory,
             groups=groups,
             decoding=self._executor,
@@ -700,6 +703,7 @@ class Agent:
             connection.drain()
         drain_seconds = self._settings.drain_ms / 1000
         await self._part("answer what was read", self._answer_what_was_read(drain_seconds), drain_seconds)
+        await self._part("dead letters", services.dead_letters.close())
         await self._part("flush", services.lanes.close(0), CLOSE_SESSION_SECONDS + DRAIN_PART_SECONDS)
         await self._part("close", self._stop())
         release = AgentRef(identity.broker_id, identity.lease_epoch)
@@ -753,6 +757,7 @@ class Agent:
             await self._neighbour.close()
         if self._services is not None:
             await self._services.tail.close()
+            await self._services.dead_letters.close()
         if self._share_releases is not None:
             await self._share_releases.close()
         for connection in list(self._connections):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
+    from agent.handlers.dead_letters import DeadLetters
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
     from agent.telemetry import AgentTelemetry
@@ -48,6 +49,7 @@ class Services:
     tail: Tail
     sessions: FetchSessions
     share_sessions: ShareSessions
+    dead_letters: DeadLetters
     fetch_memory: FetchMemory
     groups: GroupCoordinator
     decoding: Executor

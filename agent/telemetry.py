@@ -51,6 +51,11 @@ class AgentTelemetry:
         self.share_acknowledged = self._counter(
             "share_acknowledged_records", "What members of share groups said of records, by type.", "type"
         )
+        self.dead_letters = self._counter(
+            "dead_letters",
+            "Records that share groups gave up, by what became of them: written, dropped or failed (tried again).",
+            "outcome",
+        )
         self.share_failures = self._counter(
             "share_failures", "Partitions of share groups' requests that failed, by Kafka error.", "error"
         )

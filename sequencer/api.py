@@ -1196,13 +1196,16 @@ class AcquireSpan(Value, frozen=True):
 
 class ShareWork(Value, frozen=True):
     """What is asked of one partition, in this order: take the acknowledgements, give back all that the member has
-    (`releases`), acquire."""
+    (`releases`), acquire. `written`: what is in the group's dead-letter topic (KIP-1191), as first offset and end, in
+    order. `refused`: have this agent write there what was given up."""
 
     topic_id: UUID
     partition: Int64
     acknowledged: list[Acknowledged] = []
     releases: bool = False
     acquire: AcquireSpan | None = None
+    written: list[tuple[Int64, Int64]] = []
+    refused: bool = False
 
 
 class ShareLimits(Value, frozen=True, kw_only=True):
@@ -1238,11 +1241,13 @@ class AcquiredRecords(Value, frozen=True):
 
 class ShareOutcome(Value, frozen=True):
     """Of one partition. `available`: the first stretch of offsets that could be acquired, as far as the log has them,
-    as first offset and end; None: nothing can be had before other records are done."""
+    as first offset and end; None: nothing can be had before other records are done. `refused`: what this agent is to
+    write to the dead-letter topic within the time of a lock; then it is another's task."""
 
     error: ShareError = ShareError.NONE
     acquired: list[AcquiredRecords] = []
     available: tuple[Int64, Int64] | None = None
+    refused: list[AcquiredRecords] = []
 
 
 class ShareAnswer(Value, frozen=True):

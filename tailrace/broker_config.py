@@ -22,6 +22,13 @@ TOPIC_DEFAULTS: Mapping[str, ConfigDefinition] = {
 partition: a value that is set for one agent alone is stored and reported, without effect."""
 
 
+DEAD_LETTER_PREFIX = ConfigDefinition(
+    "errors.deadletterqueue.topic.name.prefix",
+    ConfigType.STRING,
+    "dlq.",
+    "What the name of a share group's dead-letter topic must begin with (KIP-1191).",
+)
+
 _BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.INT: (-(2**31), 2**31 - 1),
@@ -60,7 +67,10 @@ def check_broker_configs(configs: Mapping[str, str]) -> None:
 @cache
 def broker_configs() -> Mapping[str, ConfigDefinition | KafkaConfig]:
     """All broker configs, by name."""
-    configs: dict[str, ConfigDefinition | KafkaConfig] = dict(TOPIC_DEFAULTS)
+    configs: dict[str, ConfigDefinition | KafkaConfig] = {
+        **TOPIC_DEFAULTS,
+        DEAD_LETTER_PREFIX.name: DEAD_LETTER_PREFIX,
+    }
     for table, is_fixed in ((_DYNAMIC, False), (_FIXED, True)):
         for line in table.strip().splitlines():
             name, kind, default = line.split(" ", 2)

@@ -15,6 +15,8 @@ SHARE_DELIVERY_COUNT_LIMIT = "share.delivery.count.limit"
 SHARE_PARTITION_MAX_RECORD_LOCKS = "share.partition.max.record.locks"
 SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
 SHARE_ISOLATION_LEVEL = "share.isolation.level"
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 EARLIEST, LATEST = "earliest", "latest"
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -34,6 +36,8 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "Offsets between the first record that is not done and the last one handed out, in a partition.", 100, 4_000),
         ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read.", choices=(LATEST, EARLIEST)),
         ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),
+        ConfigDefinition(DEAD_LETTER_TOPIC, _S, "", "Where records go that a share group gives up (KIP-1191): a topic that has errors.deadletterqueue.group.enable, and whose name begins with the cluster's errors.deadletterqueue.topic.name.prefix. Empty: nowhere."),
+        ConfigDefinition(DEAD_LETTER_COPY, _B, "false", "Whether keys and values are copied there; else only headers say which records they were."),
         ConfigDefinition("share.renew.acknowledge.enable", _B, "true", "Accepted for compatibility, without effect: members may always renew.", has_effect=False),
         ConfigDefinition("share.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
     )

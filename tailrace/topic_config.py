@@ -111,6 +111,8 @@ class ConfigDefinition:
 _NO_DISKS = "Accepted for compatibility, without effect: agents have no log segments on disks. "
 _T = ConfigType
 
+DEAD_LETTERS_ENABLE = "errors.deadletterqueue.group.enable"
+
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     definition.name: definition
     for definition in (
@@ -120,6 +122,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("compression.lz4.level", _T.INT, "9", _NO_DISKS + "Batches are never recompressed by an agent.", 1, 17, broker_name="compression.lz4.level", has_effect=False),
         ConfigDefinition("compression.zstd.level", _T.INT, "3", _NO_DISKS + "Batches are never recompressed by an agent.", -131072, 22, broker_name="compression.zstd.level", has_effect=False),
         ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "How long a compacted topic keeps a tombstone (a record without a value) after the older records of its key are gone.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms"),
+        ConfigDefinition(DEAD_LETTERS_ENABLE, _T.BOOLEAN, "false", "Whether share groups may write records that they give up to this topic (KIP-1191)."),
         ConfigDefinition("file.delete.delay.ms", _T.LONG, "60000", _NO_DISKS + "The deletion grace of objects is the sequencer's setting.", 0, LONG_MAX, broker_name="log.segment.delete.delay.ms", has_effect=False),
         ConfigDefinition("flush.messages", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 1, LONG_MAX, broker_name="log.flush.interval.messages", has_effect=False),
         ConfigDefinition("flush.ms", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 0, LONG_MAX, broker_name="log.flush.interval.ms", has_effect=False),

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -88,6 +89,12 @@ class PartitionFetch:
     @property
     def is_failed(self) -> bool:
         return self.data.error_code != ErrorCode.NONE
+
+    @property
+    def records(self) -> bytes:
+        """The batches that were read."""
+        records: Any = self.data.records or b""
+        return b"".join(records) if isinstance(records, list) else bytes(records)
 
     @property
     def topic_id(self) -> UUID:

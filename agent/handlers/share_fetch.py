@@ -18,6 +18,7 @@ from agent.errors import EXPECTED, code_of
 from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
+from agent.handlers.dead_letters import GivenUp
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry
@@ -384,6 +385,17 @@ async def _ask(
         answer = await services.sequencer.share_records(share)
         for (part, work), outcome in zip(some, answer.partitions, strict=True):
             _take(part, work, outcome)
+            if outcome.refused and part.topic is not None:
+                services.dead_letters.take(
+                    GivenUp(
+                        group_id=asked.group_id,
+                        member_id=asked.member_id,
+                        limits=asked.limits,
+                        topic=part.topic,
+                        place=part.place,
+                        records=outcome.refused,
+                    )
+                )
             _count(services.telemetry, part, work, outcome)
 
 
@@ -415,7 +427,7 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
             acquire = span_of(part.read, min(left, end - first), is_strict=is_strict)
             left -= acquire.max_records
             part.outlook.is_acquired = True
-        works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire))
+        works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire=acquire, refused=True))
     return works
 
 
@@ -461,7 +473,7 @@ def span_of(read: PartitionFetch, max_records: int, *, is_strict: bool) -> Acqui
     first = read.requested.fetch_offset
     skipped: list[tuple[int, int]] = []
     at = first
-    for header in walk(memoryview(_joined(read.data.records))):
+    for header in walk(memoryview(read.records)):
         if at - first >= max_records:
             break
         _skip(skipped, at, header.base_offset)
@@ -480,10 +492,6 @@ def _skip(skipped: list[tuple[int, int]], first: int, end: int) -> None:
     if skipped and skipped[-1][1] == first:
         first = skipped.pop()[0]
     skipped.append((first, end))
-
-
-def _joined(records: Any) -> Any:
-    return b"".join(records) if isinstance(records, list) else records or b""
 
 
 def _is_aborted(read: PartitionFetch, header: BatchHeader) -> bool:

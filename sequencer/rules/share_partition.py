@@ -4,13 +4,18 @@
     (untouched) | anybody: it is at or after `end`        | it is acquired, or skipped as no record for members
     AVAILABLE   | anybody                                 | it is acquired
     ACQUIRED    | its member, until the lock is over      | its member says so, or the lock is over
-    DONE        | nobody: accepted, rejected, delivered   | never
-                | too often, skipped, or no record at all |
+    REFUSED     | an agent, until the lock is over: given | it is in the group's dead-letter topic
+                | up, where the group has such a topic    |
+    DONE        | nobody: accepted, given up, skipped, or | never
+                | no record at all                        |
+
+A record is given up when its member rejects it or when it was delivered too often.
 
 Invariants:
 - the spans tile [start, end): in order, without a hole; the first is not done, and neighbours differ;
 - an acquired record is one member's until its lock is over;
 - what is done stays done, and `start` never falls;
+- where a group has a dead-letter topic, what is given up is done no sooner than it is there; it may be there twice;
 - no record is handed out more often than the limit, nor while `end` is further from `start` than the window.
 
 Offsets are handed out, not records: where compaction left holes, the member finds no record and says so (GAP).
@@ -24,7 +29,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan
+from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan, ShareLimits
 from sequencer.store.rows import ShareLock
 
 
@@ -34,6 +39,7 @@ class SpanState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     DONE = 2
+    REFUSED = 3
 
 
 class Span(NamedTuple):
@@ -56,15 +62,19 @@ class NotAcquired(Exception):
 
 Change = Callable[[Span], Span]
 L = TypeVar("L")
+NO_LIMITS = ShareLimits()
 
 
 @dataclass(slots=True)
 class SharePartition:
-    """The state. Each call leaves the invariants true, or raises and changes nothing."""
+    """The state, and the group's settings: its limits, and whether it has a dead-letter topic. Each call leaves the
+    invariants true, or raises and changes nothing."""
 
     start: int
     end: int
     spans: list[Span] = field(default_factory=list)
+    limits: ShareLimits = NO_LIMITS
+    has_dead_letters: bool = False
 
     def trim(self, log_start: int) -> None:
         """Be done with what the log no longer has."""
@@ -73,12 +83,16 @@ class SharePartition:
             gone = [(self.start, log_start, True)]
             self._set(span for span, is_gone in _labelled(self.spans, gone) if not is_gone)
 
-    def expire(self, now_ms: int, max_deliveries: int) -> None:
-        """Take records back whose lock is over."""
+    def expire(self, now_ms: int) -> None:
+        """Take records back whose lock is over. Without a dead-letter topic, nothing waits for it any more."""
         self._change_all(
             lambda span: span.lock is not None and span.lock.until_ms <= now_ms,
-            lambda span: _given_back(span, max_deliveries),
+            lambda span: (
+                self._given_back(span) if span.state is SpanState.ACQUIRED else span._replace(lock=None)
+            ),
         )
+        if not self.has_dead_letters:
+            self._change_all(lambda span: span.state is SpanState.REFUSED, _done)
 
     def release(self, member_id: str, session: int) -> None:
         """Take back what a member has of a session, or (0) of all, as if it had never been handed out: its application
@@ -92,7 +106,7 @@ class SharePartition:
             lambda span: _available(span, span.deliveries - 1),
         )
 
-    def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock, max_deliveries: int) -> None:
+    def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock) -> None:
         """Do what a member says of records that it has; `lock`: what it has of those that it renews. What is before
         `start` is done already. Raises NotAcquired."""
         if acknowledged and acknowledged[-1].last_offset >= max(self.start, self.end):
@@ -107,10 +121,27 @@ class SharePartition:
             elif span.lock is None or span.lock.member_id != lock.member_id:
                 raise NotAcquired(f"offset {span.first} is not acquired by {lock.member_id!r}")
             else:
-                changed.append(_acknowledged(span, kind, lock, max_deliveries))
+                changed.append(self._acknowledged(span, kind, lock))
         self._set(changed)
 
-    def acquire(self, asked: AcquireSpan, lock: ShareLock, max_in_flight: int) -> list[AcquiredRecords]:
+    def refused(self, lock: ShareLock) -> list[AcquiredRecords]:
+        """Have an agent write what was given up, and no other before the lock is over."""
+        waiting = [span for span in self.spans if span.state is SpanState.REFUSED and span.lock is None]
+        self._change_all(
+            lambda span: span.state is SpanState.REFUSED and span.lock is None,
+            lambda span: span._replace(lock=lock),
+        )
+        return [AcquiredRecords(span.first, span.end - 1, span.deliveries) for span in waiting]
+
+    def written(self, stretches: Iterable[tuple[int, int]]) -> None:
+        """Be done with what is in the dead-letter topic."""
+        labelled = _labelled(self.spans, ((first, end, True) for first, end in stretches))
+        self._set(
+            _done(span) if is_written and span.state is SpanState.REFUSED else span
+            for span, is_written in labelled
+        )
+
+    def acquire(self, asked: AcquireSpan, lock: ShareLock) -> list[AcquiredRecords]:
         """Hand out what is available of the offsets that were read, as far as the bounds allow."""
         acquired: list[Span] = []
         left = asked.max_records
@@ -127,10 +158,10 @@ class SharePartition:
                 spans += [each for each in (taken, span.within(taken.end, span.end)) if each.first < each.end]
                 acquired += [taken] if taken.first < taken.end else []
         self._set(spans)
-        acquired += self._acquire_new(asked, left, lock, max_in_flight)
+        acquired += self._acquire_new(asked, left, lock)
         return [AcquiredRecords(span.first, span.end - 1, span.deliveries) for span in _merged(acquired)]
 
-    def _acquire_new(self, asked: AcquireSpan, left: int, lock: ShareLock, max_in_flight: int) -> list[Span]:
+    def _acquire_new(self, asked: AcquireSpan, left: int, lock: ShareLock) -> list[Span]:
         """Hand out what nobody ever had, in order, from `end` on."""
         new: list[Span] = []
         acquired: list[Span] = []
@@ -138,7 +169,7 @@ class SharePartition:
         if asked.first_offset > self.end:
             return acquired  # what is between was not read
         for first, end, is_skipped in _pieces(self.end, asked.end_offset, asked.skipped):
-            room = max_in_flight - (first - oldest[0].first if oldest else 0)
+            room = self.limits.max_in_flight - (first - oldest[0].first if oldest else 0)
             if room <= 0 or (left <= 0 and not is_skipped):
                 break
             if is_skipped:
@@ -162,7 +193,7 @@ class SharePartition:
             self._set([*self.spans, *new])
         return acquired
 
-    def available(self, max_in_flight: int) -> tuple[int, int] | None:
+    def available(self) -> tuple[int, int] | None:
         """The first stretch that could be acquired, as far as the log has it; None while the window is full."""
         first = next((span.first for span in self.spans if span.state is SpanState.AVAILABLE), self.end)
         end = first
@@ -170,13 +201,30 @@ class SharePartition:
             if span.first == end and span.state is SpanState.AVAILABLE:
                 end = span.end
         if end == self.end:
-            end = max(end, self.start + max_in_flight)
+            end = max(end, self.start + self.limits.max_in_flight)
         return (first, end) if first < end else None
 
     @property
     def done_after_start(self) -> int:
         """How many offsets at or after `start` are done."""
         return sum(span.end - span.first for span in self.spans if span.state is SpanState.DONE)
+
+    def _given_back(self, span: Span) -> Span:
+        is_given_up = span.deliveries >= self.limits.max_deliveries
+        return self._given_up(span) if is_given_up else _available(span, span.deliveries)
+
+    def _given_up(self, span: Span) -> Span:
+        return span._replace(state=SpanState.REFUSED, lock=None) if self.has_dead_letters else _done(span)
+
+    def _acknowledged(self, span: Span, kind: AcknowledgeType, lock: ShareLock) -> Span:
+        match kind:
+            case AcknowledgeType.RENEW:
+                return span._replace(lock=lock)
+            case AcknowledgeType.RELEASE:
+                return self._given_back(span)
+            case AcknowledgeType.REJECT:
+                return self._given_up(span)
+        return _done(span)
 
     def _change_all(self, is_meant: Callable[[Span], bool], change: Change) -> None:
         if any(map(is_meant, self.spans)):
@@ -191,10 +239,6 @@ class SharePartition:
         self.start = merged[0].first if merged else self.end
 
 
-def _given_back(span: Span, max_deliveries: int) -> Span:
-    return _done(span) if span.deliveries >= max_deliveries else _available(span, span.deliveries)
-
-
 def _available(span: Span, deliveries: int) -> Span:
     return span._replace(state=SpanState.AVAILABLE, deliveries=deliveries, lock=None)
 
@@ -205,14 +249,6 @@ def _done(span: Span) -> Span:
 
 def _acquired(span: Span, lock: ShareLock) -> Span:
     return span._replace(state=SpanState.ACQUIRED, deliveries=span.deliveries + 1, lock=lock)
-
-
-def _acknowledged(span: Span, kind: AcknowledgeType, lock: ShareLock, max_deliveries: int) -> Span:
-    if kind is AcknowledgeType.RENEW:
-        return span._replace(lock=lock)
-    if kind is AcknowledgeType.RELEASE:
-        return _given_back(span, max_deliveries)
-    return _done(span)
 
 
 def _stretches(acknowledged: Acknowledged) -> Iterator[tuple[int, int, AcknowledgeType]]:

@@ -23,6 +23,7 @@ from sequencer.api import (
     SHARE_GROUP,
     AcquiredRecords,
     AlterShareOffsets,
+    ConfigScope,
     GroupNotEmpty,
     InvalidRequest,
     LimitReached,
@@ -30,6 +31,7 @@ from sequencer.api import (
     PartitionError,
     ShareAnswer,
     ShareError,
+    ShareLimits,
     ShareOffset,
     ShareOffsets,
     ShareOffsetsRequest,
@@ -39,9 +41,10 @@ from sequencer.api import (
     UnknownGroup,
 )
 from sequencer.bounds import MAX_EDGES, MAX_PAGE, MAX_WORKS, PageRoom, edges_of
-from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
+from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
+    ClientConfigRow,
     GroupRow,
     PartitionRow,
     ShareAnswered,
@@ -50,12 +53,15 @@ from sequencer.store.rows import (
     ShareSpan,
 )
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from tailrace.group_config import DEAD_LETTER_TOPIC
 from tailrace.limits import is_name
 from tailrace.turns import Steps
 
 MAX_LOCK_MS = 3_600_000
 MAX_DELIVERIES = 100
 MAX_IN_FLIGHT = 10_000
+AN_AGENT = ""
+"""Who has what is to be written to a dead-letter topic; no member's id."""
 KEPT_ANSWERS = 8
 """Of one partition, for retries."""
 SPANS_AS_A_STEP = 20
@@ -68,6 +74,8 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
     _check(request)
     group = draft.get(GroupRow, request.group_id)
     is_member = group is not None and group.type == SHARE_GROUP and request.member_id in group.members
+    configs = draft.get(ClientConfigRow, int(ConfigScope.GROUP), request.group_id)
+    has_dead_letters = configs is not None and bool(configs.configs.get(DEAD_LETTER_TOPIC))
     outcomes: list[ShareOutcome] = []
     for work in request.partitions:
         partition = draft.live_partition(work.topic_id, work.partition)
@@ -89,6 +97,7 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
             request=request,
             work=work,
             is_member=is_member,
+            has_dead_letters=has_dead_letters,
         )
         if changed is not row:
             draft.put(changed)
@@ -144,24 +153,38 @@ def _worked(
     work: ShareWork,
     *,
     is_member: bool,
+    has_dead_letters: bool,
 ) -> tuple[ShareRow, ShareOutcome]:
     """One partition's work. Returns its row, the same if nothing has changed that must be kept."""
-    limits, state = request.limits, opened(row)
+    state = opened(row, request.limits, has_dead_letters=has_dead_letters)
     state.trim(partition.log_start_offset)
-    state.expire(now_ms, limits.max_deliveries)
+    state.expire(now_ms)
     answered = _answered(row, request.request_id)
-    has_work = bool(work.acknowledged or work.releases or work.acquire)
-    if answered is None and has_work:
-        answered = _carry_out(
-            now_ms=now_ms, state=state, partition=partition, request=request, work=work, is_member=is_member
+    has_work = bool(work.acknowledged or work.releases or work.acquire or work.written)
+    refused: list[AcquiredRecords] = []
+    takes_refused = work.refused and has_dead_letters
+    if answered is None and (has_work or takes_refused):
+        if has_work:
+            answered = _carry_out(
+                now_ms=now_ms,
+                state=state,
+                partition=partition,
+                request=request,
+                work=work,
+                is_member=is_member,
+            )
+        if takes_refused:
+            refused = state.refused(ShareLock(AN_AGENT, now_ms + request.limits.lock_ms))
+        changed = _closed(
+            state, row, now_ms, [] if request.request_id is None or answered is None else [answered]
         )
-        changed = _closed(state, row, now_ms, [] if request.request_id is None else [answered])
         if (changed.start_offset, changed.spans, changed.locks) != (row.start_offset, row.spans, row.locks):
             row = changed
     outcome = ShareOutcome(
         error=ShareError.NONE if answered is None else ShareError(answered.error),
         acquired=[] if answered is None else [AcquiredRecords(*each) for each in answered.acquired],
-        available=state.available(limits.max_in_flight) if is_member else None,
+        available=state.available() if is_member else None,
+        refused=refused,
     )
     return row, outcome
 
@@ -180,10 +203,11 @@ def _carry_out(
     *,
     is_member: bool,
 ) -> ShareAnswered:
-    limits, error, acquired = request.limits, ShareError.NONE, list[AcquiredRecords]()
-    lock = ShareLock(request.member_id, now_ms + limits.lock_ms, request.session)
+    error, acquired = ShareError.NONE, list[AcquiredRecords]()
+    lock = ShareLock(request.member_id, now_ms + request.limits.lock_ms, request.session)
+    state.written(work.written)
     try:
-        state.acknowledge(work.acknowledged, lock, limits.max_deliveries)
+        state.acknowledge(work.acknowledged, lock)
     except NotAcquired:
         error = ShareError.INVALID_RECORD_STATE
     if work.releases:
@@ -192,7 +216,7 @@ def _carry_out(
         asked = work.acquire
         if asked.end_offset > partition.end_offset or asked.max_records < 0:
             raise InvalidRequest(f"{asked} of a log that ends at {partition.end_offset}")
-        acquired = state.acquire(asked, lock, limits.max_in_flight)
+        acquired = state.acquire(asked, lock)
     return ShareAnswered(
         request.request_id or UUID(int=0),
         int(error),
@@ -200,7 +224,9 @@ def _carry_out(
     )
 
 
-def opened(row: ShareRow) -> SharePartition:
+def opened(
+    row: ShareRow, limits: ShareLimits = NO_LIMITS, *, has_dead_letters: bool = False
+) -> SharePartition:
     """The state that a row keeps."""
     spans: list[Span] = []
     first = row.start_offset
@@ -216,7 +242,9 @@ def opened(row: ShareRow) -> SharePartition:
             )
         )
         first = kept.end_offset
-    return SharePartition(row.start_offset, first, spans)
+    return SharePartition(
+        start=row.start_offset, end=first, spans=spans, limits=limits, has_dead_letters=has_dead_letters
+    )
 
 
 def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequence[ShareAnswered]) -> ShareRow:

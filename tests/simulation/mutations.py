@@ -29,6 +29,7 @@ import msgspec
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
 import agent.groups.stored_group as stored_group
+import agent.handlers.dead_letters as dead_letters
 import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
 import compactor.keyed as keyed_module
@@ -46,7 +47,6 @@ import sequencer.rules.leases as leases
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.sessions as sessions
-import sequencer.rules.share_partition as share_partition
 import sequencer.rules.shares as shares
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
@@ -210,7 +210,7 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 def _ends_every_lock(original: Any) -> Any:
     """Locks end by the year 2100, not by the time that they have."""
-    return lambda self, now_ms, max_deliveries: original(self, 1 << 42, max_deliveries)
+    return lambda self, now_ms: original(self, 1 << 42)
 
 
 def _of_all_sessions(original: Any) -> Any:
@@ -218,11 +218,18 @@ def _of_all_sessions(original: Any) -> Any:
     return lambda self, member_id, session: original(self, member_id, 0)
 
 
+def _writes_nothing(original: Any) -> Any:
+    async def write(*args: Any) -> bool:
+        return True
+
+    return write
+
+
 def _gives_back(original: Any) -> Any:
     """An accepted record is available again."""
 
-    def acknowledged(span: Any, kind: Any, *rest: Any) -> Any:
-        return original(span, AcknowledgeType.RELEASE if kind is AcknowledgeType.ACCEPT else kind, *rest)
+    def acknowledged(self: Any, span: Any, kind: Any, lock: Any) -> Any:
+        return original(self, span, AcknowledgeType.RELEASE if kind is AcknowledgeType.ACCEPT else kind, lock)
 
     return acknowledged
 
@@ -1478,8 +1485,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         SHARES,
     ),
     Mutation(
-        "a record that was accepted is given back", [(share_partition, "_acknowledged", _gives_back)], SHARES
+        "a record that was accepted is given back", [(SharePartition, "_acknowledged", _gives_back)], SHARES
     ),
+    Mutation("dead letters count as stored before they are", [(dead_letters, "_write", _writes_nothing)], SHARES),
     Mutation("what is acquired is told and not stored", [(shares, "_closed", _keeps_the_row)], SHARES),
     Mutation("a read that ends within a hole is read again", [(share_fetch, "_is_hole", always(False))], HOLES),
     Mutation("members' records are skipped as markers are", [(share_fetch, "span_of", _skips_a_record)], SHARES),

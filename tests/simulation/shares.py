@@ -3,7 +3,8 @@
 `ShareWatch` sees what all of them are told:
 - a record is handed to nobody while it is somebody's, whose lock is not over;
 - a record that was accepted is handed to nobody once that was answered;
-- what was acknowledged by the log is handed to somebody, sooner or later.
+- what was acknowledged by the log is handed to somebody, sooner or later;
+- what a member surely had and rejected is in the dead-letter topic at the end.
 
 A member can't know when what an answer says came about; the rules take the time that allows most.
 """
@@ -21,7 +22,13 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareOffsetsGroup,
 )
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tailrace.kafka.messages.share_acknowledge import ShareAcknowledgeRequest
 from tailrace.kafka.messages.share_fetch import (
     AcknowledgementBatch,
@@ -33,13 +40,14 @@ from tailrace.kafka.messages.share_fetch import (
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace.record_batch import check_crc, split
 from tailrace.records import decode_records
-from tests.simulation.clients import Client, Log, Stage
+from tests.simulation.clients import Admin, Client, Log, Reader, Stage
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import KafkaStream, NoAnswer
 from tests.support.history.events import identity
 
 LOCK_S = 2.0
 """As the settings of the simulated agents have it."""
+GROUP_RESOURCE = 32
 MARGIN_S = 0.02
 """The database's clock counts whole milliseconds."""
 Place = tuple[str, int, int]
@@ -69,6 +77,8 @@ class ShareWatch:
     holdings: dict[Place, list[Holding]] = field(default_factory=dict)
     done_at: dict[Place, float] = field(default_factory=dict)
     """When it was answered that a record is done."""
+    rejected: set[Place] = field(default_factory=set)
+    """What was rejected by a member that surely had it when that was answered."""
     delivered: set[str] = field(default_factory=set)
     """Identities of records that were handed to somebody."""
 
@@ -100,6 +110,49 @@ class ShareWatch:
         """It was answered that these are done."""
         for place in places:
             self.done_at.setdefault(place, now)
+
+
+DEAD_LETTERS = "dlq.events"
+
+
+async def make_dead_letter_topic(admin: Admin, group: str) -> None:
+    """Make the topic, and have the group use it."""
+    await admin.make_topic(DEAD_LETTERS, 1, errors_deadletterqueue_group_enable="true")
+    config = AlterableConfig("errors.deadletterqueue.topic.name", value=DEAD_LETTERS)
+    await admin.until_answered(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP_RESOURCE, group, [config])]),
+        lambda response: response.responses[0].error_code == ErrorCode.NONE,
+    )
+
+
+async def missing_letters(reader: Reader, watch: ShareWatch, log: Log) -> list[Place]:
+    """What was rejected, is still in the log, and not in the dead-letter topic."""
+    letters = await reader.surely_look_up(DEAD_LETTERS)
+    end, at = await reader.offset_of(letters, 0, -1), 0
+    written: set[tuple[int, int]] = set()
+    while at < end:
+        asked = FetchTopic(topic_id=letters.topic_id, partitions=[FetchPartition(0, fetch_offset=at)])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[asked])
+        asked.partitions[0].partition_max_bytes = 1 << 20
+        try:
+            (row,) = (
+                (await reader.ask(reader.some_agent(), ApiKey.FETCH, 16, request)).responses[0].partitions
+            )
+        except (NoAnswer, IndexError):
+            continue
+        for header, batch in split(memoryview(bytes(row.records or b""))):
+            at = header.end_offset
+            for record in decode_records(batch):
+                named = {name: (value or b"").decode() for name, value in record.headers}
+                written.add((int(named["__dlq.errors.partition"]), int(named["__dlq.errors.offset"])))
+    starts = [await reader.offset_of(log, partition, -2) for partition in range(log.partitions)]
+    return sorted(
+        place
+        for place in watch.rejected
+        if place[0] == log.name and place[2] >= starts[place[1]] and place[1:] not in written
+    )
 
 
 @dataclass(slots=True)
@@ -296,6 +349,12 @@ class ShareMember(Client):
         for batch, kind in said:
             if batch.partition != partition:
                 continue
+            if kind is REJECT:
+                self.watch.rejected.update(
+                    (log.name, partition, offset)
+                    for offset, holding in batch.holdings.items()
+                    if now < holding.locked_until - MARGIN_S and not holding.came_by.agent_knows
+                )
             if kind in (ACCEPT, REJECT):
                 self.watch.done(
                     ((log.name, partition, offset) for offset in range(batch.first, batch.last + 1)), now

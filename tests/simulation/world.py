@@ -73,7 +73,7 @@ from tests.simulation.scenario import (
     slowing_its_database,
     turning_retention_off,
 )
-from tests.simulation.shares import ShareMember, ShareWatch
+from tests.simulation.shares import ShareMember, ShareWatch, make_dead_letter_topic, missing_letters
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.simulation.windows import WindowWatch
 from tests.support.clocks import SeededEntropy
@@ -330,6 +330,11 @@ class World:
         await self._read_everything()
         if scenario.share_members:
             self._compare_shared()
+        if scenario.share_members and not scenario.loses_database:
+            undertaker = Reader(quiet(self), "undertaker", "uncommitted")
+            missing = missing_letters(undertaker, self._shares, self._logs[EVENTS])
+            for place in await self._run_as(undertaker, missing):
+                self.violated(f"{place} was rejected, and is not in the dead-letter topic")
         if scenario.is_keyed:
             last_reader = KeyedReader(self, "last keyed reader", self._keyed_watch)
             await self._run_as(last_reader, last_reader.read_all())
@@ -362,6 +367,9 @@ class World:
             await self._make_topic(REMADE, 1)
         if self._scenario.processors or self._scenario.group_processors:
             await self._make_topic(OUTPUT, 1)
+        if self._scenario.share_members:
+            admin = Admin(quiet(self), "share admin")
+            await self._run_as(admin, make_dead_letter_topic(admin, SHARERS))
         if self._scenario.is_keyed:
             admin = Admin(quiet(self), "keyed admin")
             await self._run_as(admin, make_keyed_topic(admin, self._keyed_watch, self._scenario.partitions))

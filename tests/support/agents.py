@@ -17,6 +17,7 @@ from agent.fetch.sessions import FetchSessions
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
+from agent.handlers.dead_letters import DeadLetters
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import Submission
@@ -144,6 +145,7 @@ class AgentBench:
             current_transactions=CurrentTransactions(sequencer),
             reader=BatchReader(self.cache, clock, self._pool, find=sequencer.find_batches),
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
+            dead_letters=DeadLetters(),
             fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
@@ -162,6 +164,7 @@ class AgentBench:
         await self.services.lanes.start()
         await self.services.groups.start()
         self.services.tail.start()
+        self.services.dead_letters.start(self.services)
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:
@@ -183,6 +186,7 @@ class AgentBench:
     async def _close(self) -> None:
         await self.services.lanes.close(60)
         await self.services.tail.close()
+        await self.services.dead_letters.close()
         await self.services.groups.close()
         await self.cache.close()
         await self.sequencer.inner.close()

@@ -11,6 +11,7 @@ import pytest
 from agent.connection import KafkaConnection
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
+from agent.handlers.dead_letters import why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import (
@@ -54,9 +55,9 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tailrace.record_batch import framed, hole_batch
-from tailrace.records import NewRecord, encode_batch
-from tests.agent.handlers.test_fetch import offsets
+from tailrace.record_batch import framed, hole_batch, split
+from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
@@ -211,6 +212,115 @@ def test_the_end_of_a_session_gives_everything_back() -> None:
 
         assert await second.acquired() == [(1, 3, 1)]
         assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    run(scenario, **EARLIEST)
+
+
+async def dead_letters(bench: AgentBench, **configs: str) -> None:
+    """Have the group's dead letters go to topic dlq.t."""
+    names = {"topic_name": "dlq.t", **configs}
+    changes = [
+        ConfigChange(f"errors.deadletterqueue.{name.replace('_', '.')}", ConfigOperation.SET, value)
+        for name, value in names.items()
+    ]
+    await bench.sequencer.alter_config(AlterConfig(ConfigScope.GROUP, "g", changes))
+    await bench.services.catalog.refresh()
+
+
+async def letters(bench: AgentBench) -> list[tuple[bytes | None, bytes | None, dict[str, str]]]:
+    """Key, value and headers of what is in partition 0 of dlq.t."""
+    await bench.until(asyncio.ensure_future(settle(400)))
+    topic = bench.services.catalog.snapshot.by_name["dlq.t"].topic
+    (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
+    return [
+        (each.key, each.value, {name: (value or b"").decode() for name, value in each.headers})
+        for _, data in split(memoryview(bytes(row.records)))
+        for each in decode_records(data)
+    ]
+
+
+@pytest.mark.parametrize(("copy", "content"), [("true", (b"k", b"x")), ("false", (None, None))])
+def test_what_a_group_gives_up_goes_to_its_dead_letter_topic(
+    copy: str, content: tuple[bytes | None, bytes | None]
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3)
+        await bench.topic("dlq.t", 1, errors_deadletterqueue_group_enable="true")
+        await dead_letters(bench, copy_record_enable=copy)
+        assert await member.acquired() == [(0, 2, 1)]
+        assert await member.acquired((0, 0, ACCEPT), (1, 1, REJECT), (2, 2, RELEASE), max_wait_ms=0) == []
+        assert await member.acquired() == [(2, 2, 2)]
+        assert await member.acquired((2, 2, RELEASE), max_wait_ms=0) == []
+
+        found = await letters(bench)
+
+        assert [(key, value) for key, value, _ in found] == [content] * 2
+        says = [
+            {name.removeprefix("__dlq.errors."): text for name, text in each.items()} for _, _, each in found
+        ]
+        assert says[0] == {
+            "topic": "t",
+            "partition": "0",
+            "offset": "1",
+            "group": "g",
+            "delivery.count": "1",
+            "message": "Offset rejected by client.",
+        }
+        assert (says[1]["offset"], says[1]["message"]) == (
+            "2",
+            "Offset delivery count exceeded the threshold.",
+        )
+        offsets = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
+        assert [each.start_offset for each in offsets] == [3]
+
+    run(scenario, **EARLIEST, group_share_delivery_count_limit=2)
+
+
+def test_records_wait_for_their_dead_letters_to_be_stored() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1)
+        await bench.topic("dlq.t", 1, errors_deadletterqueue_group_enable="true")
+        await dead_letters(bench)
+        await member.acquired()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("agent.handlers.dead_letters._write", _fails)
+            await member.acquired((0, 0, REJECT), max_wait_ms=0)
+            await settle(200)
+        (offset,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
+        assert (offset.start_offset, offset.lag) == (0, 1)
+
+        await bench.advance(1.5)
+        await member.acquired(max_wait_ms=0)
+
+        assert len(await letters(bench)) == 1
+        (offset,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
+        assert (offset.start_offset, offset.lag) == (1, 0)
+
+    run(scenario, **EARLIEST, group_share_record_lock_duration_ms=1_000)
+
+
+async def _fails(*args: object) -> bool:
+    return False
+
+
+def test_a_topic_that_takes_no_dead_letters_holds_nobody_up() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1)
+        await bench.topic("dlq.t", 1)
+        await dead_letters(bench)
+        await member.acquired()
+        await member.acquired((0, 0, REJECT), max_wait_ms=0)
+        await settle(200)
+
+        (offset,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
+        assert offset.start_offset == 1
+        known = bench.services.catalog.snapshot.by_name
+        assert (
+            why_unusable("dlq.t", known["dlq.t"], "dlq.")
+            == "its config errors.deadletterqueue.group.enable is not true"
+        )
+        assert why_unusable("t", known["t"], "dlq.") is not None
+        assert why_unusable("dlq.u", None, "dlq.") == "it does not exist"
 
     run(scenario, **EARLIEST)
 

@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan
+from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan, ShareLimits
 from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
 from sequencer.store.rows import ShareLock
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 GAP, RENEW = AcknowledgeType.GAP, AcknowledgeType.RENEW
 WINDOW, MOST = 100, 3
+LIMITS = ShareLimits(max_deliveries=MOST, max_in_flight=WINDOW)
 LOCK = 30
 
 
@@ -30,26 +31,26 @@ def acquire(
     skipped: list[tuple[int, int]] | None = None,
 ) -> list[tuple[int, int, int]]:
     asked = AcquireSpan(first, end, max_records, skipped or [])
-    acquired = state.acquire(asked, ShareLock(member, now + LOCK), WINDOW)
+    acquired = state.acquire(asked, ShareLock(member, now + LOCK))
     return [(each.first_offset, each.last_offset, each.deliveries) for each in acquired]
 
 
 def acknowledge(
     state: SharePartition, member: str, first: int, last: int, *types: AcknowledgeType, now: int = 0
 ) -> None:
-    state.acknowledge([Acknowledged(first, last, list(types))], ShareLock(member, now + LOCK), MOST)
+    state.acknowledge([Acknowledged(first, last, list(types))], ShareLock(member, now + LOCK))
 
 
 def test_two_members_never_get_the_same_record() -> None:
-    state = SharePartition(10, 10)
+    state = SharePartition(10, 10, limits=LIMITS)
 
     assert acquire(state, "a", 10, 20) == [(10, 19, 1)]
     assert acquire(state, "b", 10, 25) == [(20, 24, 1)]
-    assert state.available(WINDOW) == (25, 110)
+    assert state.available() == (25, 110)
 
 
 def test_what_is_accepted_is_done_and_moves_the_start() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 10)
 
     acknowledge(state, "a", 4, 6, ACCEPT)
@@ -60,16 +61,16 @@ def test_what_is_accepted_is_done_and_moves_the_start() -> None:
 
 
 def test_a_released_record_is_handed_out_again_and_counted() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 10)
     acknowledge(state, "a", 3, 4, RELEASE)
 
-    assert state.available(WINDOW) == (3, 5)
+    assert state.available() == (3, 5)
     assert acquire(state, "b", 3, 5) == [(3, 4, 2)]
 
 
 def test_a_record_that_was_delivered_too_often_is_given_up() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     for _ in range(MOST):
         assert acquire(state, "a", 0, 1)
         acknowledge(state, "a", 0, 0, RELEASE)
@@ -78,18 +79,18 @@ def test_a_record_that_was_delivered_too_often_is_given_up() -> None:
 
 
 def test_the_end_of_a_session_counts_as_no_delivery() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     for _ in range(MOST + 1):
         assert acquire(state, "a", 0, 2) == [(0, 1, 1)]
         state.release("a", 0)
 
-    assert state.available(WINDOW) == (0, WINDOW)
+    assert state.available() == (0, WINDOW)
 
 
 def test_a_session_that_ends_gives_back_its_own_records_only() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     for session in (1, 2):
-        state.acquire(AcquireSpan(0, 10 * session, 10 * session), ShareLock("a", LOCK, session), WINDOW)
+        state.acquire(AcquireSpan(0, 10 * session, 10 * session), ShareLock("a", LOCK, session))
 
     state.release("a", 1)
 
@@ -98,17 +99,16 @@ def test_a_session_that_ends_gives_back_its_own_records_only() -> None:
 
 
 def test_what_is_said_of_each_record_of_a_full_window_is_looked_through_once() -> None:
-    state, window = SharePartition(0, 0), 4_000
+    window = 4_000
+    state = SharePartition(0, 0, limits=ShareLimits(max_in_flight=window))
     skipped = [(offset, offset + 1) for offset in range(0, window, 4)]
     lock = ShareLock("a", LOCK)
 
     with CountedCalls() as calls:
-        state.acquire(AcquireSpan(0, window, window, skipped), lock, window)
+        state.acquire(AcquireSpan(0, window, window, skipped), lock)
         kinds = [GAP if offset % 4 == 0 else RELEASE if offset % 2 else RENEW for offset in range(1, window)]
-        state.acknowledge(
-            [Acknowledged(at, at, [kind]) for at, kind in enumerate(kinds, 1) if at % 4], lock, MOST
-        )
-        state.acquire(AcquireSpan(1, window, window, skipped), lock, window)
+        state.acknowledge([Acknowledged(at, at, [kind]) for at, kind in enumerate(kinds, 1) if at % 4], lock)
+        state.acquire(AcquireSpan(1, window, window, skipped), lock)
 
     assert len(state.spans) > window / 2
     assert calls.count < 40 * window
@@ -131,11 +131,11 @@ class CountedCalls:
 
 
 def test_a_lock_that_is_over_frees_its_records_and_one_that_is_renewed_does_not() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 4)
     acknowledge(state, "a", 0, 1, RENEW, now=20)
 
-    state.expire(LOCK, MOST)
+    state.expire(LOCK)
 
     assert acquire(state, "b", 0, 4, now=LOCK) == [(2, 3, 2)]
     acknowledge(state, "a", 0, 1, ACCEPT)
@@ -144,7 +144,7 @@ def test_a_lock_that_is_over_frees_its_records_and_one_that_is_renewed_does_not(
 
 
 def test_an_acknowledgement_of_what_another_has_changes_nothing() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 4)
     acquire(state, "b", 4, 8)
     before = list(state.spans)
@@ -157,8 +157,31 @@ def test_an_acknowledgement_of_what_another_has_changes_nothing() -> None:
     assert state.spans == before
 
 
+def test_what_is_given_up_is_done_no_sooner_than_it_is_in_the_dead_letter_topic() -> None:
+    state = SharePartition(0, 0, limits=LIMITS, has_dead_letters=True)
+    for _ in range(MOST):
+        state.expire(LOCK)
+        acquire(state, "a", 0, 4)
+    acknowledge(state, "a", 1, 1, REJECT)
+    acknowledge(state, "a", 3, 3, ACCEPT)
+    state.expire(LOCK)
+
+    given_up = state.refused(ShareLock("", 2 * LOCK))
+
+    assert given_up == [AcquiredRecords(0, 2, MOST)]
+    assert state.refused(ShareLock("", 2 * LOCK)) == [], "it is one agent's task"
+    assert acquire(state, "b", 0, 4) == [] and state.start == 0
+    state.written([(0, 2)])
+    assert state.start == 2
+    state.expire(2 * LOCK)
+    assert state.refused(ShareLock("", 3 * LOCK)) == [AcquiredRecords(2, 2, MOST)], "the agent may have died"
+    state.has_dead_letters = False
+    state.expire(2 * LOCK)
+    assert (state.start, state.spans) == (4, [])
+
+
 def test_what_was_done_before_the_start_may_be_acknowledged_again() -> None:
-    state = SharePartition(5, 5)
+    state = SharePartition(5, 5, limits=LIMITS)
 
     acknowledge(state, "a", 0, 4, ACCEPT)
 
@@ -166,16 +189,16 @@ def test_what_was_done_before_the_start_may_be_acknowledged_again() -> None:
 
 
 def test_the_window_bounds_how_far_is_handed_out() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
 
     assert acquire(state, "a", 0, 1_000) == [(0, WINDOW - 1, 1)]
-    assert state.available(WINDOW) is None
+    assert state.available() is None
     acknowledge(state, "a", 0, 9, ACCEPT)
-    assert state.available(WINDOW) == (WINDOW, WINDOW + 10)
+    assert state.available() == (WINDOW, WINDOW + 10)
 
 
 def test_skipped_offsets_are_done_without_being_handed_out() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
 
     acquired = acquire(state, "a", 0, 500, skipped=[(0, 300), (305, 400)])
 
@@ -184,7 +207,7 @@ def test_skipped_offsets_are_done_without_being_handed_out() -> None:
 
 
 def test_records_that_the_log_lost_are_done() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
     acquire(state, "a", 0, 10)
 
     state.trim(4)
@@ -194,7 +217,7 @@ def test_records_that_the_log_lost_are_done() -> None:
 
 
 def test_nothing_is_left_out_that_was_not_read() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
 
     assert acquire(state, "a", 5, 10) == []
     assert state.end == 0
@@ -205,14 +228,14 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = SharePartition(0, 0)
+        self.state = SharePartition(0, 0, limits=LIMITS)
         self.now = 0
         self.done: set[int] = set()
         self.held: dict[int, tuple[str, int]] = {}
         self.deliveries: dict[int, int] = {}
 
     def _expire(self) -> None:
-        self.state.expire(self.now, MOST)
+        self.state.expire(self.now)
         for offset, (_, until) in list(self.held.items()):
             if until <= self.now:
                 self._give_back(offset)
@@ -234,7 +257,7 @@ class Histories(RuleBasedStateMachine):
         skips=st.sets(st.integers(0, 60), max_size=6),
     )
     def acquires(self, member: str, length: int, most: int, skips: set[int]) -> None:
-        available = self.state.available(WINDOW)
+        available = self.state.available()
         if available is None:
             return
         first = available[0]
@@ -316,6 +339,6 @@ TestHistories.settings = settings(
 
 
 def test_acquired_records_are_named_by_first_and_last_offset() -> None:
-    state = SharePartition(0, 0)
+    state = SharePartition(0, 0, limits=LIMITS)
 
-    assert state.acquire(AcquireSpan(0, 2, 5), ShareLock("a", 1), WINDOW) == [AcquiredRecords(0, 1, 1)]
+    assert state.acquire(AcquireSpan(0, 2, 5), ShareLock("a", 1)) == [AcquiredRecords(0, 1, 1)]

@@ -1,0 +1,257 @@
+"""What a share group gives up is written to its dead-letter topic (KIP-1191).
+
+The sequencer has one agent write a record, for the time of a lock. The agent writes it, and tells the sequencer when it
+is stored; only then is the group done with it. An agent that dies, or a write that fails, has it written by another: a
+record may be there twice, but not be missing. As in Kafka, a topic that can't be used holds nobody up: the records are
+given up without it, which is logged and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from agent.catalog import KnownTopic
+from agent.fetch.sessions import PartitionKey, RequestedPartition
+from agent.fetch.share_sessions import SharePlace
+from agent.handlers.fetch import PartitionFetch, fill
+from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.services import Services
+from sequencer.api import AcquiredRecords, BatchError, SequencerError, ShareLimits, ShareRequest, ShareWork
+from tailrace.broker_config import DEAD_LETTER_PREFIX
+from tailrace.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
+from tailrace.ids import TopicPartition
+from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
+from tailrace.keepers import outlived
+from tailrace.mixed_object import coordinates
+from tailrace.record_batch import InvalidBatch, read_header, split
+from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
+
+log = structlog.get_logger("agent.share")
+
+MAX_WAITING = 1_000
+"""Tasks that wait; of more, the oldest are left to whoever is asked when their lock is over."""
+AT_ONCE = 8
+MAX_COPIED_BYTES = 4 << 20
+"""Bytes of one read of records that are copied, and of what they may unpack to."""
+MAX_RECORDS = 500
+"""Of one batch."""
+REJECTED = "Offset rejected by client."
+DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
+Content = tuple[bytes | None, bytes | None]
+"""A record's key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Records of a partition that a group gave up, and the member in whose name it is asked."""
+
+    group_id: str
+    member_id: str
+    limits: ShareLimits
+    topic: KnownTopic
+    place: SharePlace
+    records: Sequence[AcquiredRecords]
+
+
+class DeadLetters:
+    """One agent's. `start` before use, `close` at the end."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[GivenUp] = deque(maxlen=MAX_WAITING)
+        self._is_waiting = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, services: Services) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._run(services), name="agent: dead letters")
+
+    async def close(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def take(self, given_up: GivenUp) -> None:
+        """Write these soon."""
+        self._waiting.append(given_up)
+        self._is_waiting.set()
+
+    async def _run(self, services: Services) -> None:
+        while True:
+            await self._is_waiting.wait()
+            self._is_waiting.clear()
+            while self._waiting:
+                some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+                await asyncio.gather(*(_outlived(services, each) for each in some))
+
+
+async def _outlived(services: Services, given_up: GivenUp) -> None:
+    with outlived(log, "dead letters are written later", SequencerError):
+        await bury(services, given_up)
+
+
+async def bury(services: Services, given_up: GivenUp) -> None:
+    """Write records to the group's dead-letter topic, and have the group be done with what is there."""
+    snapshot = await services.catalog.refresh()
+    name = services.groups.configs.text(given_up.group_id, DEAD_LETTER_TOPIC)
+    if not name:
+        return  # since when there was one, the group was told to do without
+    prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
+    target = snapshot.by_name.get(name)
+    problem = why_unusable(name, target, prefix)
+    count = sum(each.last_offset - each.first_offset + 1 for each in given_up.records)
+    if problem is not None or target is None:
+        log.warning("a share group gives records up without its dead-letter topic",
+                    group=given_up.group_id, topic=name, reason=problem, records=count)  # fmt: skip
+        services.telemetry.dead_letters.labels("dropped").inc(count)
+    elif await _is_stored(services, given_up, target):
+        services.telemetry.dead_letters.labels("written").inc(count)
+    else:
+        services.telemetry.dead_letters.labels("failed").inc(count)
+        return  # they are asked for again when the lock is over
+    written = [(each.first_offset, each.last_offset + 1) for each in given_up.records]
+    work = ShareWork(*given_up.place, written=written)
+    await services.sequencer.share_records(
+        ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
+    )
+
+
+def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None:
+    """Why dead letters can't be written to this topic, if so."""
+    if not name.startswith(prefix):
+        return f"its name does not begin with {prefix!r} ({DEAD_LETTER_PREFIX.name})"
+    if topic is None:
+        return "it does not exist"
+    if effective(DEAD_LETTERS_ENABLE, topic.topic.configs) != "true":
+        return f"its config {DEAD_LETTERS_ENABLE} is not true"
+    if "compact" in topic.settings.cleanup_policy:
+        return "it is compacted, and dead letters may have no key"
+    return None
+
+
+async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) -> bool:
+    """Write all records, a bounded part at a time; whether all of them are stored."""
+    is_copying = services.groups.configs.text(given_up.group_id, DEAD_LETTER_COPY) == "true"
+    for each in given_up.records:
+        first = each.first_offset
+        while first <= each.last_offset:
+            end = min(each.last_offset + 1, first + MAX_RECORDS)
+            contents: Mapping[int, Content] = {}
+            if is_copying:
+                contents, end = await _contents(services, given_up, first, end)
+            letters = [
+                _letter(given_up, each, offset, contents.get(offset, (None, None)))
+                for offset in range(first, end)
+            ]
+            if not await _write(services, target, given_up.place.partition, letters):
+                return False
+            first = end
+    return True
+
+
+def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: Content) -> NewRecord:
+    """Kafka's dead letter: the record's key and value, if they are copied, and headers that say which it was."""
+    is_rejected = records.deliveries < given_up.limits.max_deliveries
+    headers = {
+        "topic": given_up.topic.topic.name,
+        "partition": str(given_up.place.partition),
+        "offset": str(offset),
+        "group": given_up.group_id,
+        "delivery.count": str(records.deliveries),
+        "message": REJECTED if is_rejected else DELIVERED_TOO_OFTEN,
+    }
+    return NewRecord(*content, [(f"__dlq.errors.{name}", value.encode()) for name, value in headers.items()])
+
+
+async def _contents(
+    services: Services, given_up: GivenUp, first: int, end: int
+) -> tuple[dict[int, Content], int]:
+    """The contents of records up to before `end`, or up to where one read ends. What can't be read has none."""
+    read = PartitionFetch(
+        RequestedPartition(PartitionKey("", *given_up.place), first, MAX_COPIED_BYTES, -1, -1),
+        given_up.topic,
+        PartitionData(given_up.place.partition, aborted_transactions=None),
+        read_committed=False,
+        limit=end,
+    )
+    grant = await fill(services, FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=MAX_COPIED_BYTES), [read])
+    if grant is None:
+        return {}, end
+    try:
+        loop = asyncio.get_running_loop()
+        contents = await loop.run_in_executor(services.decoding, partial(_decoded, read.records))
+    finally:
+        grant.release()
+    return contents, min(end, max(read.read_end, first + 1))
+
+
+def _decoded(data: bytes) -> dict[int, Content]:
+    """The readable records of these batches."""
+    contents: dict[int, Content] = {}
+    with suppress(InvalidRecords, InvalidBatch):
+        for header, batch in split(memoryview(data)):
+            if not header.is_control:
+                records = decode_records(batch, max_bytes=MAX_COPIED_BYTES)
+                contents.update((record.offset, (record.key, record.value)) for record in records)
+    return contents
+
+
+async def _write(
+    services: Services, target: KnownTopic, partition: int, letters: Sequence[NewRecord]
+) -> bool:
+    """Whether the letters are stored: as in Kafka in the partition of the same number, modulo the topic's."""
+    now = services.clock.wall_ms()
+    batches = [
+        encode_batch(some, timestamps=[now] * len(some))
+        for some in _parted(letters, target.settings.max_message_bytes)
+    ]
+    done: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
+
+    def settled(results: list[BatchResult | None]) -> None:
+        if not done.cancelled():
+            done.set_result(results)
+
+    submission = Submission(len(batches), settled)
+    place = TopicPartition(target.topic.topic_id, partition % target.topic.partitions)
+    services.lanes.submit(
+        [
+            (
+                place,
+                target.topic.name,
+                BufferedBatch(coordinates(read_header(batch)), batch, submission, index),
+            )
+            for index, batch in enumerate(batches)
+        ]
+    )
+    results = await done
+    return all(
+        result is not None and result.error is BatchError.NONE and result.failure is None
+        for result in results
+    )
+
+
+def _parted(letters: Sequence[NewRecord], max_bytes: int) -> Iterator[list[NewRecord]]:
+    """Letters for a batch each. One that is too large for any goes without its content."""
+    some: list[NewRecord] = []
+    size = 0
+    for each in letters:
+        headers = sum(len(name) + len(value or b"") + 10 for name, value in each.headers)
+        added = 100 + headers + len(each.key or b"") + len(each.value or b"")
+        if added > max_bytes:
+            each, added = each._replace(key=None, value=None), 100 + headers
+        if some and size + added > max_bytes:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += added
+    if some:
+        yield some
