@@ -31,6 +31,7 @@ from sequencer.api import (
     SequencerError,
     Topic,
 )
+from sequencer.ring_changes import ring_after
 from tailrace.acls import Acl
 from tailrace.topic_config import TopicSettings, topic_settings
 
@@ -145,13 +146,14 @@ class Catalog:
     async def _ask(self) -> None:
         known = self.snapshot
         answer = await self._sequencer.metadata(
-            MetadataRequest(known.version, known.ring.generation, takes_changes=True)
+            MetadataRequest(known.version, known.ring.generation, takes_changes=True, takes_ring_changes=True)
         )
         if answer.security_version > self.security.version:  # a follower may be behind what is known
             await self._ask_security()
         if answer.client_configs_version > self.client_configs.version:
             await self._ask_client_configs()
-        if answer.version == known.version and answer.topics is None and answer.ring is None:
+        has_ring = answer.ring is not None or answer.ring_change is not None
+        if answer.version == known.version and answer.topics is None and not has_ring:
             return
         broker_configs = known.broker_configs
         if answer.version != known.version or answer.topics is not None:
@@ -212,7 +214,7 @@ def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
 
 
 def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
-    replicas = known.replicas if answer.ring is None else Replicas(answer.ring)
+    replicas = _replicas_after(known, answer)
     by_id = _topics_after(known, answer, broker_configs)
     return Snapshot(
         cluster_id=answer.cluster_id,
@@ -226,6 +228,12 @@ def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str])
         replicas=replicas,
         departed=departed_of(known, replicas.ring),
     )
+
+
+def _replicas_after(known: Snapshot, answer: Metadata) -> Replicas:
+    if answer.ring_change is not None:
+        return Replicas(ring_after(known.ring, answer.ring_change))
+    return known.replicas if answer.ring is None else Replicas(answer.ring)
 
 
 def _topics_after(

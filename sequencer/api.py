@@ -422,6 +422,18 @@ class Ring(Value, frozen=True):
     departed: list[Member] = []
 
 
+class RingChange(Value, frozen=True):
+    """What leads from the ring of generation `since` to that of `generation`. `members`: those that are new or
+    different; `left`: the broker ids of those that are no members any more; `departed`: those of the ring's that were
+    neither members nor departed before."""
+
+    since: int
+    generation: int
+    members: list[Member]
+    left: list[int]
+    departed: list[Member] = []
+
+
 # --- topics ---------------------------------------------------------------------------------------------
 
 
@@ -464,18 +476,19 @@ class CreatePartitions(Value, frozen=True):
 
 class MetadataRequest(Value, frozen=True):
     """`known_version` and `known_generation`: what the caller has; -1 for nothing. `takes_changes`: it keeps the topics
-    of its version, and takes the changes since."""
+    of its version, and takes the changes since; `takes_ring_changes`: the same of the ring."""
 
     known_version: Int64 = -1
     known_generation: Int64 = -1
     takes_changes: bool = False
+    takes_ring_changes: bool = False
 
 
 class Metadata(Value, frozen=True, kw_only=True):
     """`topics`/`ring` are None when the caller's are current. `topics` is also None where the caller takes changes:
     `changed` has the topics that are new or different, `deleted` the ids of those that are gone. `security_version`:
     of the users and ACLs; a caller that has others asks `security`. `client_configs_version`: the same of what
-    `client_configs` answers."""
+    `client_configs` answers. `ring_change`: in place of `ring`, where the caller takes it."""
 
     cluster_id: str
     incarnation: int
@@ -486,6 +499,7 @@ class Metadata(Value, frozen=True, kw_only=True):
     deleted: list[UUID] = []
     security_version: int = 0
     client_configs_version: int = 0
+    ring_change: RingChange | None = None
 
 
 class ConfigScope(enum.IntEnum):

@@ -1,14 +1,15 @@
 """Metadata for agents: all topics and the ring once, then only what has changed.
 
 Kept beside the committer's state, as of the newest change that readers see. In memory only: a committer remembers the
-changes that it made itself; an agent that knows less gets everything.
+changes that it made itself, and the rings that it told; an agent that knows less gets everything.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import Metadata, MetadataRequest, Ring, Topic
+from sequencer.api import Metadata, MetadataRequest, Ring, RingChange, Topic
+from sequencer.ring_changes import ring_change
 from sequencer.rules import leases
 from sequencer.rules.topics import topic_value
 from sequencer.store.rows import AgentRow, Changes, Identity, TopicRow
@@ -24,6 +25,10 @@ MAX_CHANGES = 10_000
 """Topics whose last change is remembered; an agent that missed an older one gets everything."""
 
 
+MAX_RINGS = 16
+"""Rings that are remembered; an agent that missed more changes gets all of the newest."""
+
+
 class TopicChanges:
     """The metadata of one loaded state. `apply` comes after each change of that state."""
 
@@ -34,7 +39,10 @@ class TopicChanges:
         self._changed: dict[UUID, int] = {}
         """The version at which each topic changed last, oldest first."""
         self._all: tuple[int, list[Topic]] = -1, []
-        self._ring: Ring | None = None
+        self._rings: dict[int, Ring] = {}
+        """By generation, oldest first: those that were told last."""
+        self._ring_changes: dict[int, RingChange] = {}
+        """To the newest ring, by the generation since which."""
 
     def apply(self, changes: Changes) -> None:
         """Remember which topics a transaction changed."""
@@ -63,16 +71,19 @@ class TopicChanges:
         elif request.known_version != version:
             topics = self._topics(version)
         ring = self._current_ring()
+        is_known = request.known_generation == ring.generation
+        change = self._ring_change(request.known_generation, ring) if request.takes_ring_changes else None
         return Metadata(
             cluster_id=identity.cluster_id,
             incarnation=identity.incarnation,
             version=version,
             topics=topics,
-            ring=None if request.known_generation == ring.generation else ring,
+            ring=None if is_known or change is not None else ring,
             changed=changed,
             deleted=deleted,
             security_version=self._state.counter(SECURITY_VERSION),
             client_configs_version=self._state.counter(CLIENT_CONFIGS_VERSION),
+            ring_change=None if is_known else change,
         )
 
     def _changed_since(self, version: int) -> list[UUID]:
@@ -91,6 +102,17 @@ class TopicChanges:
 
     def _current_ring(self) -> Ring:
         generation = self._state.counter(RING_GENERATION)
-        if self._ring is None or self._ring.generation != generation:
-            self._ring = leases.ring_of(generation, self._state.all(AgentRow))
-        return self._ring
+        ring = self._rings.get(generation)
+        if ring is None:
+            ring = self._rings[generation] = leases.ring_of(generation, self._state.all(AgentRow))
+            self._ring_changes.clear()
+            while len(self._rings) > MAX_RINGS:
+                del self._rings[next(iter(self._rings))]
+        return ring
+
+    def _ring_change(self, since: int, ring: Ring) -> RingChange | None:
+        """The change since a ring that was told lately; None: the caller gets all of it."""
+        before = self._rings.get(since)
+        if before is not None and since not in self._ring_changes:
+            self._ring_changes[since] = ring_change(before, ring)
+        return self._ring_changes.get(since)
