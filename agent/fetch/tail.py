@@ -33,6 +33,8 @@ BEAT_MS = 500
 """How long a call of the subscription waits for changes."""
 PACE_S = 0.02
 """Pause between two calls, so that one answer carries several changes."""
+LATE_S = 6.0
+"""How long windows are kept without an answer of the subscription."""
 ASK_AGAIN_S = 0.5
 """How long a fetch waits for a partition without a window before it asks the sequencer again."""
 
@@ -148,21 +150,27 @@ class Tail:
             await asyncio.gather(call, return_exceptions=True)
 
     async def _is_answered(self, call: asyncio.Future[WatchAnswer], request: WatchRequest) -> bool:
-        """Wait for the answer. False: partitions must be added, so a call that only waits is cancelled."""
+        """Wait for the answer. False: partitions must be added, so a call that only waits is cancelled.
+
+        After FRESH_S no window answers any more, and fetches ask the sequencer. The windows are kept for LATE_S: a busy
+        sequencer that answers late would be busier still, if all agents subscribed to everything anew.
+        """
         news = self._news = asyncio.get_running_loop().create_future()
         if self._windows.has_news:
             news.set_result(None)
-        late = asyncio.ensure_future(self._clock.sleep(FRESH_S))
         is_only_waiting = not request.added and not request.removed
-        awaited: list[asyncio.Future[Any]] = [call, late, *([news] if is_only_waiting else [])]
-        try:
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            late.cancel()
-        if call.done():
-            return True
-        if is_only_waiting and news.done():
-            return False
+        awaited: list[asyncio.Future[Any]] = [call, *([news] if is_only_waiting else [])]
+        for patience_s in (FRESH_S, LATE_S - FRESH_S):
+            late = asyncio.ensure_future(self._clock.sleep(patience_s))
+            try:
+                await asyncio.wait([*awaited, late], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                late.cancel()
+            if call.done():
+                return True
+            if is_only_waiting and news.done():
+                return False
+            self._wake(list(self._waiting))
         raise SequencerUnavailable("the subscription got no answer in time")
 
     def _wake(self, partitions: Iterable[TopicPartition]) -> None:

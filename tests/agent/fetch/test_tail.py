@@ -170,6 +170,41 @@ def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
     run(scenario)
 
 
+def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_anew() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        resets = bench.services.telemetry.window_resets._value
+        sequencer.may_answer.clear()
+        await produce(bench, (0, batch(b"meanwhile")))
+        await bench.advance(FRESH_S + 1.0)
+        sequencer.calls.clear()
+        row = await tail_fetch(bench, topic, 3, max_wait_ms=500)
+        assert offsets(row) == [3] and sequencer.calls["find_batches"] > 0, "the window is out of date"
+        sequencer.may_answer.set()
+        await bench.advance(1.0)
+        assert not any(change.is_start for change in sequencer.sent[1:])
+        assert bench.services.telemetry.window_resets._value == resets
+        sequencer.calls.clear()
+        row = await tail_fetch(bench, topic, 4, max_wait_ms=100)
+        assert row.high_watermark == 4 and sequencer.calls["find_batches"] == 0
+
+    run(scenario)
+
+
+def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.may_answer.clear()
+        await bench.advance(0.1)
+        asked = asyncio.ensure_future(tail_fetch(bench, topic, 3, max_wait_ms=20_000))
+        await bench.advance(0.1)
+        await produce(bench, (0, batch(b"meanwhile")))
+        await bench.advance(FRESH_S + ASK_AGAIN_S + 0.2)
+        assert asked.done() and offsets(await asked) == [3], "it asked the sequencer, long before LATE_S"
+
+    run(scenario)
+
+
 def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
     async def scenario(bench: AgentBench) -> None:
         sequencer = await counted(bench)
