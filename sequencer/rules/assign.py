@@ -82,7 +82,7 @@ def assign_offsets(
         else:
             known = changed.get(producer_id) or producer_state(producer_id)
             check = check_sequence(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
-            if batch.is_transactional and check.error is BatchError.DUPLICATE:
+            if check.error is BatchError.DUPLICATE and batch.is_transactional:
                 first = transactional.get(producer_id, open_from(producer_id))
                 if first is None or check.base_offset < first:
                     # librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next

@@ -36,13 +36,6 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False):
     recent: tuple[RememberedBatch, ...]
     resumes_at: int | None = None
 
-    @property
-    def next_sequence(self) -> int:
-        """The sequence that the next batch begins with."""
-        if self.resumes_at is not None:
-            return self.resumes_at
-        return (self.recent[-1].last_sequence + 1) % SEQUENCES
-
 
 class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
     """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it."""
@@ -75,10 +68,11 @@ def check_sequence(
         return SequenceCheck(BatchError.INVALID_PRODUCER_EPOCH)
     if epoch > state.epoch:
         return STORE if base_sequence == 0 else SequenceCheck(BatchError.SEQUENCE_GAP)
-    expected = state.next_sequence
+    resumed = state.resumes_at
+    expected = (state.recent[-1].last_sequence + 1) % SEQUENCES if resumed is None else resumed
     if (
         base_sequence == expected
-    ):  # no remembered batch begins here: five hold far fewer than SEQUENCES records
+    ):  # no remembered batch begins here: five hold far fewer records than SEQUENCES
         return STORE
     last = last_sequence(base_sequence, record_count)
     for remembered in state.recent:

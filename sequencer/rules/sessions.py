@@ -397,7 +397,8 @@ def _commit_run(
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None
-    _put_producers(draft, partition, assigned)
+    if assigned.producers:
+        _put_producers(draft, partition, assigned)
     if assigned.transactional:
         note_stored(
             draft,
@@ -431,8 +432,9 @@ def _commit_run(
 
 def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:
     topic_id, number = partition.topic_id, partition.partition
+    changed = draft.changes.of(ProducerRow)
     for producer_id, state in assigned.producers.items():
-        row = producer_row(
+        changed[topic_id, number, producer_id] = producer_row(
             state,
             topic_id=topic_id,
             partition=number,
@@ -440,4 +442,3 @@ def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) 
             last_timestamp=assigned.max_timestamp,
             updated_ms=draft.now_ms,
         )
-        draft.changes.put_under((topic_id, number, producer_id), row)

@@ -572,6 +572,10 @@ class Changes:
     def put(self, row: Row) -> None:
         self.by_kind.setdefault(type(row), {})[key_of(row)] = row
 
+    def of(self, kind: type[Row]) -> dict[tuple[object, ...], Row | None]:
+        """The changes of a kind, to be added to by a caller that has the rows' keys."""
+        return self.by_kind.setdefault(kind, {})
+
     def put_under(self, key: tuple[object, ...], row: Row) -> None:
         """`put` for a caller that already has the row's key."""
         self.by_kind.setdefault(type(row), {})[key] = row

@@ -75,6 +75,7 @@ CLIENT_CONFIGS_VERSION = "client_configs_version"
 _last_offset = attrgetter("last_offset")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 _NO_ROW = object()
+_UNCHANGED = object()
 _NO_INDEX: _Index = (lambda key, row, before: None, lambda key, row: None)
 
 
@@ -150,7 +151,8 @@ class HotState:
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""
-        return cast("R | None", self._rows[kind].get(key))
+        row: Any = self._rows[kind].get(key)
+        return row  # type: ignore[no-any-return]
 
     def all(self, kind: type[R]) -> Iterator[R]:
         """Every row of a kind, in the order of first writing."""
@@ -487,10 +489,11 @@ class Draft:
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key as this draft leaves it."""
         layer: Draft | None = self
+        found: Any
         while layer is not None:
             rows = layer.changes.by_kind.get(kind)
-            if rows is not None and key in rows:
-                return cast("R | None", rows[key])
+            if rows and (found := rows.get(key, _UNCHANGED)) is not _UNCHANGED:
+                return found  # type: ignore[no-any-return]
             layer = layer._parent
         if kind is ObjectRow:
             return cast("R | None", self.objects.get(cast("UUID", key[0])))
