@@ -346,10 +346,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take_usual(self, data: memoryview) -> int:
         """Handle the whole frames at the front that are like the connection's last request; where the next begins."""
-        if self._frames or self._is_handling or (requests := self._dispatch.usual(self)) is None:
+        if self._frames or self._is_handling or not self._may_handle():
+            return 0
+        requests = self._dispatch.usual(self)
+        if requests is None:
             return 0
         position, received = 0, len(data)
-        while self._turns_left > 0 and self._may_handle():
+        room = min(self._turns_left, self._max_inflight + 1 - len(self._replies))
+        while room:
             start = position + SIZE_BYTES
             size = int.from_bytes(data[position:start], "big")
             end, charge = start + size, size + REQUEST_BYTES
@@ -359,6 +363,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if reply is None:
                 self._budget.give(charge)
                 break
+            room -= 1
             self._turns_left -= 1
             self._take_reply(reply, charge)
             position = end

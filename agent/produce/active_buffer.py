@@ -100,8 +100,8 @@ class ActiveBuffer:
     topic_names: dict[TopicPartition, str] = field(default_factory=dict)
     latency: Latency = Latency.COST
 
-    def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> None:
-        """Take one batch after those already here."""
+    def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> bool:
+        """Take one batch after those already here. Whether it makes `latency` stricter."""
         held = self.batches.get(partition)
         if held is None:
             held = self.batches[partition] = []
@@ -109,8 +109,10 @@ class ActiveBuffer:
         held.append(batch)
         self.size += batch.coordinates.length
         self.last_added_at = now
-        if batch.latency > self.latency:
-            self.latency = batch.latency
+        if batch.latency <= self.latency:
+            return False
+        self.latency = batch.latency
+        return True
 
     def all_batches(self) -> Iterable[BufferedBatch]:
         """Every batch, in no particular order of partitions."""

@@ -98,6 +98,7 @@ class LanePhase(enum.Enum):
     CLOSED = "closed"
 
 
+_ENDING = (LanePhase.CLOSING, LanePhase.CLOSED)
 _NEXT_PHASES = {
     LanePhase.NEW: (LanePhase.OPEN, LanePhase.CLOSING),
     LanePhase.OPEN: (LanePhase.SESSION_LOST, LanePhase.CLOSING),
@@ -141,6 +142,7 @@ class Lane:
     ) -> None:
         self._number = number
         self._settings = settings
+        self._flush_bytes = settings.flush_bytes
         self._clock = clock
         self._entropy = entropy
         self._store = store
@@ -180,21 +182,20 @@ class Lane:
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch) -> None:
         """Take a batch. Its submission is settled later, whatever happens."""
-        now = self._clock.monotonic()
-        if self._phase in (LanePhase.CLOSING, LanePhase.CLOSED):
+        now, buffer = self._clock.monotonic(), self._buffer
+        if self._phase in _ENDING:
             batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
             return
-        if self._buffer is None:
-            self._buffer = ActiveBuffer(opened_at=now)
+        if buffer is None:
+            buffer = self._buffer = ActiveBuffer(opened_at=now)
             self._buffer_changed.set()
-        elif self._buffer.size >= self._settings.flush_bytes:  # it could not be sealed when it became full
+        elif buffer.size >= self._flush_bytes:  # it could not be sealed when it became full
             self._telemetry.flush_failures.labels("full").inc()
             batch.settle(BatchResult(failure=self._cannot_seal()))
             return
-        if batch.latency > self._buffer.latency:
+        if buffer.add(partition, topic_name, batch, now):
             self._buffer_changed.set()
-        self._buffer.add(partition, topic_name, batch, now)
-        if self._buffer.size >= self._settings.flush_bytes and self._can_seal:
+        if buffer.size >= self._flush_bytes and self._can_seal:
             self._seal("size")
 
     @property

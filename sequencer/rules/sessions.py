@@ -70,6 +70,8 @@ COMPACTOR_LEASE = "compactor"
 WRITER_BROKER_ID = -2
 """A session opened under this broker id is a writer's: of a job that is no agent, and commits by `commit_write`."""
 
+_MOST = INT32[-1]
+
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _answers = msgspec.msgpack.Decoder(CommitAnswer)
 
@@ -190,7 +192,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
     for run in request.runs:
         lengths = 0
         for batch in run.batches:
-            if batch.length <= 0 or batch.record_count <= 0 or not _is_kafkas(batch):
+            if not _is_kafkas(batch):
                 raise InvalidRequest(f"{batch}: no batch has such values")
             lengths += batch.length
         if not run.batches or lengths != run.length:
@@ -212,10 +214,10 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
 
 
 def _is_kafkas(batch: BatchCoordinates) -> bool:
-    """Whether the values fit the fields of a record batch."""
+    """Whether the values fit the fields of a record batch that is not empty."""
     return (
-        batch.length in INT32
-        and batch.record_count in INT32
+        0 < batch.length <= _MOST
+        and 0 < batch.record_count <= _MOST
         and batch.producer_epoch in INT16
         and batch.base_sequence in INT32
     )
