@@ -117,21 +117,22 @@ async def batch_ranges(
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has come: the next offset of each partition."""
+    """How far a stream has come: the next offset of each partition.
+
+    `is_initial`: it is where a stream with a new checkpoint would begin. `began`: where this one did, if no batch of it
+    has ended yet.
+    """
 
     offsets: Offsets
+    is_initial: bool = False
+    began: Offsets | None = None
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> StreamOffset:
         """Out of a checkpoint. Raises ValueError for what this source did not write."""
         try:
-            return cls(
-                {
-                    LogPartition(name, UUID(hex=topic["id"]), int(number)): int(offset)
-                    for name, topic in kept["topics"].items()
-                    for number, offset in topic["offsets"].items()
-                }
-            )
+            began = _read(kept["began"]) if "began" in kept else None
+            return cls(_read(kept["topics"]), kept.get("isInitial", False), began)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"the checkpoint has an offset that this source did not write: {str(kept)[:200]}; start the stream"
@@ -140,15 +141,33 @@ class StreamOffset:
 
     def kept(self) -> dict[str, Any]:
         """As JSON, for Spark's checkpoint."""
-        topics: dict[str, Any] = {}
-        for partition, offset in sorted(self.offsets.items()):
-            topic = topics.setdefault(partition.topic, {"id": partition.topic_id.hex, "offsets": {}})
-            topic["offsets"][str(partition.number)] = offset
-        return {"topics": topics}
+        kept: dict[str, Any] = {"topics": _kept(self.offsets)}
+        if self.is_initial:
+            kept["isInitial"] = True
+        if self.began is not None:
+            kept["began"] = _kept(self.began)
+        return kept
+
+
+def _read(topics: Mapping[str, Any]) -> Offsets:
+    return {
+        LogPartition(name, UUID(hex=topic["id"]), int(number)): int(offset)
+        for name, topic in topics.items()
+        for number, offset in topic["offsets"].items()
+    }
+
+
+def _kept(offsets: Offsets) -> dict[str, Any]:
+    topics: dict[str, Any] = {}
+    for partition, offset in sorted(offsets.items()):
+        topic = topics.setdefault(partition.topic, {"id": partition.topic_id.hex, "offsets": {}})
+        topic["offsets"][str(partition.number)] = offset
+    return topics
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss: bool) -> list[OffsetRange]:
-    """What a micro-batch reads of each partition; one that is new is read from 0 on.
+    """What a micro-batch reads of each partition; one that is new is read from 0 on. The first batch begins where it
+    began: after a restart Spark asks again where that is, and the log may have changed.
 
     Raises DataLost where a topic is another than the one the stream has read, or has lost what was read already.
     """
@@ -160,11 +179,12 @@ def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss
                 " failOnDataLoss=false to read what there is now"
             )
 
-    for gone in sorted(set(start.offsets) - set(end.offsets)):
+    begun = end.began if start.is_initial and end.began is not None else start.offsets
+    for gone in sorted(set(begun) - set(end.offsets)):
         lost(gone, _why_gone(gone, end.offsets))
     ranges: list[OffsetRange] = []
     for partition, upto in sorted(end.offsets.items()):
-        begin = start.offsets.get(partition, 0)
+        begin = begun.get(partition, 0)
         if begin > upto:
             lost(
                 partition,

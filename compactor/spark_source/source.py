@@ -14,6 +14,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyspark.sql.datasource import (
@@ -201,15 +202,27 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
                 f"option {options.ending.option!r}: a stream has no end; give it to a batch query"
             )
         self._options = options
+        self._began: StreamOffset | None = None
+        self._latest: StreamOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._offset_at(self._options.starting or Position("startingOffsets", edge=LATEST))
+        """Where a stream begins. Spark does not keep it, so the first batch's end does (`StreamOffset.began`)."""
+        self._began = self._offset_at(self._options.starting or Position("startingOffsets", edge=LATEST))
+        return replace(self._began, is_initial=True).kept()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._offset_at(Position("", edge=LATEST))
+        """Where the next batch ends. Where nothing is new, the same as before: Spark compares the text."""
+        latest = self._offset_at(Position("", edge=LATEST))
+        if self._latest is None or latest.offsets != self._latest.offsets:
+            began = None if self._began is None else self._began.offsets
+            self._latest = replace(latest, began=began)
+        return self._latest.kept()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskPartition]:
-        return _run(self._plan(StreamOffset.of(start), StreamOffset.of(end)))
+        begin = StreamOffset.of(start)
+        if not begin.is_initial:
+            self._began = None
+        return _run(self._plan(begin, StreamOffset.of(end)))
 
     def read(self, partition: TaskPartition) -> Iterator[Any]:
         return _read(self._options, Limits(), partition)
@@ -217,12 +230,12 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark keeps the progress."""
 
-    def _offset_at(self, position: Position) -> dict[str, Any]:
-        async def look() -> dict[str, Any]:
+    def _offset_at(self, position: Position) -> StreamOffset:
+        async def look() -> StreamOffset:
             async with _opened(self._options, Limits()) as (reader, index):
                 bounds = await chosen_bounds(reader, await index.topics(), self._options.topics)
                 if_none = "error" if self._options.fails_without_time else LATEST
-                return StreamOffset(await offsets_at(position, bounds, reader, if_none=if_none)).kept()
+                return StreamOffset(await offsets_at(position, bounds, reader, if_none=if_none))
 
         return _run(look())
 

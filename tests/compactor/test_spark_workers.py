@@ -153,3 +153,30 @@ def test_a_stream_goes_on_from_its_checkpoint_and_a_batch_that_is_planned_again_
         ahead = checkpointed(latest)
         ahead["topics"]["a"]["offsets"]["0"] = 9
         again.partitions(ahead, latest)
+
+
+@pytest.mark.parametrize("edge", ["earliest", "latest"])
+def test_a_first_batch_that_is_made_again_begins_where_it_began(written: Written, edge: str) -> None:
+    """Spark keeps where a batch ends; where the first one begins it asks again after a restart."""
+    written.topic("a", 1)
+    written.write("a", b"before")
+
+    def driver() -> Any:
+        return sent(written.source(subscribe="a", startingOffsets=edge)).streamReader(None)
+
+    first = driver()
+    start = first.initialOffset()
+    written.write("a", b"1", b"2")
+    end = json.loads(json.dumps(first.latestOffset()))
+    batch = rows_of(first, first.partitions(start, end))
+    assert [row["value"] for row in batch][-2:] == [b"1", b"2"]
+    assert first.latestOffset() == end, "nothing new, so no batch"
+    written.widen("a", 2)
+    written.write("a", b"3", partition=1)
+    again = driver()
+    assert rows_of(again, again.partitions(again.initialOffset(), end)) == batch
+    latest = again.latestOffset()
+    assert [row["value"] for row in rows_of(again, again.partitions(end, latest))] == [b"3"]
+    assert again.latestOffset() == latest
+    written.write("a", b"4")
+    assert "began" not in again.latestOffset(), "only the first batch needs it"
