@@ -32,6 +32,7 @@ from tailrace.keepers import outlived
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import InvalidBatch, read_header, split
 from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.tenants import local_name, tenant_of
 from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 
 log = structlog.get_logger("agent.share")
@@ -106,7 +107,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     if not name:
         return  # since when there was one, the group was told to do without
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
-    target = snapshot.by_name.get(name)
+    target = snapshot.by_name.get(stored_name(given_up.group_id, name))
     problem = why_unusable(name, target, prefix)
     count = sum(each.last_offset - each.first_offset + 1 for each in given_up.records)
     if problem is not None or target is None:
@@ -123,6 +124,12 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     await services.sequencer.share_records(
         ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
     )
+
+
+def stored_name(group_id: str, name: str) -> str:
+    """The stored name of the topic that a group's config names: a tenant's groups name the tenant's topics alone."""
+    tenant = tenant_of(group_id)
+    return name if tenant is None else tenant.stored(name)
 
 
 def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None:
@@ -162,10 +169,10 @@ def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: C
     """Kafka's dead letter: the record's key and value, if they are copied, and headers that say which it was."""
     is_rejected = records.deliveries < given_up.limits.max_deliveries
     headers = {
-        "topic": given_up.topic.topic.name,
+        "topic": local_name(given_up.topic.topic.name),
         "partition": str(given_up.place.partition),
         "offset": str(offset),
-        "group": given_up.group_id,
+        "group": local_name(given_up.group_id),
         "delivery.count": str(records.deliveries),
         "message": REJECTED if is_rejected else DELIVERED_TOO_OFTEN,
     }

@@ -11,7 +11,7 @@ import pytest
 from agent.connection import KafkaConnection
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
-from agent.handlers.dead_letters import why_unusable
+from agent.handlers.dead_letters import stored_name, why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import (
@@ -301,6 +301,12 @@ def test_records_wait_for_their_dead_letters_to_be_stored() -> None:
 
 async def _fails(*args: object) -> bool:
     return False
+
+
+def test_a_tenants_group_names_the_tenants_topics_alone() -> None:
+    assert stored_name("acme~g", "dlq.t") == "acme~dlq.t"
+    assert stored_name("acme~g", "other~dlq.t") == "acme~other~dlq.t", "which no topic is called"
+    assert stored_name("g", "dlq.t") == "dlq.t"
 
 
 def test_a_topic_that_takes_no_dead_letters_holds_nobody_up() -> None:
