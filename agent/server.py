@@ -431,8 +431,9 @@ class Agent:
         return GatewayDoor(
             listener=listener or names[0],
             logins=self._http_logins,
-            dispatch=self._dispatcher,
-            dispatch_of_tenants=self._dispatcher_of_tenants,
+            dispatch_for=lambda access: (
+                self._dispatcher if access.tenant is None else self._dispatcher_of_tenants
+            ),
             budget=self._budget,
             opened=self._quotas.opened,
         )

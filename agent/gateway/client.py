@@ -57,7 +57,7 @@ class GatewayClient:
         self.produce_shape: ProduceShape | None = None
         self.sees_all_groups = True
         self._door = door
-        self._dispatch = door.dispatch if access.tenant is None else door.dispatch_of_tenants
+        self._dispatch = door.dispatch_for(access)
         self._clock = clock
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:

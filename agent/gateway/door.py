@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
+from agent.security.access import Access
 from agent.security.http_login import HttpLogins
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayDoor:
-    """`listener`: as whose clients the gateway's count. `dispatch`: what serves the frames of that listener;
-    `dispatch_of_tenants`: those of tenants' clients. `opened`: counts a connection from an address; for how many
-    seconds it is above its quota."""
+    """`listener`: as whose clients the gateway's count. `dispatch_for`: what serves the frames of this client of that
+    listener. `opened`: counts a connection from an address; for how many seconds it is above its quota."""
 
     listener: str
     logins: HttpLogins
-    dispatch: Dispatcher
-    dispatch_of_tenants: Dispatcher
+    dispatch_for: Callable[[Access], Dispatcher]
     budget: MemoryBudget
     opened: Callable[[str], float]
