@@ -28,6 +28,7 @@ import msgspec
 
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
+import agent.groups.stored_consumer_group as stored_consumer_group
 import agent.groups.stored_group as stored_group
 import agent.handlers.dead_letters as dead_letters
 import agent.handlers.share_fetch as share_fetch
@@ -55,6 +56,7 @@ import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
+from agent.groups.consumer_group import ConsumerGroup
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
@@ -659,6 +661,35 @@ def _keeps_no_generations(original: Any) -> Any:
     return restored
 
 
+def _all_is_free(original: Any) -> Any:
+    def free_for(self: Any, member: Any) -> Any:
+        return {
+            topic_id: of_topic - member.assigned.get(topic_id, frozenset())
+            for topic_id, of_topic in member.target.items()
+        }
+
+    return free_for
+
+
+def _believes_that_nothing_is_owned(original: Any) -> Any:
+    def advance(self: Any, now: float, member: Any, owned: Any) -> Any:
+        return original(self, now, member, None if owned is None else {})
+
+    return advance
+
+
+def _keeps_no_partitions(original: Any) -> Any:
+    def restored(*args: Any, **rest: Any) -> Any:
+        group = original(*args, **rest)
+        for member in group.members.values():
+            group.restart(member)
+            member.assigned = {}
+        group._holders.clear()
+        return group
+
+    return restored
+
+
 def _steps_over_a_run(original: Any) -> Any:
     async def read(self: Any, runs: Any, *args: Any, **kwargs: Any) -> Any:
         kept = [run for index, run in enumerate(runs) if index != 1 or len(runs) < 4]
@@ -1047,6 +1078,20 @@ GROUPS = {
     "batches": 10,
     "trouble_s": 7.0,
     "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
+}
+CONSUMERS = {
+    "consumers": 3,
+    "partitions": 3,
+    "agents": 3,
+    "batches": 10,
+    "trouble_s": 7.0,
+    "misfortunes": at(
+        "an agent restarts",
+        "an agent crashes",
+        "an agent restarts",
+        "an agent is cut off",
+        "an agent restarts",
+    ),
 }
 LATE_COMMITS = {
     "agents": 2,
@@ -1473,6 +1518,20 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "an agent restarts",
             ),
         },
+    ),
+    # --- groups whose coordinator assigns
+    Mutation(
+        "a partition is given before its holder gave it up", [(ConsumerGroup, "_free_for", _all_is_free)], CONSUMERS
+    ),
+    Mutation(
+        "what a member says that it owns is not looked at",
+        [(ConsumerGroup, "advance", _believes_that_nothing_is_owned)],
+        CONSUMERS,
+    ),
+    Mutation(
+        "a new coordinator forgets who has which partition",
+        [(stored_consumer_group, "restored", _keeps_no_partitions)],
+        CONSUMERS,
     ),
     # --- share groups
     Mutation(

@@ -28,6 +28,7 @@ AGENT_SETTINGS = AgentSettings(
     auto_create_topics=False,
     group_min_session_timeout_ms=500,
     group_initial_rebalance_delay_ms=0,
+    group_consumer_session_timeout_ms=1_500,
     group_share_session_timeout_ms=1_500,
     group_share_record_lock_duration_ms=2_000,
     group_share_delivery_count_limit=100,
@@ -113,6 +114,8 @@ RETENTION_OFF_SEEDS = 0.3
 JOB_SEEDS = 0.1
 SHARE_SEEDS = 0.15
 """Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
+CONSUMER_SEEDS = 0.15
+"""A group whose coordinator assigns reads, too, by a stream of its own."""
 KEYED_SEEDS = 0.4
 """Of those that compact: a topic is compacted by key."""
 OF_SEQUENCERS = ("committer", "follower", "the database fails")
@@ -157,6 +160,8 @@ class Scenario:
     group_processors: int = 0
     group_members: int = 0
     share_members: int = 0
+    consumers: int = 0
+    """Members of a group that changes between the classic protocol and KIP-848's."""
     jobs: int = 0
     """Streams of Spark that write without an agent."""
     readers: int = 1

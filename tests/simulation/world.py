@@ -35,6 +35,7 @@ from tailrace.record_batch import HEADER_BYTES
 from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
+from tests.simulation.consumers import ConsumerMember, OwnerWatch
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
 from tests.simulation.invariants import (
     NAMED_BY_NO_ROW,
@@ -58,6 +59,7 @@ from tests.simulation.scenario import (
     AGENT_SETTINGS,
     CACHE_SETTINGS,
     CALM,
+    CONSUMER_SEEDS,
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
@@ -106,6 +108,8 @@ RETENTION_BYTES = "900"
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
 SHARERS = "sharers"
 """The share group."""
+CONSUMERS = "consumers"
+"""The group whose coordinator assigns."""
 
 
 @dataclass(slots=True)
@@ -148,6 +152,9 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "share group")
     if luck.fraction() < SHARE_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, share_members=1 + luck.below(3))
+    luck = entropy_of(seed, "consumers")
+    if luck.fraction() < CONSUMER_SEEDS and may_be_slow and not drawn.slow_for_s:
+        drawn = replace(drawn, consumers=2 + luck.below(2))
     if drawn.compactors and may_be_slow and entropy_of(seed, "keyed").fraction() < KEYED_SEEDS:
         drawn = replace(drawn, is_keyed=True)
     luck = entropy_of(seed, "jobs")
@@ -442,6 +449,10 @@ class World:
         for number in range(scenario.jobs):
             job = WritingJob(self, f"job-{number}")
             self._start(job, job.run(EVENTS, scenario.batches))
+        owners = OwnerWatch(self.violated)
+        for number in range(scenario.consumers):
+            consumer = ConsumerMember(self, f"consumer-{number}", CONSUMERS, owners)
+            self._followers.append(self._follow(consumer, consumer.run(EVENTS)))
         for number in range(scenario.share_members):
             sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
