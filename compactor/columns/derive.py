@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 from compactor.columns.arrays import column_names, table_fields
 from compactor.columns.avro_values import AvroValues, avro_columns
 from compactor.columns.json_values import JsonValues, ValueUnfit, inferred
+from compactor.columns.protobuf_values import ProtobufValues, compiled, protobuf_columns, protobuf_key
 from compactor.columns.registered import (
-    HEADER,
     MAX_SCHEMAS,
     RegisteredSchema,
+    SchemaKey,
     SchemaRefused,
     schema_id_of,
 )
@@ -43,6 +44,8 @@ from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
 SAMPLED_ROWS = 10_000
 SAMPLED_BYTES = 16 << 20
 DECODED_BYTES = 16 << 20
+HEAD_BYTES = 64
+"""Of a value, for its schema."""
 QUARANTINE = "__quarantine"
 """What the name of a topic's quarantine ends with, and the place of its files."""
 QUARANTINE_COLUMNS = parse_columns("reason string")
@@ -118,12 +121,12 @@ class DeriveItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeriveOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What came of an object: its file, or what the order lacks: columns that the table is to have, ids of schemas."""
+    """What came of an object: its file, or what the order lacks: columns that the table is to have, schemas."""
 
     object_id: UUID
     unfit: int = 0
     columns: str = ""
-    missing: list[int] = []
+    missing: list[SchemaKey] = []
 
 
 def values_key(prefix: str, name: ValuesName) -> str:
@@ -173,44 +176,54 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     return DerivedFiles(DeriveOutcome(item.object.object_id, unfit=sheets.unfit), files)
 
 
-def columns_of(encoding: ValueFormat, schema: RegisteredSchema) -> Columns:
-    """The columns that a table needs for values with this schema. Raises SchemaRefused."""
+class ResolvedSchema(NamedTuple):
+    """A schema as tasks need it, and the columns that a table needs for its values."""
+
+    schema: RegisteredSchema
+    columns: Columns
+
+
+def resolved(encoding: ValueFormat, schema: RegisteredSchema) -> ResolvedSchema:
+    """What a schema means for a table. Blocks. Raises SchemaRefused."""
     if schema.refusal:
-        return ()
+        return ResolvedSchema(schema, ())
     if schema.kind != encoding.kind:
         raise SchemaRefused(f"it is of {schema.kind}; the topic's values are of {encoding.kind}")
-    found = avro_columns(schema)
-    return () if encoding.columns else found
+    if schema.kind == "avro":
+        found = avro_columns(schema)
+    else:
+        schema = msgspec.structs.replace(schema, compiled=compiled(schema))
+        found = protobuf_columns(schema)
+    return ResolvedSchema(schema, () if encoding.columns else found)
 
 
 def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
     if order.encoding.kind == "json":
         return JsonValues(columns, is_strict=not order.encoding.columns)
-    return AvroValues(order.schemas)
+    return AvroValues(order.schemas) if order.encoding.kind == "avro" else ProtobufValues(order.schemas)
 
 
 def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
     """What must be known before the object can be derived."""
-    if item.order.encoding.kind != "json":
-        known = {schema.schema_id for schema in item.order.schemas}
-        missing = (_schema_ids(file) - known) if len(known) < MAX_SCHEMAS else set()
-        chosen = sorted(missing)[: MAX_SCHEMAS - len(known)]
-        return DeriveOutcome(item.object.object_id, missing=chosen) if chosen else None
+    kind = item.order.encoding.kind
+    if kind != "json":
+        known = {schema.key for schema in item.order.schemas}
+        missing = [key for key in _schema_keys(kind, file) if key not in known][: MAX_SCHEMAS - len(known)]
+        return DeriveOutcome(item.object.object_id, missing=missing) if missing else None
     found = () if item.order.columns else inferred(_sample(file))
     return DeriveOutcome(item.object.object_id, columns=columns_text(found)) if found else None
 
 
-def _schema_ids(file: pq.ParquetFile) -> set[int]:
-    """The ids of schemas that the values carry, the commonest of them where there are very many."""
-    counts: Counter[bytes] = Counter()
+def _schema_keys(kind: str, file: pq.ParquetFile) -> list[SchemaKey]:
+    """The schemas that values name, the commonest first."""
+    counts: Counter[SchemaKey] = Counter()
     for batch in file.iter_batches(batch_size=65_536, columns=["value"]):
-        heads = pc.binary_slice(batch.column(0), 0, HEADER.size)
-        counts.update({pair["values"]: pair["counts"] for pair in pc.value_counts(heads).to_pylist()})
-    found: set[int] = set()
-    for head, _ in counts.most_common():
-        with suppress(ValueUnfit):
-            found |= {schema_id_of(head)} if head is not None and len(found) < MAX_SCHEMAS else set()
-    return found
+        # Enough for an id and a path: the messages themselves are left out.
+        for head in pc.binary_slice(batch.column(0), 0, HEAD_BYTES).to_pylist():
+            with suppress(ValueUnfit):
+                if head is not None:
+                    counts[(schema_id_of(head),) if kind == "avro" else protobuf_key(head)[0]] += 1
+    return [key for key, _ in counts.most_common()]
 
 
 def _sample(file: pq.ParquetFile) -> Iterator[bytes]:

@@ -19,6 +19,10 @@ MAX_SCHEMAS = 100
 """Schemas that the values of one topic have. A value with one more does not fit."""
 
 
+SchemaKey = tuple[int, ...]
+"""A schema's id, and for Protobuf the path to the message's type in it."""
+
+
 class RegistryUnavailable(Exception):
     """The registry did not answer, or refused: the table waits. The message says what to do."""
 
@@ -30,7 +34,8 @@ class SchemaRefused(ValueError):
 class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
     """A schema by its id. `references`: (name, text) of what it needs, each after what it needs itself.
 
-    `refusal`: why values with it have no columns; "" where they have.
+    `refusal`: why values with it have no columns; "" where they have. `path`, `compiled`: of Protobuf, the indexes of
+    the message's type and the descriptors.
     """
 
     schema_id: int
@@ -38,6 +43,13 @@ class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
     references: list[tuple[str, str]] = []
     refusal: str = ""
+    path: tuple[int, ...] = ()
+    compiled: bytes = b""
+
+    @property
+    def key(self) -> SchemaKey:
+        """What values with it carry."""
+        return (self.schema_id, *self.path)
 
 
 class Registry(Protocol):

@@ -17,5 +17,5 @@ class TableSettings(SettingsSection):
     namespace: str = Field(default="tailrace", pattern=r"^[A-Za-z0-9_-]{1,200}$")
     """The namespace of the tables in the catalog; a table has its topic's name."""
     registry: str = Field(default="", repr=False, pattern=r"^(https?://[^\s?#]+)?$")
-    """The schema registry of values with `tailrace.schema=avro`: http(s)://USER:PASSWORD@HOST/PATH, with the API that
-    Confluent's registry and Karapace have."""
+    """The schema registry of values with `tailrace.schema=avro` or `protobuf`: http(s)://USER:PASSWORD@HOST/PATH, with
+    the API that Confluent's registry and Karapace have."""

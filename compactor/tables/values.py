@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -24,12 +25,18 @@ from compactor.columns.derive import (
     DeriveOutcome,
     ValueFormat,
     ValuesName,
-    columns_of,
     derive,
     quarantine_key,
+    resolved,
     values_key,
 )
-from compactor.columns.registered import RegisteredSchema, Registry, RegistryUnavailable, SchemaRefused
+from compactor.columns.registered import (
+    RegisteredSchema,
+    Registry,
+    RegistryUnavailable,
+    SchemaKey,
+    SchemaRefused,
+)
 from compactor.tables.live import LiveFile, RowRange
 from compactor.tables.table import StoredFile, TopicTable
 from tailrace.columns import Columns, ColumnsConflict, merged, parse_columns
@@ -93,7 +100,7 @@ class ValueFiles:
         self.deriver = deriver
         self._run = run
         self._registry = registry
-        self._schemas: dict[str, dict[int, RegisteredSchema]] = {}
+        self._schemas: dict[str, dict[SchemaKey, RegisteredSchema]] = {}
 
     async def names(
         self, encoding: ValueFormat, table: TopicTable, files: Sequence[LiveFile], prefix: str
@@ -109,7 +116,7 @@ class ValueFiles:
         most = DERIVED_AT_ONCE if len(held) == len(paths) and held.keys() <= live else None
         await self._grow(table, parse_columns(encoding.columns) if encoding.columns else ())
         known = self._schemas.get(prefix, {})
-        schemas = {number: schema for number, schema in known.items() if not schema.refusal}
+        schemas = {key: schema for key, schema in known.items() if not schema.refusal}
         self._schemas[prefix] = schemas
         for _ in range(MAX_GROWTHS):
             order = await self._order(encoding, table, prefix, schemas)
@@ -122,7 +129,11 @@ class ValueFiles:
         raise ColumnsConflict(f"the table's columns changed {MAX_GROWTHS} times; the next round goes on")
 
     async def _order(
-        self, encoding: ValueFormat, table: TopicTable, prefix: str, schemas: dict[int, RegisteredSchema]
+        self,
+        encoding: ValueFormat,
+        table: TopicTable,
+        prefix: str,
+        schemas: dict[SchemaKey, RegisteredSchema],
     ) -> DeriveOrder:
         return DeriveOrder(
             prefix=prefix,
@@ -159,21 +170,23 @@ class ValueFiles:
         outcomes: Sequence[DeriveOutcome],
         order: DeriveOrder,
         table: TopicTable,
-        schemas: dict[int, RegisteredSchema],
+        schemas: dict[SchemaKey, RegisteredSchema],
     ) -> None:
         """Give the table the columns that were found, and add the schemas that were missing."""
         columns = parse_columns(order.columns) if order.columns else ()
         for outcome in outcomes:
             columns = merged(columns, parse_columns(outcome.columns) if outcome.columns else ())
-        for number in sorted({number for outcome in outcomes for number in outcome.missing}):
+        for key in sorted({key for outcome in outcomes for key in outcome.missing}):
             if self._registry is None:
                 raise RegistryUnavailable("values have the schemas of a registry; set tables.registry")
-            schema = await self._registry.schema(number)
+            schema = await self._registry.schema(key[0])
+            schema = msgspec.structs.replace(schema, path=key[1:])
             try:
-                columns = merged(columns, columns_of(order.encoding, schema))
+                schema, found = await self._run(partial(resolved, order.encoding, schema))
+                columns = merged(columns, found)
             except (SchemaRefused, ColumnsConflict) as error:
-                schema = msgspec.structs.replace(schema, refusal=f"schema {number}: {error}")
-            schemas[number] = schema
+                schema = msgspec.structs.replace(schema, refusal=f"schema {key[0]}: {error}")
+            schemas[key] = schema
         await self._grow(table, columns)
 
     async def _grow(self, table: TopicTable, columns: Columns) -> None:

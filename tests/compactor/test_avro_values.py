@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from compactor.columns.avro_values import AvroValues, avro_columns
-from compactor.columns.derive import ValueFormat, columns_of
+from compactor.columns.derive import ValueFormat, resolved
 from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
 from compactor.columns.values import fit
 from tailrace.columns import columns_text
@@ -107,7 +107,7 @@ def test_a_schema_without_columns_is_refused_whole(text: str, reason: str) -> No
 
 def test_a_schema_of_another_kind_is_refused() -> None:
     with pytest.raises(SchemaRefused, match="of protobuf"):
-        columns_of(ValueFormat("avro"), RegisteredSchema(1, "protobuf", "x"))
+        resolved(ValueFormat("avro"), RegisteredSchema(1, "protobuf", "x"))
 
 
 def test_corrupt_values_are_unfit_and_never_more() -> None:

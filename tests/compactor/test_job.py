@@ -350,7 +350,7 @@ def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
                 await store.delete(
                     [object.key async for object in store.list("") if "/parquet/" in object.key]
                 )
-                with pytest.raises(DeriveFailed, match=r"typed columns: .*ObjectMissing"):
+                with pytest.raises(DeriveFailed, match=r"typed columns: FileNotFoundError"):
                     await syncing.sync(wanted)
             finally:
                 await sequencer.close()

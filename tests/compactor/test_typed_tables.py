@@ -243,3 +243,28 @@ def test_avro_values_become_columns_that_grow_with_their_schemas(tmp_path: Path)
             assert typed.rows("offset", table="a__quarantine") == [(2,), (4,), (5,)]
 
     asyncio.run(scenario())
+
+
+def test_protobuf_values_become_columns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world, ValueFormat("protobuf"))
+            one = 'syntax = "proto3"; message One { int32 id = 1; } message Two { string name = 1; }'
+            world.registry.add(5, one, "protobuf")
+            world.registry.add(6, "nonsense", "protobuf")
+            first, second, bad = (
+                HEADER.pack(0, 5) + b"\x00",
+                HEADER.pack(0, 5) + b"\x02\x02",
+                HEADER.pack(0, 6),
+            )
+            values = [first + b"\x08\x2a", second + b"\x0a\x01x", first + b"\x08", bad + b"\x00", b"{}"]
+            await typed.produce(*values)
+            await typed.round()
+            assert typed.rows("offset", "id", "name") == [(0, 42, None), (1, None, "x")]
+            reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
+            assert [reason[:20] for reason in reasons] == [
+                "not a value of schem", "schema 6: protoc: ta", "the value has no sch",
+            ]  # fmt: skip
+            assert [record.value for record in await world.log.records("a")] == values
+
+    asyncio.run(scenario())

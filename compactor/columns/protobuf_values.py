@@ -1,0 +1,241 @@
+"""Protobuf values with a schema of a registry: messages decoded by descriptors that protoc made of the registry's text.
+
+After the schema's id a value has the path to its message's type in the file (zigzag varints: a count, then an index for
+each level; a single zero is the first message). Messages become columns. A field without presence has its default where
+it was not sent, as protobuf has it. A message of which a column can't be made is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from compactor.columns.json_values import ValueUnfit
+from compactor.columns.registered import HEADER, RegisteredSchema, SchemaKey, SchemaRefused, schema_id_of
+from tailrace.buffers import Buffer
+from tailrace.columns import (
+    Columns,
+    ColumnType,
+    DecimalType,
+    InvalidColumns,
+    ListOf,
+    MapOf,
+    Scalar,
+    StructOf,
+    TypedColumn,
+    columns_text,
+    parse_columns,
+)
+
+COMPILE_SECONDS = 30
+MAX_PATH = 8
+"""Levels of a message inside of others."""
+MAX_INDEX = 10_000
+_MAIN = "tailrace_value.proto"
+_FILE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}\.proto")
+_TIMESTAMP = "google.protobuf.Timestamp"
+_WRAPPER = re.compile(r"google\.protobuf\.[A-Za-z0-9]+Value")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_F = FieldDescriptor
+_SCALARS: Mapping[int, ColumnType] = {
+    _F.TYPE_DOUBLE: Scalar.DOUBLE,
+    _F.TYPE_FLOAT: Scalar.FLOAT,
+    **dict.fromkeys((_F.TYPE_INT64, _F.TYPE_SINT64, _F.TYPE_SFIXED64), Scalar.LONG),
+    **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_SINT32, _F.TYPE_SFIXED32), Scalar.INT),
+    **dict.fromkeys((_F.TYPE_UINT32, _F.TYPE_FIXED32), Scalar.LONG),
+    **dict.fromkeys((_F.TYPE_UINT64, _F.TYPE_FIXED64), DecimalType(20, 0)),
+    _F.TYPE_BOOL: Scalar.BOOLEAN,
+    _F.TYPE_STRING: Scalar.STRING,
+    _F.TYPE_ENUM: Scalar.STRING,
+    _F.TYPE_BYTES: Scalar.BINARY,
+}
+
+
+def protobuf_key(value: Buffer) -> tuple[SchemaKey, int]:
+    """The schema's id with the path to the message, and where the message begins. Raises ValueUnfit."""
+    schema_id = schema_id_of(value)
+    count, place = _zigzag(value, HEADER.size)
+    if count == 0:
+        return (schema_id, 0), place
+    if not 0 < count <= MAX_PATH:
+        raise ValueUnfit(f"a path of {count} message indexes; at most {MAX_PATH} are read")
+    path: list[int] = []
+    for _ in range(count):
+        index, place = _zigzag(value, place)
+        path.append(index)
+    if not 0 <= min(path) <= max(path) <= MAX_INDEX:
+        raise ValueUnfit(f"message indexes {path}")
+    return (schema_id, *path), place
+
+
+def _zigzag(value: Buffer, place: int) -> tuple[int, int]:
+    """A varint of at most five bytes, and what follows it."""
+    raw = 0
+    for shift in range(0, 35, 7):
+        if place >= len(value):
+            break
+        byte = value[place]
+        place += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), place
+    raise ValueUnfit("the message's index is cut off")
+
+
+def compiled(schema: RegisteredSchema) -> bytes:
+    """The descriptors of the schema's file and of what it imports, by protoc, in a process of its own that may fail.
+
+    Raises SchemaRefused.
+    """
+    with tempfile.TemporaryDirectory(prefix="tailrace-proto-") as folder:
+        texts = {**dict(schema.references), _MAIN: schema.text}
+        for name, text in texts.items():
+            if _FILE_NAME.fullmatch(name) is None:
+                raise SchemaRefused(f"a reference is named {name[:100]!r}, which is no path of a .proto file")
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        output = Path(folder, "descriptors")
+        command = [
+            sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}",
+            "--include_imports", f"--descriptor_set_out={output}", _MAIN,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_SECONDS, cwd=folder
+            )
+        except subprocess.TimeoutExpired:
+            raise SchemaRefused(f"protoc needed more than {COMPILE_SECONDS} s") from None
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if ".proto:" in line] or [done.stderr[-200:]]
+            raise SchemaRefused(f"protoc: {' '.join(lines[0].split())[:200]}")
+        return output.read_bytes()
+
+
+def protobuf_columns(schema: RegisteredSchema) -> Columns:
+    """The columns of the message that a compiled schema's path names. Raises SchemaRefused."""
+    try:
+        return parse_columns(columns_text(_struct(_message(schema), ()).fields))  # bounded as any
+    except InvalidColumns as error:
+        raise SchemaRefused(str(error)) from error
+
+
+def _message(schema: RegisteredSchema) -> Descriptor:
+    """The message's type, in a pool of its own."""
+    held = FileDescriptorSet.FromString(schema.compiled)
+    pool = descriptor_pool.DescriptorPool()
+    for each in held.file:
+        pool.Add(each)
+    level: Any = pool.FindFileByName(held.file[-1].name)
+    protos: Any = held.file[-1].message_type
+    for index in schema.path:
+        if index >= len(protos):
+            raise SchemaRefused(f"its file has no message at {list(schema.path)}")
+        by_name = (
+            level.message_types_by_name if level.name == held.file[-1].name else level.nested_types_by_name
+        )
+        level = by_name[protos[index].name]
+        protos = protos[index].nested_type
+    found: Descriptor = level
+    return found
+
+
+def _struct(message: Descriptor, above: tuple[str, ...]) -> StructOf:
+    name = message.full_name
+    if name in above:
+        raise SchemaRefused(f"message {name} contains itself")
+    if not message.fields:
+        raise SchemaRefused(f"message {name} has no fields")
+    return StructOf(
+        tuple(TypedColumn(field.name, _field_type(field, (*above, name))) for field in message.fields)
+    )
+
+
+def _field_type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
+    if _is_map(field):
+        return MapOf(_type(field.message_type.fields_by_name["value"], above))
+    found = _type(field, above)
+    return ListOf(found) if field.is_repeated else found
+
+
+def _type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
+    message = field.message_type
+    if message is None:
+        return _SCALARS[field.type]
+    if message.full_name == _TIMESTAMP:
+        return Scalar.TIMESTAMP
+    if _WRAPPER.fullmatch(message.full_name) and "value" in message.fields_by_name:
+        return _SCALARS[message.fields_by_name["value"].type]
+    return _struct(message, above)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+class ProtobufValues:
+    """Decodes values by the compiled schemas that are given."""
+
+    def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
+        self._refusals: dict[SchemaKey, str] = {}
+        self._types: dict[SchemaKey, Any] = {}
+        for schema in schemas:
+            if schema.refusal:
+                self._refusals[schema.key] = schema.refusal
+            else:
+                self._types[schema.key] = message_factory.GetMessageClass(_message(schema))
+
+    def decode(self, value: Buffer) -> Any:
+        """What `field_of` reads. Raises ValueUnfit."""
+        key, start = protobuf_key(value)
+        kind = self._types.get(key)
+        if kind is None:
+            raise ValueUnfit(self._refusals.get(key, f"schema {key[0]} is one too many for a topic"))
+        try:
+            return _fields(kind.FromString(bytes(memoryview(value)[start:])))
+        except (DecodeError, OverflowError, ValueError) as error:
+            raise ValueUnfit(f"not a value of schema {key[0]}: {error}") from None
+
+    @staticmethod
+    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+        """See arrays.FieldOf."""
+        name = column.name
+        return lambda row: row.get(name)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {field.name: _value(field, message) for field in message.DESCRIPTOR.fields}
+
+
+def _value(field: FieldDescriptor, message: Any) -> Any:
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    held = getattr(message, field.name)
+    if _is_map(field):
+        part = field.message_type.fields_by_name["value"]
+        return {str(key): _plain(part, each) for key, each in held.items()}
+    return [_plain(field, each) for each in held] if field.is_repeated else _plain(field, held)
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return str(value) if known is None else known.name
+    message = field.message_type
+    if message is None:
+        return value
+    if message.full_name == _TIMESTAMP:
+        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
+    return value.value if _WRAPPER.fullmatch(message.full_name) else _fields(value)

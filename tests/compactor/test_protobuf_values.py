@@ -1,0 +1,150 @@
+"""Protobuf values of a registry's schemas: which columns a message has, and hostile schemas and bytes."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf import message_factory
+
+from compactor.columns import protobuf_values
+from compactor.columns.json_values import ValueUnfit
+from compactor.columns.protobuf_values import (
+    ProtobufValues,
+    compiled,
+    protobuf_columns,
+    protobuf_key,
+)
+from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
+from compactor.columns.values import fit
+from tailrace.columns import columns_text
+
+PLACE = 'syntax = "proto3"; package geo; message Place { double lat = 1; }'
+FLIGHT = """
+syntax = "proto3";
+import "geo/place.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+enum Kind { NONE = 0; FAST = 1; }
+message Other { int32 a = 1; }
+message Flight {
+  message Inner { string s = 1; }
+  int64 id = 1;
+  optional string name = 2;
+  uint64 big = 3;
+  Kind kind = 4;
+  repeated geo.Place places = 5;
+  map<int32, Inner> by = 6;
+  google.protobuf.Timestamp at = 7;
+  google.protobuf.Int32Value maybe = 8;
+  bytes raw = 9;
+  oneof one { bool yes = 10; float no = 11; }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def flight() -> RegisteredSchema:
+    """Compiled, with the path to Flight."""
+    schema = RegisteredSchema(7, "protobuf", FLIGHT, [("geo/place.proto", PLACE)], path=(1,))
+    return msgspec.structs.replace(schema, compiled=compiled(schema))
+
+
+def message(schema: RegisteredSchema) -> Any:
+    return message_factory.GetMessageClass(protobuf_values._message(schema))()
+
+
+def stored(found: Any, path: bytes = b"\x02\x02") -> bytes:
+    return HEADER.pack(0, 7) + path + bytes(found.SerializeToString())
+
+
+def test_messages_have_typed_columns(flight: RegisteredSchema) -> None:
+    columns = protobuf_columns(flight)
+    assert columns_text(columns) == (
+        "id long, name string, big decimal(20, 0), kind string, places list<struct<lat double>>,"
+        " by map<string, struct<s string>>, at timestamp, maybe int, raw binary, yes boolean, no float"
+    )
+    full = message(flight)
+    full.id, full.name, full.big, full.kind, full.raw, full.no = 1, "", 2**64 - 1, 1, b"\xff", 0.0
+    full.places.add().lat = 1.5
+    full.by[7].s = "x"
+    full.at.seconds, full.maybe.value = 1_600_000_000, 0
+    found = fit(columns, ProtobufValues([flight]), [stored(full), stored(message(flight)), None])
+    assert found.reasons == [None, None, None]
+    rows = list(zip(*(array.to_pylist() for array in found.arrays), strict=True))
+    at = datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
+    assert rows[0] == (
+        1, "", Decimal(2**64 - 1), "FAST", [{"lat": 1.5}], [("7", {"s": "x"})], at, 0, b"\xff", None, 0.0,
+    )  # fmt: skip
+    assert rows[1] == (0, None, Decimal(0), "NONE", [], [], None, None, b"", None, None)
+    assert rows[2] == (None,) * 11
+
+
+def test_the_path_names_the_message(flight: RegisteredSchema) -> None:
+    paths = {(0,): "a int", (1, 0): "s string"}
+    for path, text in paths.items():
+        assert columns_text(protobuf_columns(msgspec.structs.replace(flight, path=path))) == text
+    with pytest.raises(SchemaRefused, match="no message at"):
+        protobuf_columns(msgspec.structs.replace(flight, path=(5,)))
+    head = HEADER.pack(0, 7)
+    assert protobuf_key(head + b"\x00") == ((7, 0), 6)
+    assert protobuf_key(head + b"\x04\x02\x00rest") == ((7, 1, 0), 8)
+    for wrong in (
+        b"",
+        b"\x01",
+        b"\xff" * 9,
+        b"\x02",
+        b"\x02\x01",
+        b"\x12" + b"\x00" * 9,
+        b"\x02\xff\xff\x7f",
+    ):
+        with pytest.raises(ValueUnfit):
+            protobuf_key(head + wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "reason"),
+    [
+        ('syntax = "proto3"; message A { A a = 1; }', [], "message A contains itself"),
+        ('syntax = "proto3"; message A {}', [], "has no fields"),
+        ("nonsense", [], "protoc: "),
+        ('syntax = "proto3"; import "gone.proto"; message A { int32 a = 1; }', [], "gone.proto"),
+        ('syntax = "proto3"; message A { int32 a = 1; }', [("../up.proto", "")], "no path of a .proto file"),
+        ('syntax = "proto3"; message A { int32 a = 1; }', [("/etc/up.proto", "")], "no path of a .proto file"),
+        (
+            'syntax = "proto3"; message A {' + "".join(f"int32 f{n} = {n};" for n in range(1, 1_100)) + "}",
+            [], "at most 1000 columns",
+        ),
+    ],
+)  # fmt: skip
+def test_a_schema_without_columns_is_refused_whole(
+    text: str, references: list[tuple[str, str]], reason: str
+) -> None:
+    schema = RegisteredSchema(1, "protobuf", text, references, path=(0,))
+    with pytest.raises(SchemaRefused, match=reason):
+        protobuf_columns(msgspec.structs.replace(schema, compiled=compiled(schema)))
+
+
+def test_corrupt_values_are_unfit_and_never_more(flight: RegisteredSchema) -> None:
+    columns, chance = protobuf_columns(flight), random.Random(1)
+    full = message(flight)
+    full.id, full.name = 5, "name"
+    full.places.add().lat = 1.0
+    full.by[7].s = "x"
+    full.at.seconds = 1
+    good = stored(full)
+    values = [good[:length] for length in range(len(good))]
+    for _ in range(300):
+        changed = bytearray(good)
+        changed[chance.randrange(5, len(good))] = chance.randrange(256)
+        values.append(bytes(changed))
+    full.at.seconds = 10**17
+    values += [stored(full), good]
+    found = fit(columns, ProtobufValues([flight]), values)
+    assert found.reasons[-1] is None
+    assert found.reasons[-2] is not None
+    assert len(found.arrays[0]) == found.reasons.count(None)
