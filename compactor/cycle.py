@@ -80,6 +80,16 @@ class CompactionSettings:
     key_memory_bytes: int = KEY_MEMORY_BYTES
     plan: PlanSettings = field(default_factory=PlanSettings)
 
+    @property
+    def request(self) -> CompactionRequest:
+        """For the first page of candidates."""
+        return CompactionRequest(
+            min_bytes=self.min_bytes,
+            min_age_ms=self.min_age_ms,
+            max_runs=self.max_runs,
+            runs_each=self.plan.runs_each,
+        )
+
 
 @dataclass(slots=True)
 class CompactionSummary:
@@ -199,15 +209,7 @@ async def run_cycle(
         )
         if tables is not None:
             await tables.begin_round()
-        await work.work_off(
-            CompactionRequest(
-                min_bytes=settings.min_bytes,
-                min_age_ms=settings.min_age_ms,
-                max_runs=settings.max_runs,
-                runs_each=settings.plan.runs_each,
-            ),
-            settings,
-        )
+        await work.work_off(settings.request, settings)
         if keyed is not None:
             await work.compact_keys(keyed, metadata.topics or [], settings)
         if settings.merges:

@@ -237,7 +237,7 @@ async def compact_keys(
 
 
 async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
-    """Carry passes out. Of an item that fails each partition is tried once more by itself."""
+    """Carry passes out. Of an item with bad input each partition is tried once more by itself."""
     by_name = {item.as_work.places[0]: item for item in items}
     alone: list[KeyedItem] = []
     async with aclosing(work.runner.run_keyed(items, work.output)) as outcomes:
@@ -245,7 +245,7 @@ async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedS
             if isinstance(outcome, KeyedResult):
                 summary.spilled_bytes += outcome.spilled_bytes
                 await _carry_out(work, outcome, summary)
-            elif len(outcome.places) > 1:
+            elif outcome.is_of_input and len(outcome.places) > 1:
                 item = by_name[outcome.places[0]]
                 alone += [msgspec.structs.replace(item, pieces=[piece]) for piece in item.pieces]
             else:

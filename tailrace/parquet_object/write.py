@@ -122,18 +122,7 @@ def write_parquet(
         for run in ordered:
             sheet.add_run(run)
         sheet.cut()
-        header = ParquetHeader(
-            version=VERSION,
-            cluster_id=cluster_id,
-            object_id=object_id,
-            created_ms=created_ms,
-            row_count=sheet.rows_written,
-            runs=sheet.runs,
-            row_groups=sheet.row_groups,
-            batch_headers=b"".join(sheet.headers),
-            record_counts=sheet.record_counts,
-            exact=b"".join(sheet.exact),
-        )
+        header = sheet.header(cluster_id, object_id, created_ms)
         parquet.add_key_value_metadata({METADATA_KEY: pack_header(header)})
     data: memoryview | None = None
     if path is None:
@@ -249,6 +238,21 @@ class _Sheet:
         self.headers.append(header_bytes)
         self.record_counts.append(header.record_count)
         return header
+
+    def header(self, cluster_id: str, object_id: UUID, created_ms: int) -> ParquetHeader:
+        """The object's description, when all is written."""
+        return ParquetHeader(
+            version=VERSION,
+            cluster_id=cluster_id,
+            object_id=object_id,
+            created_ms=created_ms,
+            row_count=self.rows_written,
+            runs=self.runs,
+            row_groups=self.row_groups,
+            batch_headers=b"".join(self.headers),
+            record_counts=self.record_counts,
+            exact=b"".join(self.exact),
+        )
 
     def cut(self) -> None:
         """Write what is pending as one row group."""
