@@ -331,14 +331,14 @@ def commit_object(
 
 
 def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
-    """The keys of the producers whose states `commit_object` may need for these runs."""
-    keys: dict[ProducerKey, None] = {}
+    """The keys of the producers whose states `commit_object` may need for these runs; one may come twice."""
+    keys: list[ProducerKey] = []
     for run in runs:
         for producer_id in dict.fromkeys(batch.producer_id for batch in run.batches):
             if producer_id != NO_PRODUCER_ID:
-                keys[run.topic_id, run.partition, producer_id] = None
+                keys.append((run.topic_id, run.partition, producer_id))
         yield 1 + len(run.batches) // BATCHES_AS_A_RUN
-    return list(keys)
+    return keys
 
 
 def object_row(described: ObjectDescription) -> ObjectRow:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import cast
+from typing import Any
 
 from sequencer.store.rows import ProducerKey, ProducerRow, Row
 
@@ -46,10 +46,11 @@ class RecentProducers:
     def apply(self, rows: Mapping[tuple[object, ...], Row | None]) -> None:
         """Take over what a transaction wrote, and drop the rows that were written the longest ago."""
         mine = self._rows
+        key: Any
+        row: Any
         for key, row in rows.items():
-            named = cast("ProducerKey", key)
-            mine.pop(named, None)
+            mine.pop(key, None)
             if row is not None:
-                mine[named] = cast("ProducerRow", row)
+                mine[key] = row
         while len(mine) > MAX_ROWS:
             mine.popitem(last=False)

@@ -498,12 +498,13 @@ class Draft:
         if kind is ObjectRow:
             return cast("R | None", self.objects.get(cast("UUID", key[0])))
         if kind is ProducerRow:
-            return cast("R | None", self._durable_producer(key))
+            found = self._durable_producer(key)
+            return found  # type: ignore[no-any-return]
         return self.durable.get(kind, *key)
 
     def _durable_producer(self, key: Key) -> ProducerRow | None:
         """The row below this draft. A decision names the producers that it needs beforehand."""
-        named = cast("ProducerKey", key)
+        named: ProducerKey = key  # type: ignore[assignment]
         row = self.durable.producers.get(named)
         if row is None:
             assert named in self.producers, f"producer {named} was not looked up"
@@ -721,8 +722,9 @@ class Draft:
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
-        for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
-            self.moves.producer(self._durable_producer(key), cast("ProducerRow | None", row))
+        written: Any
+        for key, written in self.changes.by_kind.get(ProducerRow, {}).items():
+            self.moves.producer(self._durable_producer(key), written)
         for name, by in self.moves.by_name.items():
             if by:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
