@@ -61,6 +61,7 @@ from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
 from agent.server import Agent
+from agent.usual_produce import UsualRequests
 from cache import framed, mixed_reader
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
@@ -445,6 +446,13 @@ def _follows_no_producer_twice(original: Any) -> Any:
         original(self, shown, changes)
 
     return apply
+
+
+def _keeps_what_is_read_over(original: Any) -> Any:
+    def take(self: Any, data: memoryview, start: int, end: int, *, is_kept: bool) -> Any:
+        return original(self, data, start, end, is_kept=True)
+
+    return take
 
 
 def _drops_the_newest_producers(original: Any) -> Any:
@@ -1176,6 +1184,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     # --- write path
     Mutation("the answer leaves before the commit", [(Lane, "_commit", _answers_before_the_commit)]),
     Mutation("every upload is taken for done", [(Lane, "_upload", _trusts_every_upload)]),
+    Mutation(
+        "a batch is a view of the buffer that the next read fills", [(UsualRequests, "take", _keeps_what_is_read_over)],
+        {"idempotent_producers": 2},
+    ),
     Mutation(
         "a commit under an ended session is told as stored", [(Lane, "_commit", _loses_pending_commits)]
     ),
