@@ -45,6 +45,8 @@ MAX_PATH = 8
 MAX_INDEX = 10_000
 _MAIN = "tailrace_value.proto"
 _FILE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}\.proto")
+_LOGGED = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
+"""What protoc's libraries say beside its own errors."""
 _TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPER = re.compile(r"google\.protobuf\.[A-Za-z0-9]+Value")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -119,8 +121,8 @@ def compiled(schema: RegisteredSchema) -> bytes:
         except subprocess.TimeoutExpired:
             raise SchemaRefused(f"protoc needed more than {COMPILE_SECONDS} s") from None
         if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if ".proto:" in line] or [done.stderr[-200:]]
-            raise SchemaRefused(f"protoc: {' '.join(lines[0].split())[:200]}")
+            lines = [line for line in done.stderr.splitlines() if not _LOGGED.match(line)]
+            raise SchemaRefused(f"protoc: {' '.join(lines).replace(f'{folder}/', '')[:200]}")
         return output.read_bytes()
 
 
