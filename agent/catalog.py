@@ -185,6 +185,11 @@ class Catalog:
         known = self.snapshot.by_id.get(topic_id)
         return known if has(known, partitions) else (await self.refresh()).by_id.get(topic_id)
 
+    async def know(self, names: Iterable[str]) -> None:
+        """Ask once if one of these topics isn't known: it may have been created a moment ago."""
+        if any(name not in self.snapshot.by_name for name in names):
+            await self.refresh()
+
     async def has_moved_on(self, seen: Snapshot) -> bool:
         """Whether the topics differ from those in `seen`; asks, and knows of no change while nobody can be asked."""
         try:

@@ -192,6 +192,8 @@ class ConsumerGroup:
     _read: dict[str, frozenset[UUID]] = field(default_factory=dict)
     """The topics that each member reads. `_is_read`: whether this is complete."""
     _is_read: bool = False
+    _matches: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The names of topics that each pattern matches, of those in `_known`."""
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
     _holders: dict[tuple[UUID, int], str] = field(default_factory=dict)
@@ -440,23 +442,30 @@ class ConsumerGroup:
         unknown = [
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
         ]
-        patterns = {member.subscription.pattern for member in unknown} - {""}
-        matches = {pattern: TopicPattern(pattern).matches(topics) for pattern in patterns}
+        self._match(topics)
         partitions: dict[UUID, int] = {} if is_all else dict(self.partitions)
         for member in unknown:
-            names = member.subscription.topics | matches.get(member.subscription.pattern, frozenset())
-            read = [topics[name].topic for name in names if name in topics]
+            read = [topics[name].topic for name in self.names_of(member) if name in topics]
             self._read[member.member_id] = frozenset(topic.topic_id for topic in read)
             partitions.update((topic.topic_id, topic.partitions) for topic in read)
         is_other = partitions != self.partitions
         self._known, self.partitions, self._is_read = topics, partitions, True
         return is_other
 
+    def _match(self, topics: Topics) -> None:
+        """Find what the patterns match. One that is known is matched with new names only."""
+        known, before = self._known or {}, self._matches
+        new, gone = topics.keys() - known.keys(), known.keys() - topics.keys()
+        self._matches = {
+            pattern: (before[pattern] - gone) | TopicPattern(pattern).matches(new)
+            if pattern in before
+            else TopicPattern(pattern).matches(topics)
+            for pattern in {member.subscription.pattern for member in self.members.values()} - {""}
+        }
+
     def names_of(self, member: Consumer) -> frozenset[str]:
         """The topics that the member reads, whether they exist or not."""
-        pattern = member.subscription.pattern
-        matching = TopicPattern(pattern).matches(self._known or {}) if pattern else frozenset()
-        return member.subscription.topics | matching
+        return member.subscription.topics | self._matches.get(member.subscription.pattern, frozenset())
 
     def _raise_epoch(self) -> None:
         self.epoch += 1

@@ -48,8 +48,7 @@ async def heartbeat(
     """Serve a heartbeat. The member's epoch says whether it joins, stays or leaves; the answer has the next step."""
     try:
         _check(request, context.api_version)
-        for name in request.subscribed_topic_names or ():
-            await services.catalog.topic_by_name(name)  # it may have been created a moment ago
+        await services.catalog.know(request.subscribed_topic_names or ())
         answer = await services.groups.consumer_heartbeat(
             request.group_id, _heartbeat(services, context, request)
         )

@@ -7,13 +7,13 @@ not in the answer. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from agent.catalog import KnownTopic
+from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
 from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
@@ -193,35 +193,44 @@ async def _parts(
     services: Services, context: RequestContext, request: ShareFetchRequest, session: ShareSession
 ) -> list[_Part]:
     """The session's partitions, and those that are only acknowledged."""
-    parts = {
-        place: await _part(services=services, context=context, api="ShareFetch", place=place, outlook=outlook)
-        for place, outlook in session.partitions.items()
+    named = _named(request)
+    outlooks = {**dict.fromkeys(named), **session.partitions}
+    parts = await _parts_of(services, context, "ShareFetch", outlooks)
+    for place, batches in named.items():
+        _take_acknowledged(parts[place], batches, may_renew=request.is_renew_ack)
+    # The session's come first, in the order in which they are served.
+    return [parts.pop(place) for place in session.partitions] + list(parts.values())
+
+
+def _named(
+    request: ShareFetchRequest | ShareAcknowledgeRequest,
+) -> dict[SharePlace, list[AcknowledgementBatch]]:
+    """The partitions of a request, and what it acknowledges of each."""
+    return {
+        SharePlace(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        for topic in request.topics
+        for each in topic.partitions
     }
-    for topic in request.topics:
-        for partition in topic.partitions:
-            place = SharePlace(topic.topic_id, partition.partition_index)
-            if place not in parts:
-                parts[place] = await _part(
-                    services=services, context=context, api="ShareFetch", place=place, outlook=None
-                )
-            _take_acknowledged(
-                parts[place], partition.acknowledgement_batches, may_renew=request.is_renew_ack
-            )
-    return list(parts.values())
 
 
-async def _part(
-    services: Services, context: RequestContext, api: str, place: SharePlace, outlook: Outlook | None
-) -> _Part:
-    topic = await services.catalog.topic_by_id(place.topic_id, place.partition + 1)
-    part = _Part(place, SharePartitionData(place.partition), topic, outlook)
-    if topic is None:
-        part.data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-    elif not context.access.may_read(api, topic.topic.name):
-        part.data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    elif not 0 <= place.partition < topic.topic.partitions:
-        part.data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return part
+async def _parts_of(
+    services: Services, context: RequestContext, api: str, outlooks: Mapping[SharePlace, Outlook | None]
+) -> dict[SharePlace, _Part]:
+    """These partitions, each with the error that it has if it can't be served."""
+    by_id = services.catalog.snapshot.by_id
+    if not all(has(by_id.get(place.topic_id), place.partition + 1) for place in outlooks):
+        by_id = (await services.catalog.refresh()).by_id
+    parts: dict[SharePlace, _Part] = {}
+    for place, outlook in outlooks.items():
+        topic = by_id.get(place.topic_id)
+        part = parts[place] = _Part(place, SharePartitionData(place.partition), topic, outlook)
+        if topic is None:
+            part.data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not context.access.may_read(api, topic.topic.name):
+            part.data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not 0 <= place.partition < topic.topic.partitions:
+            part.data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return parts
 
 
 def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
@@ -533,19 +542,11 @@ async def acknowledge(
         _check_names(request)
         member = request.group_id or "", request.member_id or ""
         asked = _asked(services, request, services.share_sessions.turn(member, request.share_session_epoch))
-        parts: dict[SharePlace, _Part] = {}
-        for topic in request.topics:
-            for partition in topic.partitions:
-                place = SharePlace(topic.topic_id, partition.partition_index)
-                part = parts[place] = await _part(
-                    services=services, context=context, api="ShareAcknowledge", place=place, outlook=None
-                )
-                _take_acknowledged(part, partition.acknowledgement_batches, may_renew=request.is_renew_ack)
-        for place in asked.session.partitions if asked.is_final else ():
-            if place not in parts:
-                parts[place] = await _part(
-                    services=services, context=context, api="ShareAcknowledge", place=place, outlook=None
-                )
+        named = _named(request)
+        places = [*named, *(asked.session.partitions if asked.is_final else ())]
+        parts = await _parts_of(services, context, "ShareAcknowledge", dict.fromkeys(places))
+        for place, batches in named.items():
+            _take_acknowledged(parts[place], batches, may_renew=request.is_renew_ack)
         able = [part for part in parts.values() if not part.is_failed and _has_work(part, asked)]
         await _ask(services, ShareFetchRequest(), asked, able, is_first=True)
     except Refused as refused:

@@ -36,8 +36,7 @@ async def heartbeat(
     names = request.subscribed_topic_names
     try:
         _check(request)
-        for name in names or ():
-            await services.catalog.topic_by_name(name)  # it may have been created a moment ago
+        await services.catalog.know(names or ())
         answer = await services.groups.share_heartbeat(
             request.group_id,
             ShareHeartbeat(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -22,6 +24,7 @@ from agent.groups.consumer_group import (
     ConsumerGroupPhase,
     ConsumerHeartbeat,
 )
+from agent.groups.topic_pattern import TopicPattern
 from sequencer.api import Topic
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.topic_config import topic_settings
@@ -213,6 +216,30 @@ def test_a_pattern_is_matched_with_whole_names() -> None:
 
     assert answer.assigned == {EVENTS: frozenset({0, 1})}
     assert group.subscribed_topics() == {"events"}
+
+
+def test_when_topics_change_a_pattern_is_matched_with_the_new_names_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matched: list[set[str]] = []
+    matches = TopicPattern.matches
+
+    def counted(self: TopicPattern, names: Iterable[str]) -> frozenset[str]:
+        matched.append(set(names))
+        return matches(self, names)
+
+    monkeypatch.setattr(TopicPattern, "matches", counted)
+    group, known = a_group()
+    client = Client(group, known, "m-1")
+    client.take(client.request(JOINS, rebalance_seconds=1.0, pattern=".*e.*", owned={}))
+    client.known = topics(events=4, other=1)
+    client.beat()
+    assert set(client.owned) == {EVENTS, OTHER}
+    client.known = topics(other=1)
+    client.beat()
+
+    assert matched == [{"events"}, {"other"}, set()]
+    assert set(client.owned) == {OTHER}
 
 
 def test_one_group_has_a_bounded_number_of_patterns() -> None:

@@ -377,6 +377,31 @@ def test_the_number_of_records_is_rounded_to_batches_or_strict(
     run(scenario, **EARLIEST)
 
 
+def test_topics_that_are_gone_are_looked_for_once_for_all() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1)
+        catalog, asked = bench.services.catalog, 0
+        refresh = catalog.refresh
+
+        async def counted() -> Any:
+            nonlocal asked
+            asked += 1
+            return await refresh()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog, "refresh", counted)
+            gone = [ShareFetchTopic(UUID(int=each), [ShareFetchPartition(0, [])]) for each in range(7, 40)]
+            request = ShareFetchRequest("g", "a", 0, max_records=1, max_bytes=1 << 20, topics=gone)
+            answer = await bench.ask(ApiKey.SHARE_FETCH, 2, request)
+            assert {row.partitions[0].error_code for row in answer.responses} == {ErrorCode.UNKNOWN_TOPIC_ID}
+            assert asked == 1
+            names = [f"gone-{number}" for number in range(30)]
+            await beat(bench, 0, member.member_id, subscribed_topic_names=names)
+        assert asked == 2
+
+    run(scenario, **EARLIEST)
+
+
 def test_sessions_have_epochs() -> None:
     async def scenario(bench: AgentBench) -> None:
         member = await filled(bench, 1)
