@@ -86,14 +86,17 @@ class KnownClientConfigs:
     version: int = 0
     configs: tuple[ClientConfig, ...] = ()
     groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, version: int, configs: Iterable[ClientConfig]) -> KnownClientConfigs:
         """Those that the sequencer gave."""
         kept = tuple(configs)
-        return cls(
-            version, kept, {each.name: each.configs for each in kept if each.scope is ConfigScope.GROUP}
+        groups, metrics = (
+            {each.name: each.configs for each in kept if each.scope is scope}
+            for scope in (ConfigScope.GROUP, ConfigScope.CLIENT_METRICS)
         )
+        return cls(version, kept, groups, metrics)
 
 
 EMPTY = Snapshot(

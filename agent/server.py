@@ -663,6 +663,7 @@ class Agent:
             await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
             self._close_late_logins()
             self._close_refused()
+            self.telemetry.client_metrics.forget_silent(self._clock.monotonic())
             pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
             now = self._clock.monotonic()
             if now < due and pressed == NOT_PRESSED:

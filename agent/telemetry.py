@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agent.client_metrics.pushed import PushedMetrics
 from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
@@ -142,6 +143,7 @@ class AgentTelemetry:
             "tailrace_tenant_requests_total", "Requests of tenants' clients.", "tenant",
             limit=MAX_TENANTS, others="(other tenants)", registry=self.registry,
         )  # fmt: skip
+        self.client_metrics = PushedMetrics(self.registry)
         self.topics = TopicCounters(self.registry)
         self.topic_dollars = TopicDollars(self.registry)
 

@@ -507,6 +507,7 @@ class ConfigScope(enum.IntEnum):
     BROKER = 1
     QUOTA = 2
     GROUP = 3
+    CLIENT_METRICS = 4
 
 
 class ConfigOperation(enum.IntEnum):

@@ -109,7 +109,7 @@ class HttpCall:
                 )
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpRefusal(400, f"The body can't be read: {error}.") from None
 
     async def read(self) -> bytes:

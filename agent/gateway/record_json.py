@@ -88,8 +88,8 @@ _DECODER = msgspec.json.Decoder(RecordToProduce)
 def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
     """A record of a request, and what is stored of it. Raises HttpRefusal."""
     try:
-        given = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        given = _DECODER.decode(text.decode())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpRefusal(400, f"The record can't be read: {error}.") from None
     headers = [(each.name, _binary(each.value, "header")) for each in given.headers]
     return given, NewRecord(_bytes_of(given.key, "key"), _bytes_of(given.value, "value"), headers)
@@ -123,7 +123,7 @@ def _bytes_of(given: Data | None, what: str) -> bytes | None:
     if given is None or bytes(given.data) == _NULL:
         return None
     if given.type == "JSON":
-        return msgspec.json.format(bytes(given.data), indent=-1)
+        return msgspec.json.format(bytes(given.data), indent=-1)  # its depth was looked at by the decoder
     if given.type not in ("BINARY", "STRING"):
         raise HttpRefusal(
             400,
@@ -168,7 +168,7 @@ def _data(stored: bytes | None, wanted: Format) -> Data | None:
             text = stored.decode()
             raw = msgspec.json.encode(text) if wanted == "STRING" else msgspec.json.format(stored, indent=-1)
             return Data(wanted, msgspec.Raw(raw))
-        except (UnicodeDecodeError, msgspec.DecodeError):
+        except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             pass
     return Data("BINARY", msgspec.Raw(msgspec.json.encode(_base64(stored))))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.handlers import (
     acls,
     api_versions,
+    client_telemetry,
     cluster_admin,
     configs,
     consumer_groups,
@@ -74,6 +75,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_ACLS: acls.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: client_telemetry.get_subscriptions,
+    ApiKey.PUSH_TELEMETRY: client_telemetry.push,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.DESCRIBE_LOG_DIRS: topics.describe_log_dirs,
     ApiKey.SASL_AUTHENTICATE: logins.authenticate,

@@ -8,6 +8,7 @@ consumer groups (KIP-848), `share.version` 1 that there are share groups (KIP-93
 from __future__ import annotations
 
 from agent.services import RequestContext, Services
+from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import listed_versions
 from tailrace.kafka.messages.api_versions import (
     ApiVersion,
@@ -19,6 +20,8 @@ from tailrace.kafka.messages.api_versions import (
 
 FEATURES = {"group.version": (0, 1), "share.version": (0, 1), "transaction.version": (0, 2)}
 """The lowest level that is supported, and the highest, which is finalized."""
+OF_TELEMETRY = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+"""Listed while somebody subscribes to clients' metrics: else no client need ask."""
 FEATURES_EPOCH = 1
 """Rises when finalized levels change; clients take those of the highest epoch they have seen."""
 FIRST_WITH_LEVEL_0 = 4
@@ -30,8 +33,13 @@ async def handle(
 ) -> ApiVersionsResponse:
     """List what is served."""
     supported = [SupportedFeatureKey(name, lowest, highest) for name, (lowest, highest) in FEATURES.items()]
+    is_subscribed = bool(services.catalog.client_configs.metrics)
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(key, first, last) for key, first, last in listed_versions()],
+        api_keys=[
+            ApiVersion(key, first, last)
+            for key, first, last in listed_versions()
+            if is_subscribed or key not in OF_TELEMETRY
+        ],
         supported_features=supported if context.api_version >= FIRST_WITH_LEVEL_0 else [],
         finalized_features_epoch=FEATURES_EPOCH,
         finalized_features=[

@@ -11,6 +11,7 @@ from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
+from tailrace.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tailrace.group_config import GROUP_CONFIGS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_configs import (
@@ -44,16 +45,20 @@ from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, I
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
 RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = 16, 32
-OTHER_RESOURCES = {
-    RESOURCE_BROKER_LOGGER: "a broker's loggers",
-    RESOURCE_CLIENT_METRICS: "a client's metrics",
-}
+OTHER_RESOURCES = {RESOURCE_BROKER_LOGGER: "a broker's loggers"}
 """What Kafka keeps configs of, and an agent does not: names for its refusals."""
-KNOWN_RESOURCES = {RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_GROUP, *OTHER_RESOURCES}
+KNOWN_RESOURCES = {
+    RESOURCE_TOPIC,
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    *OTHER_RESOURCES,
+}
 LOG_DIR = "object-store"
 """The one log directory that is reported."""
 
-SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT, SOURCE_GROUP = 1, 2, 3, 4, 5, 8
+SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
+SOURCE_CLIENT_METRICS, SOURCE_GROUP = 7, 8
 
 
 async def describe_configs(
@@ -116,6 +121,14 @@ async def _describe(
             for name, definition in GROUP_CONFIGS.items()
             if keys is None or name in keys
         ]
+    if resource.resource_type == RESOURCE_CLIENT_METRICS:
+        _check_name(resource.resource_name)
+        own = services.catalog.client_configs.metrics.get(resource.resource_name, {})
+        return [
+            _client_metrics_row(definition, own, request)
+            for name, definition in CLIENT_METRICS_CONFIGS.items()
+            if own and (keys is None or name in keys)
+        ]
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
     raise _of_no_kind(resource.resource_type)
@@ -156,6 +169,16 @@ def _group_row(
     synonyms = [DescribeConfigsSynonym(name, default_of(name, settings), SOURCE_DEFAULT)]
     if name in own:
         synonyms.insert(0, DescribeConfigsSynonym(name, own[name], SOURCE_GROUP))
+    return _row(name, definition=definition, effective=synonyms[0], synonyms=synonyms, request=request)
+
+
+def _client_metrics_row(
+    definition: ConfigDefinition, own: Mapping[str, str], request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    name = definition.name
+    synonyms = [DescribeConfigsSynonym(name, definition.default, SOURCE_DEFAULT)]
+    if name in own:
+        synonyms.insert(0, DescribeConfigsSynonym(name, own[name], SOURCE_CLIENT_METRICS))
     return _row(name, definition=definition, effective=synonyms[0], synonyms=synonyms, request=request)
 
 
@@ -271,6 +294,7 @@ async def list_config_resources(
         RESOURCE_BROKER: brokers,
         RESOURCE_BROKER_LOGGER: brokers,
         RESOURCE_GROUP: list(services.catalog.client_configs.groups),
+        RESOURCE_CLIENT_METRICS: list(services.catalog.client_configs.metrics),
     }
     return ListConfigResourcesResponse(
         config_resources=[
@@ -282,6 +306,13 @@ async def list_config_resources(
 def _check_group(name: str) -> None:
     if not is_name(name):
         raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a group's id has 1 to {MAX_NAME_BYTES} bytes")
+
+
+def _check_name(subscription: str) -> None:
+    if not is_name(subscription):
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"a subscription's name has 1 to {MAX_NAME_BYTES} bytes"
+        )
 
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
@@ -381,6 +412,8 @@ async def _alter(
 def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig | None:
     if scope is ConfigScope.TOPIC:
         return TOPIC_CONFIGS.get(name)
+    if scope is ConfigScope.CLIENT_METRICS:
+        return CLIENT_METRICS_CONFIGS.get(name)
     return GROUP_CONFIGS.get(name) if scope is ConfigScope.GROUP else broker_configs().get(name)
 
 
@@ -395,6 +428,9 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_GROUP:
         _check_group(name)
         return ConfigScope.GROUP
+    if resource_type == RESOURCE_CLIENT_METRICS:
+        _check_name(name)
+        return ConfigScope.CLIENT_METRICS
     raise _of_no_kind(resource_type)
 
 
@@ -402,7 +438,7 @@ def _of_no_kind(resource_type: int) -> RequestRefused:
     kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
     return RequestRefused(
         ErrorCode.INVALID_REQUEST,
-        f"configs of {kind} were asked for; an agent keeps those of topics, brokers and groups",
+        f"configs of {kind} were asked for; an agent keeps those of topics, brokers, groups and client metrics",
     )
 
 

@@ -821,6 +821,8 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (_DescribeGuard(DescribedConsumerGroup),),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (),
+    ApiKey.PUSH_TELEMETRY: (),
     ApiKey.LIST_CONFIG_RESOURCES: (Whole(Need(Operation.DESCRIBE_CONFIGS, CLUSTER), _with_code),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_TopicPartitionsGuard(),),
     ApiKey.SHARE_GROUP_HEARTBEAT: (_HeartbeatGuard(),),

@@ -1,4 +1,5 @@
-"""What is configured for clients, quotas and the configs of groups: what may be stored, and what changes it.
+"""What is configured for clients (quotas, configs of groups, subscriptions to metrics): what may be stored, and what
+changes it.
 
 Agents keep all of it in memory and take it anew when its version has changed. Pure.
 """
@@ -21,6 +22,7 @@ from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import ClientConfigRow
 from sequencer.store.state import CLIENT_CONFIGS_VERSION, Draft, HotState
+from tailrace.client_metrics_config import check_client_metrics_configs
 from tailrace.group_config import check_group_configs
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.quotas import InvalidQuota, entity_of, limits_of
@@ -65,10 +67,11 @@ def _check(scope: ConfigScope, name: str, configs: Mapping[str, str]) -> None:
     try:
         if scope is ConfigScope.QUOTA:
             _check_quota(name, configs)
-        else:
-            check_group_configs(configs)
-            if not is_name(name):
-                raise InvalidConfigValue(f"group {name[:100]!r}: 1 to {MAX_NAME_BYTES} bytes are allowed")
+            return
+        check = check_group_configs if scope is ConfigScope.GROUP else check_client_metrics_configs
+        check(configs)
+        if not is_name(name):
+            raise InvalidConfigValue(f"{name[:100]!r}: 1 to {MAX_NAME_BYTES} bytes are allowed")
     except (InvalidQuota, InvalidConfigValue) as error:
         raise InvalidConfig(str(error)) from error
 

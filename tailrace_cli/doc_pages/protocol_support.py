@@ -62,8 +62,10 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
   is told that partitions lie on no broker, and that no reassignment is under way. kafka-metadata-quorum shows the
   agent with the lowest id as the leader of the metadata, and the others as its observers.
 - There are no delegation tokens: kafka-delegation-tokens gets the answers of a Kafka without a secret key for them.
-  There are no subscriptions to clients' metrics (KIP-714): as of a Kafka without a reporter that takes them,
-  GetTelemetrySubscriptions and PushTelemetry are not listed, and clients send none.
+- Subscriptions to clients' metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs);
+  what clients push is `tailrace_client_metric` at the agent that they push to. GetTelemetrySubscriptions and
+  PushTelemetry are listed while there is a subscription, so a client that connected before learns of the first one
+  when it connects again. Patterns of `match` are RE2's.
 - `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
   members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
   for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the

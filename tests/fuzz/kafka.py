@@ -5,7 +5,11 @@ from __future__ import annotations
 import random
 from functools import cache
 
-from agent.groups.subscription import _subscription
+from agent.client_metrics.otlp import BadMetrics, read_points
+from agent.gateway.errors import HttpRefusal
+from agent.gateway.json_objects import JsonObjects, NotAnObject, ObjectTooLarge
+from agent.gateway.record_json import parse_record, time_text, timestamp_ms
+from agent.groups.subscription import read_subscription
 from tailrace.kafka import (
     MalformedRequest,
     UnsupportedVersion,
@@ -79,10 +83,41 @@ def check_response(data: bytes) -> bool:
 def check_subscription(data: bytes) -> bool:
     """A consumer's metadata in JoinGroup, which the coordinator decodes."""
     try:
-        _subscription(data)
+        read_subscription(data)
     except MalformedRequest:
         return False
     return True
+
+
+def check_metrics(data: bytes) -> bool:
+    """What a client pushes (KIP-714), unpacked."""
+    try:
+        read_points(memoryview(data))
+    except BadMetrics:
+        return False
+    return True
+
+
+def check_json_records(data: bytes) -> bool:
+    """The body of a produce request over HTTP."""
+    objects = JsonObjects(max_bytes=1 << 20)
+    try:
+        for text in objects.feed(data):
+            given, _ = parse_record(text)
+            time_text(timestamp_ms(given, 0))
+        objects.finish()
+    except (HttpRefusal, NotAnObject, ObjectTooLarge):
+        return False
+    return True
+
+
+METRICS = bytes.fromhex(
+    "0a360a001232121e0a01612a190a1721000000000000f83f3a0c0a05746f70696312030a017412100a01622a0b0a09310700000000000000"
+)
+JSON_RECORDS = (
+    b'{"partition_id": 1, "key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": [1, null]}},'
+    b' "headers": [{"name": "h", "value": "eA=="}], "timestamp": "2026-01-31T12:00:00Z"}\n{"value": null}'
+)
 
 
 def targets() -> list[Target]:
@@ -96,4 +131,6 @@ def targets() -> list[Target]:
         Target("Kafka request", 26, [*requests(), *recorded_requests()], check_request),
         Target("Kafka response", 6, responses(), check_response),
         Target("consumer subscription", 2, subscriptions, check_subscription),
+        Target("pushed metrics", 2, [METRICS], check_metrics),
+        Target("JSON records", 3, [JSON_RECORDS], check_json_records),
     ]

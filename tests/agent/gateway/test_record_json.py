@@ -57,7 +57,14 @@ def test_a_record_that_can_t_be_read_says_why(record: object, said: str) -> None
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"value": "\xff"}', b'{"value": {"type": "STRING", "data": "\\ud800"}}', b"{]}"]
+    "text",
+    [
+        b'{"value": "\xff"}',
+        b'{"value": {"type": "STRING", "data": "\xff"}}',
+        b'{"value": {"type": "JSON", "data": "\xff"}}',
+        b'{"value": {"type": "STRING", "data": "\\ud800"}}',
+        b"{]}",
+    ],
 )
 def test_bytes_that_are_no_text_are_refused(text: bytes) -> None:
     with pytest.raises(HttpRefusal):
@@ -80,6 +87,19 @@ def test_what_is_read_can_be_produced_again(key: bytes | None, value: bytes | No
         wanted == "JSON" and json.loads(again.value or b"") == json.loads(value or b"")
     )
     assert timestamp_ms(given_again, 0) == record.timestamp
+
+
+@pytest.mark.parametrize("depth", [900, 990, 1_000, 200_000])
+def test_json_that_is_nested_too_deeply_is_refused_and_read_as_bytes(depth: int) -> None:
+    value = b"[" * depth + b"]" * depth
+    try:
+        assert parse_record(b'{"value": {"type": "JSON", "data": ' + value + b"}}")[1].value == value
+    except HttpRefusal as refused:
+        assert str(refused).startswith("The record can't be read: maximum recursion depth")
+    record = Record(0, 0, None, value, ())
+    read = record_read(record, cluster_id="c", topic="t", partition=0, key="BINARY", value="JSON")
+    assert read.value is not None and read.value.type in ("JSON", "BINARY")
+    msgspec.json.encode(read)
 
 
 def test_times_that_no_calendar_has_are_none() -> None:

@@ -17,7 +17,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.agents import AgentBench, run
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -173,6 +173,32 @@ def test_a_group_has_its_own_configs_whether_or_not_it_exists() -> None:
     run(scenario, group_consumer_heartbeat_interval_ms=5_000)
 
 
+def test_a_subscription_to_clients_metrics_is_set_described_listed_and_deleted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        assert (
+            await alter(bench, CLIENT_METRICS, "s", ("metrics", SET, "a.,b."), ("interval.ms", SET, "1000"))
+            == 0
+        )
+        assert await value_of(bench, CLIENT_METRICS, "s", "metrics") == ("a.,b.", 7)
+        assert await value_of(bench, CLIENT_METRICS, "s", "match") == ("", 5)
+        assert bench.services.catalog.client_configs.metrics == {
+            "s": {"metrics": "a.,b.", "interval.ms": "1000"}
+        }
+        for version in (0, 1):
+            listed = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ListConfigResourcesRequest([]))
+            assert "s" in [row.resource_name for row in listed.config_resources]
+        assert await alter(bench, CLIENT_METRICS, "s", ("interval.ms", SET, "99")) == ErrorCode.INVALID_CONFIG
+        assert await alter(bench, CLIENT_METRICS, "s", ("retention.ms", SET, "1")) == ErrorCode.INVALID_CONFIG
+        assert await alter(bench, CLIENT_METRICS, "", ("metrics", SET, "a.")) == ErrorCode.INVALID_REQUEST
+        assert (
+            await alter(bench, CLIENT_METRICS, "s", ("metrics", DELETE, None), ("interval.ms", DELETE, None))
+            == 0
+        )
+        assert bench.services.catalog.client_configs.metrics == {}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value", "code"),
     [
@@ -247,8 +273,8 @@ def test_what_is_not_there_can_not_be_described() -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST
         assert (await described(bench, 77, "x")).error_code == ErrorCode.INVALID_REQUEST
-        client = await described(bench, 16, "x")
-        assert client.error_message.startswith("configs of a client's metrics were asked for")
+        assert (await described(bench, CLIENT_METRICS, "x")).configs == [], "no subscription of this name"
+        assert (await described(bench, CLIENT_METRICS, "")).error_code == ErrorCode.INVALID_REQUEST
         assert (await described(bench, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
         own = await described(bench, BROKER, str(bench.identity.broker_id), "broker.rack")
         assert [row.value for row in own.configs] == ["az-a"]

@@ -1,0 +1,56 @@
+"""What one client is to push: all subscriptions that match it, put together (KIP-714). Pure.
+
+The id of what was put together is a checksum of it, so any agent knows it, and a change of configs is a new id.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.client_metrics_config import (
+    ALL_METRICS,
+    CLIENT_METRICS_CONFIGS,
+    INTERVAL_MS,
+    MATCH,
+    METRICS,
+    patterns_of,
+)
+
+EVERYTHING = ("",)
+"""How a client is told to push all of its metrics: each name begins with this."""
+_INT32_MASK = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSubscription:
+    """`metrics`: prefixes of names; none: nothing is to be pushed."""
+
+    metrics: tuple[str, ...]
+    interval_ms: int
+
+    @property
+    def subscription_id(self) -> int:
+        return zlib.crc32(repr((self.metrics, self.interval_ms)).encode()) & _INT32_MASK
+
+
+def subscription_of(
+    configs: Mapping[str, Mapping[str, str]], client: Mapping[str, str]
+) -> ClientSubscription:
+    """What a client with these properties (client_id, ...) is to push. The shortest interval counts."""
+    prefixes: set[str] = set()
+    intervals = []
+    for own in configs.values():
+        if all(
+            pattern.fullmatch(client.get(name, ""))
+            for name, pattern in patterns_of(own.get(MATCH, "")).items()
+        ):
+            names = {each.strip() for each in own.get(METRICS, "").split(",")} - {""}
+            prefixes |= names
+            if names:
+                intervals.append(int(own.get(INTERVAL_MS, CLIENT_METRICS_CONFIGS[INTERVAL_MS].default)))
+    metrics = EVERYTHING if ALL_METRICS in prefixes else tuple(sorted(prefixes))
+    return ClientSubscription(
+        metrics, min(intervals, default=int(CLIENT_METRICS_CONFIGS[INTERVAL_MS].default))
+    )
