@@ -17,7 +17,8 @@ from tests.fuzz.target import Target
 
 INPUTS = 8000
 NAMES = (
-    "Kafka-request", "Kafka-response", "consumer-subscription", "pushed-metrics", "JSON-records", "batch", "batch-behind-its-CRC", "codec",
+    "Kafka-request", "Kafka-response", "consumer-subscription", "pushed-metrics", "JSON-records",
+    "batch", "batch-behind-its-CRC", "codec",
     "mixed-object", "mixed-footer-behind-its-CRC", "Parquet-header-behind-its-CRC", "Parquet-metadata",
     "RPC-frame", "RPC-connection", "RPC-values", "compiled-decoder-against-plain", "Parquet-object", "agent",
     "sequencer",
