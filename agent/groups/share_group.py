@@ -45,6 +45,8 @@ class ShareMember:
     client_id: str = ""
     client_host: str = ""
     topics: frozenset[str] = frozenset()
+    kept_bytes: int = 0
+    """Of its topics' names."""
     epoch: int = 0
     assigned: Assignment = field(default_factory=dict)
     session_deadline: float = 0.0
@@ -162,8 +164,8 @@ class ShareGroup:
         elif known is None and len(self.members) >= self.max_size:
             return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
         if request.topics is not None:
-            kept = [member.topics for member in self.members.values() if member is not known]
-            if sum(len(name) for names in [*kept, request.topics] for name in names) > self.max_bytes:
+            kept = sum(member.kept_bytes for member in self.members.values() if member is not known)
+            if kept + sum(map(len, request.topics)) > self.max_bytes:
                 return _refused(
                     ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
                 )
@@ -178,7 +180,7 @@ class ShareGroup:
             self.is_dirty = True
         if request.topics is None or request.topics == member.topics:
             return False
-        member.topics = request.topics
+        member.topics, member.kept_bytes = request.topics, sum(map(len, request.topics))
         return True
 
     def _raise_epoch(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
+from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
 from sequencer.api import AbortProducer, TransactionDescription
@@ -27,7 +28,10 @@ from tailrace.kafka.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tailrace.turns import Turns
 
+AGENTS_IN_A_TURN = 20_000
+"""Agents that are looked at, to place transactional ids, in one turn of the loop."""
 STATES = (
     "Empty",
     "Ongoing",
@@ -113,58 +117,42 @@ async def list_transactions(
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response
-    me, now = services.identity.broker_id, services.clock.wall_ms()
-    chosen = [
-        transaction
-        for transaction in transactions
-        if _passes(request, transaction, now)
-        and group_candidates(snapshot.ring, transaction.transactional_id)[:1] == [me]
-    ]
-    if request.transactional_id_pattern and chosen:
+    passes = _filter(request, services.clock.wall_ms())
+    chosen = [transaction for transaction in transactions if passes(transaction)]
+    if request.transactional_id_pattern:
         try:
-            names = await asyncio.get_running_loop().run_in_executor(
-                None,
-                _matching,
-                request.transactional_id_pattern,
-                [transaction.transactional_id for transaction in chosen],
-            )
-        except ImportError:
-            response.error_code = ErrorCode.UNSUPPORTED_VERSION
-            return response
-        except ValueError:
+            wanted = TopicPattern(request.transactional_id_pattern)
+        except InvalidPattern:
             response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
             return response
+        names = wanted.matches(transaction.transactional_id for transaction in chosen)
         chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
-    response.transaction_states = [
-        listed.TransactionState(transaction.transactional_id, transaction.producer_id, transaction.state)
-        for transaction in chosen
-    ]
+    turns, ring = Turns(AGENTS_IN_A_TURN), snapshot.ring
+    for transaction in chosen:
+        await turns.did(1 + len(ring.members))
+        if group_candidates(ring, transaction.transactional_id)[:1] == [services.identity.broker_id]:
+            response.transaction_states.append(
+                listed.TransactionState(
+                    transaction.transactional_id, transaction.producer_id, transaction.state
+                )
+            )
     return response
 
 
-def _passes(request: ListTransactionsRequest, transaction: TransactionDescription, now: int) -> bool:
-    if request.state_filters and transaction.state not in request.state_filters:
-        return False
-    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
-        return False
-    if request.duration_filter < 0:
-        return True
-    return transaction.started_ms >= 0 and now - transaction.started_ms > request.duration_filter
+def _filter(request: ListTransactionsRequest, now: int) -> Callable[[TransactionDescription], bool]:
+    """Whether a transaction is asked for, but for its name."""
+    states, producers = set(request.state_filters), set(request.producer_id_filters)
 
+    def passes(transaction: TransactionDescription) -> bool:
+        if states and transaction.state not in states:
+            return False
+        if producers and transaction.producer_id not in producers:
+            return False
+        if request.duration_filter < 0:
+            return True
+        return transaction.started_ms >= 0 and now - transaction.started_ms > request.duration_filter
 
-def _matching(pattern: str, names: list[str]) -> set[str]:
-    """The names that match as a whole. By RE2, as Kafka does (its RE2J), because a client's pattern must not take
-    exponential time; Arrow brings it, which a broker that reads Parquet has.
-
-    Raises:
-        ValueError: the pattern is none.
-        ImportError: there is no Arrow here.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    matches = pc.match_substring_regex(pa.array(names, pa.string()), pattern=rf"\A(?:{pattern})\z")
-    return {name for name, is_match in zip(names, matches.to_pylist(), strict=True) if is_match}
+    return passes
 
 
 async def write_txn_markers(
