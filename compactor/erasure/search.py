@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.tables.live import FOOTERS_AT_ONCE, LiveFile
-from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.key_filter import (
     BLOCK_BYTES,
@@ -51,9 +51,10 @@ class SoughtKeys:
 @dataclass(slots=True)
 class SearchCost:
     """What a search read. Row groups count where they were left out: by bounds or by filter. `false_alarms`: a filter
-    let the row group through, and it had none of the keys."""
+    let the row group through, and it had none of the keys. `gone`: files that were deleted before they were read."""
 
     files: int = 0
+    gone: int = 0
     file_bytes: int = 0
     requests: int = 0
     read_bytes: int = 0
@@ -94,9 +95,16 @@ class KeySearch:
                     yield FileHits(file, count)
 
     async def _count(self, file: LiveFile) -> int:
-        described = file.object
         self.cost.files += 1
-        self.cost.file_bytes += described.size
+        self.cost.file_bytes += file.object.size
+        try:
+            return await self._count_rows(file)
+        except ObjectMissing:  # retention was faster
+            self.cost.gone += 1
+            return 0
+
+    async def _count_rows(self, file: LiveFile) -> int:
+        described = file.object
         tail = await self._range(file, described.index_start, described.size - described.index_start)
         index = read_index(tail, described.size, crc=described.index_crc)
         self.cost.row_groups += len(index.header.row_groups)

@@ -20,6 +20,7 @@ from compactor.erasure.erase import (
 )
 from compactor.erasure.record import hash_key, read_records
 from compactor.erasure.search import SoughtKeys
+from compactor.tables.live import list_live_files
 from sequencer.api import DeleteRecords, DeleteRecordsPartition, MetadataRequest, SwapRequest
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
@@ -206,6 +207,18 @@ def test_rows_below_the_log_start_go_too() -> None:
             records = [record for batch in await log.replay("t", 0, 2) for record in decode_records(batch)]
             assert next(pair for pair in pairs(records) if pair[0] >= 2) == (2, b"b")
             assert not [record for record in records if record.key == b"mine"]
+
+    asyncio.run(scenario())
+
+
+def test_an_object_that_was_deleted_meanwhile_ends_no_search() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            files = await list_live_files(log.sequencer, log.topics["t"].topic_id)
+            await log.store.delete([files.files[0].object.key])
+            found = await find_keys(work(log), asked(log, b"mine"))
+            assert (len(found.hits), found.cost.gone) == (2, 1)
 
     asyncio.run(scenario())
 

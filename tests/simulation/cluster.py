@@ -13,14 +13,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from agent.connection import KafkaConnection
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
+from compactor.erasure.erase import EraseFailed, EraseRequest, ErasureWork, erase_keys
+from compactor.erasure.search import SoughtKeys
+from sequencer.api import Member, MetadataRequest, Run, SequencerError, SequencerUnavailable
 from sequencer.client import SequencerClient
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
@@ -43,6 +45,18 @@ SLOWEST_WRITE_S = 1.9
 """Longer than the committer's lease, shorter than half the deletion's grace."""
 MAX_RECOVERIES_IN_BAD_WEATHER = 3
 KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
+
+
+class ErasureWatch(Protocol):
+    """Hears what erasures say of themselves."""
+
+    def erasure_begins(self, key: bytes) -> Any:
+        """What is known of the key, for `erasure_ended`."""
+        ...
+
+    def erasure_ended(self, begun: Any, count: int) -> None: ...
+
+    def erasure_failed(self, error: Exception) -> None: ...
 
 
 class SimulatedRows:
@@ -514,6 +528,37 @@ class Cluster:
                     note(f"merged {done.merged_objects} objects")
             except (SequencerError, StoreError) as error:
                 note(f"compaction: {type(error).__name__}")
+
+    async def erase_for_ever(
+        self, topic: str, key: bytes, watch: ErasureWatch, pause_s: Callable[[], float]
+    ) -> None:
+        """Erasures of a key, one after the other, beside compaction and as long as it."""
+        process = self.product_process("eraser")
+        await process.run(self._erase(process, topic, key, watch=watch, pause_s=pause_s))
+
+    async def _erase(
+        self,
+        process: SimulatedProcess,
+        topic: str,
+        key: bytes,
+        *,
+        watch: ErasureWatch,
+        pause_s: Callable[[], float],
+    ) -> None:
+        clock = SimulatedClock(self.loop, process)
+        sequencer = self.sequencer_of(process)
+        work = ErasureWork(sequencer, self.store_of(process), clock, self.entropy(process.name))
+        while self.is_compacting:
+            await clock.sleep(pause_s())
+            try:
+                topics = (await sequencer.metadata(MetadataRequest())).topics or []
+                for found in topics:
+                    if found.name == topic:
+                        begun = watch.erasure_begins(key)
+                        done = await erase_keys(work, EraseRequest(found, SoughtKeys.of([key])))
+                        watch.erasure_ended(begun, done.erased_records)
+            except (SequencerError, StoreError, EraseFailed) as error:
+                watch.erasure_failed(error)
 
     # --- the loss of the database
 

@@ -35,8 +35,8 @@ from sequencer.store.sums import statistics_of
 from tailrace.object_store.memory import MemoryStore
 
 MANY = 1 << 30
-NAMED_BY_NO_ROW = ("/meta/", "/cluster.json")
-"""Checkpoints, and the note of whose bucket it is."""
+NAMED_BY_NO_ROW = ("/meta/", "/cluster.json", "/erasures/")
+"""Checkpoints, the note of whose bucket it is, and the log of erasures."""
 NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
 
 

@@ -33,6 +33,8 @@ import agent.groups.stored_group as stored_group
 import agent.handlers.dead_letters as dead_letters
 import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
+import compactor.erasure.rewrite as erasure_rewrite
+import compactor.erasure.search as erasure_search
 import compactor.keyed as keyed_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
@@ -834,6 +836,23 @@ def _drops_last_values(original: Any) -> Any:
     return kept
 
 
+def _finds_no_key(original: Any) -> Any:
+    def may_hold(blocks: Any, hashes: Any) -> Any:
+        return original(blocks, hashes) & False
+
+    return may_hold
+
+
+def _drops_neighbours(original: Any) -> Any:
+    async def filtered(*arguments: Any) -> Any:
+        left = await original(*arguments)
+        if left.erased and left.packed:
+            left.records -= sum(batch.header.record_count for batch in left.packed.pop())
+        return left
+
+    return filtered
+
+
 def _drops_tombstones_at_once(original: Any) -> Any:
     def kept(rows: Any, of: Any, head: int) -> Any:
         return original(rows, of, head) & (~rows.is_tombstone | (rows.offsets >= head))
@@ -1056,6 +1075,7 @@ FAILS_OVER = {
 COMPACTS = {"compactors": 1}
 MERGES = {"compactors": 1, "merges": True, "idempotent_producers": 2, "batches": 8}
 KEYED = {"compactors": 1, "is_keyed": True, "partitions": 1}
+ERASES = {**KEYED, "erases": True}
 NO_OTHER_TRANSACTIONS = {
     "transactional_producers": 0,
     "processors": 0,
@@ -1595,6 +1615,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "compaction by key drops a tombstone at once",
         [(keyed_module, "kept", _drops_tombstones_at_once)],
         KEYED,
+    ),
+    Mutation("an erasure's filter misses a key", [(erasure_search, "may_hold", _finds_no_key)], ERASES),
+    Mutation(
+        "an erasure drops what stood beside its records",
+        [(erasure_rewrite, "_filtered", _drops_neighbours)],
+        ERASES,
     ),
     Mutation(
         "an open transaction's record replaces an older one of its key",

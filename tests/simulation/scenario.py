@@ -118,6 +118,8 @@ CONSUMER_SEEDS = 0.15
 """A group whose coordinator assigns reads, too, by a stream of its own."""
 KEYED_SEEDS = 0.4
 """Of those that compact: a topic is compacted by key."""
+ERASURE_SEEDS = 0.5
+"""Of these: one of its keys is erased again and again."""
 OF_SEQUENCERS = ("committer", "follower", "the database fails")
 """What strikes those who hold the lease."""
 
@@ -203,6 +205,8 @@ class Scenario:
     slow_for_s: float = 0.0
     is_keyed: bool = False
     """A topic that is compacted by key is written to, too."""
+    erases: bool = False
+    """Of that topic a key is erased, again and again."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0

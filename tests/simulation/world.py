@@ -46,6 +46,8 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.jobs import WritingJob
 from tests.simulation.keyed import (
+    ERASED,
+    KEYED,
     TRANSACTIONS,
     KeyedReader,
     KeyedWatch,
@@ -60,6 +62,7 @@ from tests.simulation.scenario import (
     CACHE_SETTINGS,
     CALM,
     CONSUMER_SEEDS,
+    ERASURE_SEEDS,
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
@@ -156,7 +159,8 @@ def scenario_of(seed: int) -> Scenario:
     if luck.fraction() < CONSUMER_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, consumers=2 + luck.below(2))
     if drawn.compactors and may_be_slow and entropy_of(seed, "keyed").fraction() < KEYED_SEEDS:
-        drawn = replace(drawn, is_keyed=True)
+        erases = entropy_of(seed, "erasure").fraction() < ERASURE_SEEDS
+        drawn = replace(drawn, is_keyed=True, erases=erases)
     luck = entropy_of(seed, "jobs")
     if luck.fraction() < JOB_SEEDS and not drawn.is_only_poisoned and not drawn.slow_for_s:
         drawn = replace(drawn, jobs=1 + luck.below(2))
@@ -280,7 +284,9 @@ class World:
         """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
         self._shares = ShareWatch(self.violated)
-        self._keyed_watch = KeyedWatch(self.violated, bool(self.entropy("keyed topic").below(2)))
+        self._keyed_watch = KeyedWatch(
+            self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
+        )
         self.cluster.compacts_keys = scenario.is_keyed
 
     # --- the Stage
@@ -314,6 +320,12 @@ class World:
                     self.cluster.compact_for_ever(lambda: 0.3 + 1.5 * self.luck.fraction(), self.note)
                 )
             )
+        if scenario.erases:
+            luck = self.entropy("eraser")
+            erasing = self.cluster.erase_for_ever(
+                KEYED, ERASED, self._keyed_watch, lambda: 0.5 + 2 * luck.fraction()
+            )
+            background.append(asyncio.create_task(erasing))
         supervisor = asyncio.create_task(self._restart_lost_agents())
         window_watch = asyncio.create_task(self._watch_windows())
         self._start_clients()
@@ -325,6 +337,9 @@ class World:
             await self._wait_for(
                 [asyncio.create_task(self._run_as(last, last.drain(EVENTS)), name=last.name)]
             )
+        for task in background:
+            if task.done() and (error := task.exception()) is not None:
+                self.violated(f"a process ended by {error!r}")
         for task in [*self._readers, *self._poisoners, *background]:
             task.cancel()
         self.note("clients are done")
