@@ -232,8 +232,16 @@ class _Reader:
         return _TOKEN.match(self._text, self.place)
 
 
-def merged(old: Columns, new: Columns, where: str = "") -> Columns:
-    """The columns that hold the values of both. Raises ColumnsConflict."""
+def merged(old: Columns, new: Columns) -> Columns:
+    """The columns that hold the values of both. Raises ColumnsConflict, also where both together are too many."""
+    found = _merged_columns(old, new, "")
+    try:
+        return parse_columns(columns_text(found)) if found else ()
+    except InvalidColumns as error:
+        raise ColumnsConflict(str(error)) from error
+
+
+def _merged_columns(old: Columns, new: Columns, where: str) -> Columns:
     found = {column.name: column.type for column in old}
     for column in new:
         known = found.get(column.name)
@@ -255,5 +263,5 @@ def _merged_type(old: ColumnType, new: ColumnType, path: str) -> ColumnType:
         case MapOf(), MapOf():
             return MapOf(_merged_type(old.value, new.value, f"{path}.value"))
         case StructOf(), StructOf():
-            return StructOf(merged(old.fields, new.fields, f"{path}."))
+            return StructOf(_merged_columns(old.fields, new.fields, f"{path}."))
     raise ColumnsConflict(f"column {path} is {old}; it can't become {new}")

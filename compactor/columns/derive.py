@@ -208,7 +208,8 @@ def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
     kind = item.order.encoding.kind
     if kind != "json":
         known = {schema.key for schema in item.order.schemas}
-        missing = [key for key in _schema_keys(kind, file) if key not in known][: MAX_SCHEMAS - len(known)]
+        room = max(0, MAX_SCHEMAS - len(known))
+        missing = [key for key in _schema_keys(kind, file) if key not in known][:room]
         return DeriveOutcome(item.object.object_id, missing=missing) if missing else None
     found = () if item.order.columns else inferred(_sample(file))
     return DeriveOutcome(item.object.object_id, columns=columns_text(found)) if found else None

@@ -31,6 +31,7 @@ from compactor.columns.derive import (
     values_key,
 )
 from compactor.columns.registered import (
+    MAX_SCHEMAS,
     RegisteredSchema,
     Registry,
     RegistryUnavailable,
@@ -176,7 +177,8 @@ class ValueFiles:
         columns = parse_columns(order.columns) if order.columns else ()
         for outcome in outcomes:
             columns = merged(columns, parse_columns(outcome.columns) if outcome.columns else ())
-        for key in sorted({key for outcome in outcomes for key in outcome.missing}):
+        missing = sorted({key for outcome in outcomes for key in outcome.missing})
+        for key in missing[: MAX_SCHEMAS - len(schemas)]:
             if self._registry is None:
                 raise RegistryUnavailable("values have the schemas of a registry; set tables.registry")
             schema = await self._registry.schema(key[0])

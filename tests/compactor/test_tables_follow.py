@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from compactor.tables.follow import TablesFollowing, choose_tables
 from compactor.tables.memory import HeldSnapshot, MemoryTables
 from compactor.tables.sync import TableSync, WantedTable
 from compactor.tables.table import TableConflict, TableSnapshot
+from compactor.tables.values import table_files
 from sequencer.api import (
     AlterConfig,
     ConfigChange,
@@ -369,16 +370,38 @@ def never_takes_a_file_out(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def forgets_the_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(TableSync, "_sync_quarantine", nothing)
+
+
+def takes_parts_for_whole_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole(*given: Any) -> Any:
+        return tuple([replace(file, is_partial=False) for file in files] for files in table_files(*given))
+
+    monkeypatch.setattr(sync_module, "table_files", whole)
+
+
 @pytest.mark.parametrize(
-    "bug", [keeps_nothing, names_dead_rows, begins_life_at_birth, never_takes_a_file_out]
+    ("bug", "schema"),
+    [
+        (keeps_nothing, "raw"),
+        (names_dead_rows, "raw"),
+        (begins_life_at_birth, "raw"),
+        (never_takes_a_file_out, "raw"),
+        (forgets_the_quarantine, "json"),
+        (takes_parts_for_whole_objects, "json"),
+    ],
 )
 def test_a_planted_bug_is_found(
-    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    bug: Callable[[pytest.MonkeyPatch], None], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(STORY)
+    told(STORY, schema)
     bug(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 - an assertion, or ObjectMissing
-        told(STORY)
+        told(STORY, schema)
 
 
 def test_tables_are_those_that_topics_want_and_those_that_are_left() -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from compactor.columns.derive import ValueFormat
-from compactor.columns.registered import HEADER, RegistryUnavailable
+from compactor.columns.registered import HEADER, MAX_SCHEMAS, RegistryUnavailable
 from compactor.tables.iceberg import open_catalog
 from compactor.tables.sync import SyncedTable, WantedTable
 from tailrace.columns import ColumnsConflict
@@ -266,5 +266,26 @@ def test_protobuf_values_become_columns(tmp_path: Path) -> None:
                 "not a value of schem", "schema 6: protoc: ta", "the value has no sch",
             ]  # fmt: skip
             assert [record.value for record in await world.log.records("a")] == values
+
+    asyncio.run(scenario())
+
+
+def test_values_with_any_number_of_schema_ids_cost_a_bounded_number_of_questions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world, ValueFormat("avro"))
+            known = record(("id", "int"))
+            world.registry.add(1_000, known)
+            row = avro(1_000, known, {"id": 1})
+            for first in (0, 150):
+                garbage = [HEADER.pack(0, first + number) for number in range(150)]
+                await typed.produce(*garbage, row, row)
+                await compacted_here(world.log)
+            await typed.sync()
+            assert len(world.registry.asked) == MAX_SCHEMAS
+            assert typed.rows("id") == [(1,)] * 4, "the commonest ids are asked for first"
+            reasons = [reason for _, reason in typed.rows("offset", "reason", table="a__quarantine")]
+            assert sum(reason.endswith("is one too many for a topic") for reason in reasons) == 201
+            assert sum(reason.endswith("is not in the registry") for reason in reasons) == 99
 
     asyncio.run(scenario())

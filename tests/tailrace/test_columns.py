@@ -108,3 +108,11 @@ def test_columns_evolve_by_icebergs_rules(old: str, new: str, both: str) -> None
 def test_a_column_never_changes_to_another_type(old: str, new: str, path: str) -> None:
     with pytest.raises(ColumnsConflict, match=f"column {path} is"):
         merged(parse_columns(old), parse_columns(new))
+
+
+def test_columns_that_could_not_be_read_again_are_a_conflict() -> None:
+    half = [parse_columns(", ".join(f"{name}{number} int" for number in range(600))) for name in "ab"]
+    with pytest.raises(ColumnsConflict, match="at most 1000 columns"):
+        merged(half[0], half[1])
+    with pytest.raises(ColumnsConflict, match="named twice"):
+        merged(parse_columns("in struct<a int>"), parse_columns("in struct<A int>"))
