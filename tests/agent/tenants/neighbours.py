@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID
 
 from agent.dispatch import Dispatcher
@@ -18,6 +18,7 @@ from sequencer.api import (
     AddToTransaction,
     AlterConfig,
     AlterScram,
+    BrokerConfigsRequest,
     CommitOffsets,
     ConfigChange,
     ConfigOperation,
@@ -29,6 +30,7 @@ from sequencer.api import (
     ScramName,
     TransactionRef,
 )
+from sequencer.pages import all_groups, all_positions, all_transactions
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.quotas import QuotaEntity
@@ -120,4 +122,24 @@ async def neighbourhood(bench: AgentBench) -> UUID:
     return await there_is(bench, OTHER.stored(SECRET))
 
 
-Scenario = Callable[[AgentBench], Any]
+async def outside(bench: AgentBench) -> list[str]:
+    """All that is stored and not `acme`'s."""
+    sequencer = bench.services.sequencer
+    await bench.services.catalog.refresh()
+    catalog = bench.services.catalog
+    transactions, groups = await all_transactions(sequencer, None), await all_groups(sequencer)
+    stored: list[tuple[str, Any]] = [
+        *((known.topic.name, known.topic) for known in catalog.snapshot.by_id.values()),
+        *((name.user, credentials) for name, credentials in catalog.security.users.items()),
+        *((acl.principal.partition(":")[2], acl) for acl in catalog.security.acls),
+        *(
+            (unquote(config.name).partition("=")[2] or config.name, config)
+            for config in catalog.client_configs.configs
+        ),
+        *((each.transactional_id, each) for each in transactions),
+        *((each.group_id, each) for each in groups),
+        ("broker", await sequencer.broker_configs(BrokerConfigsRequest(""))),
+    ]
+    for name in (OTHER.stored(SECRET), NOBODYS):
+        stored.append((name, await all_positions(sequencer, name)))
+    return sorted(f"{name}: {value}" for name, value in stored if not ACME.owns(name))

@@ -210,6 +210,9 @@ def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
         assert [len(rows) for rows in deleted] == [1, 0, 3]
         assert {acl for rows in deleted for acl in rows} == set(ACLS)
         assert await acls_seen(clients[ACME]) == set()
+        everything = DeleteAclsRequest(filters=[any_acl(DeleteAclsFilter)])
+        response = await clients[ACME].ask(ApiKey.DELETE_ACLS, 3, everything)
+        assert [(row.error_code, row.matching_acls) for row in response.filter_results] == [(0, [])]
         assert await acls_seen(clients[OTHER]) == set(ACLS)
 
     run(scenario)
