@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from agent.catalog import Snapshot
 from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER
+from sequencer.api import Topic
 from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_topic_partitions import (
@@ -42,22 +44,7 @@ async def handle(
             response.next_cursor = Cursor(name, first)
             break
         last = min(first + left, known.topic.partitions)
-        rows = []
-        for index in range(first, last):
-            nodes = snapshot.replicas.of(
-                context.zone, known.topic.topic_id, index, known.topic.replication_factor
-            )
-            rows.append(
-                DescribeTopicPartitionsResponsePartition(
-                    partition_index=index,
-                    leader_id=nodes[0] if nodes else NO_LEADER,
-                    leader_epoch=max(snapshot.ring.generation, 0),
-                    replica_nodes=nodes,
-                    isr_nodes=nodes,
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
-                )
-            )
+        rows = [_row(snapshot, context.zone, known.topic, index) for index in range(first, last)]
         left -= len(rows)
         response.topics.append(
             DescribeTopicPartitionsResponseTopic(
@@ -71,3 +58,16 @@ async def handle(
             response.next_cursor = Cursor(name, last)
             break
     return response
+
+
+def _row(snapshot: Snapshot, zone: str, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+    nodes = snapshot.replicas.of(zone, topic.topic_id, index, topic.replication_factor)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=nodes[0] if nodes else NO_LEADER,
+        leader_epoch=max(snapshot.ring.generation, 0),
+        replica_nodes=nodes,
+        isr_nodes=nodes,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )

@@ -43,6 +43,8 @@ BY_ID = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
 
 MANY_GROUPS = 8
+GROUP_ERROR = 2
+"""From this version on OffsetFetch has a place for the group's error, beside those of partitions."""
 
 
 def position_of(
@@ -113,50 +115,51 @@ async def offset_fetch(
         return OffsetFetchResponse(
             groups=[await _fetch(services, context, each, request.require_stable) for each in request.groups]
         )
-    topics = request.topics
-    if topics is not None:
-        named = [
-            OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in topics
+    named = (
+        None
+        if request.topics is None
+        else [
+            OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes)
+            for each in request.topics
         ]
-    group = OffsetFetchRequestGroup(request.group_id, topics=None if topics is None else named)
+    )
+    group = OffsetFetchRequestGroup(request.group_id, topics=named)
     fetched = await _fetch(services, context, group, request.require_stable)
-    response = OffsetFetchResponse(error_code=fetched.error_code)
-    if fetched.error_code and context.api_version < 2 and topics is not None:
-        # Version 1 has no place for the group's error but each partition's.
-        response.topics = [
+    if fetched.error_code and context.api_version < GROUP_ERROR:
+        fetched.topics = _refused(named or [], fetched.error_code)
+    return OffsetFetchResponse(
+        error_code=fetched.error_code,
+        topics=[
             OffsetFetchResponseTopic(
-                each.name,
+                topic.name,
                 [
                     OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=-1,
-                        committed_leader_epoch=-1,
-                        metadata="",
-                        error_code=fetched.error_code,
+                        partition_index=row.partition_index,
+                        committed_offset=row.committed_offset,
+                        committed_leader_epoch=row.committed_leader_epoch,
+                        metadata=row.metadata,
+                        error_code=row.error_code,
                     )
-                    for index in each.partition_indexes
+                    for row in topic.partitions
                 ],
             )
-            for each in topics
-        ]
-        return response
-    response.topics = [
-        OffsetFetchResponseTopic(
-            topic.name,
-            [
-                OffsetFetchResponsePartition(
-                    partition_index=row.partition_index,
-                    committed_offset=row.committed_offset,
-                    committed_leader_epoch=row.committed_leader_epoch,
-                    metadata=row.metadata,
-                    error_code=row.error_code,
-                )
-                for row in topic.partitions
+            for topic in fetched.topics
+        ],
+    )
+
+
+def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFetchResponseTopics]:
+    """The group's error at each partition."""
+    return [
+        OffsetFetchResponseTopics(
+            name=each.name,
+            partitions=[
+                OffsetFetchResponsePartitions(index, committed_offset=-1, error_code=code)
+                for index in each.partition_indexes
             ],
         )
-        for topic in fetched.topics
+        for each in topics
     ]
-    return response
 
 
 async def _fetch(
