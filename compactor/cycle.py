@@ -161,14 +161,7 @@ class InProcess:
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Each item's outcome, in order."""
         for item in items:
-            yield await try_rewrite(
-                item,
-                self._store,
-                prefix=output.prefix,
-                cluster_id=output.cluster_id,
-                clock=self._clock,
-                entropy=self._entropy,
-            )
+            yield await try_rewrite(item, self._store, output, clock=self._clock, entropy=self._entropy)
 
 
 async def run_cycle(

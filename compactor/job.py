@@ -280,14 +280,8 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
         try:
             outcomes: list[bytes] = []
             for payload in payloads:
-                found = await try_rewrite(
-                    _items.decode(payload),
-                    store,
-                    prefix=prefix,
-                    cluster_id=cluster_id,
-                    clock=clock,
-                    entropy=entropy,
-                )
+                item, output = _items.decode(payload), OutputLocation(prefix, cluster_id)
+                found = await try_rewrite(item, store, output, clock=clock, entropy=entropy)
                 outcomes.append(_encoder.encode(_outcome_of(found)))
             return outcomes
         finally:

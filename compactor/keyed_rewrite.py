@@ -28,7 +28,7 @@ from compactor.rewrite import (
     RewriteResult,
     failure_of,
     replacement_of,
-    share_length,
+    result_of,
     store_object,
 )
 from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns, RunGroup, numbers
@@ -165,15 +165,8 @@ class _Writing:
             )
             for piece, stretch in self._stretches
         ]
-        self.results.append(
-            RewriteResult(
-                object=described,
-                runs=share_length(replacements, written),
-                row_count=written.row_count,
-                batch_count=sum(run.batch_count for run in written.runs),
-                source_bytes=sum(each.run.length for _, stretch in self._stretches for each in stretch),
-            )
-        )
+        source_bytes = sum(each.run.length for _, stretch in self._stretches for each in stretch)
+        self.results.append(result_of(described, written, replacements, source_bytes=source_bytes))
         self._stretches, self._bytes = [], 0
 
     def _source_run(self, stretch: Sequence[_Filtered]) -> SourceRun:

@@ -132,15 +132,9 @@ def ranges_to_read(
 
 
 async def rewrite(
-    item: WorkItem,
-    store: ObjectStore,
-    *,
-    prefix: str,
-    cluster_id: str,
-    clock: Clock,
-    entropy: Entropy,
+    item: WorkItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> RewriteResult:
-    """Write the item's records as one Parquet object under `prefix`, and prove it.
+    """Write the item's records as one Parquet object, and prove it.
 
     Raises RewriteFailed where the input is not sound or what was written does not read back equal, StoreError
     where the store fails. Decoding blocks: give it a loop of its own (a Spark task) or a small item.
@@ -151,18 +145,13 @@ async def rewrite(
     except InvalidBatch as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
     runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
-    output = OutputLocation(prefix, cluster_id)
     described, written = await store_object(runs, store, output, clock=clock, entropy=entropy)
     replacements = [
         replacement_of(piece.runs, written, of_piece.record_count)
         for piece, of_piece in zip(item.pieces, kept, strict=True)
     ]
-    return RewriteResult(
-        object=described,
-        runs=share_length(replacements, written),
-        row_count=written.row_count,
-        batch_count=sum(run.batch_count for run in written.runs),
-        source_bytes=item.stored_bytes,
+    return msgspec.structs.replace(
+        result_of(described, written, replacements, source_bytes=item.stored_bytes),
         aborted_count=sum(of_piece.aborted_count for of_piece in kept),
         marker_count=sum(of_piece.marker_count for of_piece in kept),
         merged_objects=len(item.object_ids) if item.is_merge else 0,
@@ -205,17 +194,11 @@ async def store_object(
 
 
 async def try_rewrite(
-    item: WorkItem,
-    store: ObjectStore,
-    *,
-    prefix: str,
-    cluster_id: str,
-    clock: Clock,
-    entropy: Entropy,
+    item: WorkItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> RewriteResult | RewriteFailure:
     """`rewrite`, with what is wrong with this item as a value: one corrupt input must not end the job."""
     try:
-        return await rewrite(item, store, prefix=prefix, cluster_id=cluster_id, clock=clock, entropy=entropy)
+        return await rewrite(item, store, output, clock=clock, entropy=entropy)
     except (RewriteFailed, StoreError, InvalidParquetObject, MemoryError) as error:
         return failure_of(item, error)
 
@@ -399,7 +382,24 @@ def replacement_of(
     )
 
 
-def share_length(replacements: Sequence[ReplacementRun], written: WrittenParquet) -> list[ReplacementRun]:
+def result_of(
+    described: ObjectDescription,
+    written: WrittenParquet,
+    replacements: Sequence[ReplacementRun],
+    *,
+    source_bytes: int,
+) -> RewriteResult:
+    """What was written, and what it may replace."""
+    return RewriteResult(
+        object=described,
+        runs=_share_length(replacements, written),
+        row_count=written.row_count,
+        batch_count=sum(run.batch_count for run in written.runs),
+        source_bytes=source_bytes,
+    )
+
+
+def _share_length(replacements: Sequence[ReplacementRun], written: WrittenParquet) -> list[ReplacementRun]:
     """Give each run its share of the file's bytes, by rows: what retention.bytes and listings count."""
     rows = {(run.topic_id, run.partition): run.row_count for run in written.runs}
     total = max(1, written.row_count)

@@ -18,7 +18,7 @@ from compactor.rewrite import (
     RewriteFailed,
     RewriteResult,
     replacement_of,
-    share_length,
+    result_of,
     store_object,
 )
 from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns
@@ -76,13 +76,7 @@ async def rewrite_without(
     ]
     described, written = await store_object(sources, of.store, of.output, clock=of.clock, entropy=of.entropy)
     replacements = [replacement_of([each.run], written, each.records) for each in left]
-    result = RewriteResult(
-        object=described,
-        runs=share_length(replacements, written),
-        row_count=written.row_count,
-        batch_count=sum(run.batch_count for run in written.runs),
-        source_bytes=sum(run.length for run in runs),
-    )
+    result = result_of(described, written, replacements, source_bytes=sum(run.length for run in runs))
     return result, sum(each.erased for each in left)
 
 

@@ -23,7 +23,7 @@ from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.order import SwapOrder
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
-from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, try_rewrite
 from compactor.spark_source.database_index import DatabaseIndex
 from compactor.spark_source.log_reader import LogReader, OffsetRange
 from sequencer.api import (
@@ -240,9 +240,8 @@ class Log:
         return results
 
     async def rewritten(self, item: WorkItem) -> RewriteResult | RewriteFailure:
-        return await try_rewrite(
-            item, self.store, prefix="c/", cluster_id="c", clock=ManualClock(), entropy=self.entropy
-        )
+        output = OutputLocation("c/", "c")
+        return await try_rewrite(item, self.store, output, clock=ManualClock(), entropy=self.entropy)
 
     async def consume(self, start: int, max_bytes: int, *, read_committed: bool = True) -> JavaLikeConsumer:
         """Fetch until the end, as an agent serves it. Each fetch must bring the consumer on."""
