@@ -246,8 +246,11 @@ async def measure(
         for idle in (size, size.times(factor)):
             await scale.grow(idle)
             counts = {f"idle_{each.name}": getattr(idle, each.name) for each in fields(idle)}
-            rows.append({**counts, **await scale.figures(), **await scale.fail_over()})
+            rows.append({**counts, **await scale.figures()})
             print(json.dumps(rows[-1]), flush=True)
+            after = await scale.fail_over()
+            print(json.dumps(after), flush=True)
+            rows[-1].update(after)
         return {"agents": agents, "calls": calls, "rows": rows, "ratios": ratios(*rows)}
     finally:
         await asyncio.gather(*(agent.close() for agent in joined))

@@ -18,8 +18,10 @@ from sequencer.api import (
     AgentLease,
     CommitOffsets,
     CommitRequest,
+    DeadSession,
     FindPartition,
     FindRequest,
+    LeaseLost,
     ObjectDescription,
     ObjectKind,
     OffsetPosition,
@@ -73,12 +75,7 @@ class SimulatedAgent:
     async def join(cls, number: int, addresses: list[str]) -> SimulatedAgent:
         clock, entropy = SystemClock(), SystemEntropy()
         sequencer = SequencerClient(addresses, clock=clock, entropy=entropy, patience_s=60.0, timeout_s=30.0)
-        info = AgentInfo(
-            f"agent-{number}", 9092, f"agent-{number}", 0, 9644, f"zone-{number % 3}", "0", entropy.uuid()
-        )
-        lease = await sequencer.register_agent(info)
-        session = await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
-        return cls(number, sequencer, lease, session)
+        return cls(number, sequencer, *await _registered(sequencer, number))
 
     def start(self) -> None:
         called = cast(Sequencer, self)
@@ -108,8 +105,13 @@ class SimulatedAgent:
                 await self.renew()
 
     async def renew(self) -> None:
-        await self.sequencer.renew_agent(RenewAgent(self.lease.broker_id, self.lease.epoch, False))
-        await self.sequencer.renew_session(SessionRef(self.session.session_id))
+        """Renew lease and session; register again where they ran out, as an agent does on a busy machine."""
+        try:
+            await self.sequencer.renew_agent(RenewAgent(self.lease.broker_id, self.lease.epoch, False))
+            await self.sequencer.renew_session(SessionRef(self.session.session_id))
+        except (LeaseLost, DeadSession):
+            self.lease, self.session = await _registered(self.sequencer, self.number)
+            self.next_commit = 0
 
     # --- idle consumers
 
@@ -182,3 +184,10 @@ class SimulatedAgent:
         self.offset += 1
         position = OffsetPosition(topic.topic_id, self.number % topic.partitions, self.offset, 0, "")
         await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", [position]))
+
+
+async def _registered(sequencer: SequencerClient, number: int) -> tuple[AgentLease, SessionGrant]:
+    host = f"agent-{number}"
+    info = AgentInfo(host, 9092, host, 0, 9644, f"zone-{number % 3}", "0", SystemEntropy().uuid())
+    lease = await sequencer.register_agent(info)
+    return lease, await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
