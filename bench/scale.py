@@ -7,8 +7,8 @@ A real committer and a follower (`tailrace sequencer`, a process each) on Postgr
 checkpoints. Agents are simulated here (bench.scale_agents): each has its own connection, lease, upload session and
 windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call `--calls` times;
 an agent has one call in flight (eight for offset commits). The figure is the CPU time of the committer and of the
-follower per call (all threads, from /proc), less the CPU in as long a time with heartbeats and subscriptions only. It
-does not include PostgreSQL's CPU.
+follower per call (all threads, from /proc), less what heartbeats and subscriptions alone cost, by the number of
+heartbeats meanwhile. It does not include PostgreSQL's CPU.
 
 Idle are partitions that nobody writes to; groups that committed an offset once; consumers, each of which waits at the
 end of an idle partition (many of them at the same, where there are fewer partitions); producers that wrote one batch.
@@ -121,10 +121,10 @@ class Scale:
     async def figures(self) -> dict[str, float]:
         """CPU microseconds for each kind of call, and the bytes that subscribers are sent."""
         await self._watch_ends()
-        idle = await self._idle_share()
+        idle = await self._idle_cost()
         found: dict[str, float] = {
-            "idle_committer_percent_of_a_core": round(idle[0] * 100, 2),
-            "idle_follower_percent_of_a_core": round(idle[1] * 100, 2),
+            "quiet_agent_committer_us": round(idle[0] * 1e6, 1),
+            "quiet_agent_follower_us": round(idle[1] * 1e6, 1),
         }
         known = await self._agents[0].sequencer.metadata(MetadataRequest())
         asked = MetadataRequest(known.version, -1 if known.ring is None else known.ring.generation, True)
@@ -165,13 +165,17 @@ class Scale:
         await asyncio.gather(*(agent.fetch(self.used) for agent in self._agents))
         await asyncio.sleep(1.0)
 
-    async def _idle_share(self) -> tuple[float, float]:
-        """Cores that committer and follower use while agents only renew leases and keep their subscriptions."""
-        before, began = self._servers.cpu(), time.monotonic()
+    async def _idle_cost(self) -> tuple[float, float]:
+        """CPU seconds of committer and follower per heartbeat (one a second and agent), while agents only renew leases
+        and keep their subscriptions."""
+        before, beats = self._servers.cpu(), self._beats()
         await asyncio.sleep(self._idle_s)
-        took = time.monotonic() - began
+        beats = max(1, self._beats() - beats)
         committer, follower = (now - then for now, then in zip(self._servers.cpu(), before, strict=True))
-        return committer / took, follower / took
+        return committer / beats, follower / beats
+
+    def _beats(self) -> int:
+        return sum(agent.beats for agent in self._agents)
 
     async def _measured(
         self,
@@ -181,12 +185,12 @@ class Scale:
         at_once: int = 1,
     ) -> dict[str, float]:
         calls = iter(range(self._calls))
-        before, began = self._servers.cpu(), time.monotonic()
+        before, beats, began = self._servers.cpu(), self._beats(), time.monotonic()
         await asyncio.gather(*(_make(agent, calls, call) for agent in self._agents for _ in range(at_once)))
-        took = time.monotonic() - began
+        took, beats = time.monotonic() - began, self._beats() - beats
         spent = [
-            max(0.0, now - then - share * took) / self._calls * 1e6
-            for now, then, share in zip(self._servers.cpu(), before, idle, strict=True)
+            max(0.0, now - then - cost * beats) / self._calls * 1e6
+            for now, then, cost in zip(self._servers.cpu(), before, idle, strict=True)
         ]
         return {
             f"{name}_committer_us": round(spent[0], 1),

@@ -66,6 +66,8 @@ class SimulatedAgent:
     fetch_calls: int = 0
     watched_bytes: int = 0
     watch_answers: int = 0
+    beats: int = 0
+    """Heartbeats of its own, besides those that are measured."""
     idle: list[TopicPartition] = field(default_factory=list)
     """What its idle consumers read: each waits at the end of a partition."""
     tail: Tail = field(init=False)
@@ -103,6 +105,7 @@ class SimulatedAgent:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             with suppress(SequencerUnavailable):
                 await self.renew()
+                self.beats += 1
 
     async def renew(self) -> None:
         """Renew lease and session; register again where they ran out, as an agent does on a busy machine."""

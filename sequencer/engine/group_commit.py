@@ -435,10 +435,11 @@ class GroupCommit:
                 draft.objects[row.object_id] = row
 
     async def _look_up_producers(self, draft: Draft, keys: list[ProducerKey]) -> None:
-        unknown = [key for key in dict.fromkeys(keys) if key not in draft.durable.producers]
+        recent = draft.durable.producers
+        unknown: dict[ProducerKey, None] = {key: None for key in keys if key not in recent}
         if unknown:
-            draft.producers.update(dict.fromkeys(unknown))
-            look_up = self._store.producer_rows(unknown)
+            draft.producers.update(unknown)
+            look_up = self._store.producer_rows(list(unknown))
             for row in await timed(self._observer, self._clock, "look_up", look_up):
                 draft.producers[row.key] = row
 

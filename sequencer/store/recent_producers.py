@@ -34,7 +34,7 @@ class RecentProducers:
         """The row, if it is here."""
         return self._rows.get(key)
 
-    def __contains__(self, key: ProducerKey) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._rows
 
     def __iter__(self) -> Iterator[ProducerRow]:

@@ -722,9 +722,10 @@ class Draft:
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
-        written: Any
-        for key, written in self.changes.by_kind.get(ProducerRow, {}).items():
-            self.moves.producer(self._durable_producer(key), written)
+        recent = self.durable.producers
+        for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
+            if row is None or key not in recent:
+                self.moves.producer(self._durable_producer(key), cast("ProducerRow | None", row))
         for name, by in self.moves.by_name.items():
             if by:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
