@@ -113,7 +113,7 @@ class Scale:
     async def _until_subscribed(self) -> None:
         """Wait until each idle consumer has its window."""
         async with asyncio.timeout(SUBSCRIBED_SECONDS):
-            while any(agent.idle_without_window for agent in self._agents):
+            while not all(agent.is_served for agent in self._agents):
                 await asyncio.sleep(0.2)
 
     # --- loads

@@ -48,7 +48,7 @@ RECORDS = 10
 HEARTBEAT_SECONDS = 1.0
 FOUND_AT_ONCE = 500
 """Partitions that one call finds."""
-IDLE_FETCH_SECONDS = 30.0
+IDLE_FETCH_SECONDS = 5.0
 """How long a fetch of an idle consumer waits."""
 
 
@@ -119,14 +119,21 @@ class SimulatedAgent:
     # --- idle consumers
 
     @property
-    def idle_without_window(self) -> list[TopicPartition]:
-        return [place for place in self.idle if self.tail.find(place, 0, 1) is None]
+    def is_served(self) -> bool:
+        """Whether its idle consumers have windows, and these are fresh."""
+        return not self.idle or (
+            self.tail.find(self.idle[0], 0, 1) is not None and not self._without_window()
+        )
+
+    def _without_window(self) -> list[TopicPartition]:
+        _, windows = self.tail.live()
+        return [place for place in self.idle if place not in windows]
 
     async def _keep_reading(self) -> None:
         """Have a fetch wait on each idle partition, as consumers at the ends of their partitions do."""
         while True:
             with suppress(SequencerError):
-                lacking = self.idle_without_window
+                lacking = self._without_window()
                 for first in range(0, len(lacking), FOUND_AT_ONCE):
                     await self._find(lacking[first : first + FOUND_AT_ONCE])
             if self.idle:
