@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.process_figures import precise_cpu_seconds
 from tailrace_cli.demo.ports import free_port
 
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 LIMITS = {
     "TAILRACE_SEQUENCER__MAX_TOPICS": "1000000",
     "TAILRACE_SEQUENCER__MAX_PARTITIONS": "10000000",
