@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from agent.gateway import events, groups, produce, reading, topics
+from agent.gateway import events, groups, produce, reading, topic_configs, topics
 from agent.gateway.call import HttpCall
 
 ROOTS = ("/v3", "/kafka/v3")
@@ -38,11 +38,11 @@ ROUTES = (
     Route("GET", _TOPIC, topics.get_topic),
     Route("PATCH", _TOPIC, topics.add_partitions),
     Route("DELETE", _TOPIC, topics.delete_topic),
-    Route("GET", f"{_TOPIC}/configs", topics.list_configs),
-    Route("POST", f"{_TOPIC}/configs:alter", topics.alter_configs),
-    Route("GET", f"{_TOPIC}/configs/{{name}}", topics.get_config),
-    Route("PUT", f"{_TOPIC}/configs/{{name}}", topics.set_config),
-    Route("DELETE", f"{_TOPIC}/configs/{{name}}", topics.reset_config),
+    Route("GET", f"{_TOPIC}/configs", topic_configs.list_configs),
+    Route("POST", f"{_TOPIC}/configs:alter", topic_configs.alter_configs),
+    Route("GET", f"{_TOPIC}/configs/{{name}}", topic_configs.get_config),
+    Route("PUT", f"{_TOPIC}/configs/{{name}}", topic_configs.set_config),
+    Route("DELETE", f"{_TOPIC}/configs/{{name}}", topic_configs.reset_config),
     Route("GET", f"{_TOPIC}/partitions", topics.list_partitions),
     Route("GET", _PARTITION, topics.get_partition),
     Route("GET", f"{_PARTITION}/replicas", topics.list_replicas),

@@ -1,4 +1,4 @@
-"""Clusters, brokers, topics, partitions and topic configs over HTTP."""
+"""Clusters, brokers, topics and partitions over HTTP."""
 
 from __future__ import annotations
 
@@ -9,21 +9,11 @@ from aiohttp import web
 
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
-from agent.handlers.configs import RESOURCE_TOPIC
+from agent.gateway.topic_configs import ConfigValue
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tailrace.kafka.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-)
-from tailrace.kafka.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from tailrace.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -33,22 +23,6 @@ from tailrace.kafka.messages.metadata import (
 )
 
 TIMEOUT_MS = 30_000
-SET, DELETE = 0, 1
-SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-}
-
-
-class ConfigValue(msgspec.Struct):
-    """A config to set, or to reset with `operation` DELETE."""
-
-    name: str
-    value: str | None = None
-    operation: str = "SET"
 
 
 class NewTopic(msgspec.Struct):
@@ -65,19 +39,6 @@ class PartitionsCount(msgspec.Struct):
     """How many partitions a topic is to have."""
 
     partitions_count: int
-
-
-class NewValue(msgspec.Struct):
-    """The value that a config is to have."""
-
-    value: str | None = None
-
-
-class ConfigValues(msgspec.Struct):
-    """Configs to change at once."""
-
-    data: list[ConfigValue]
-    validate_only: bool = False
 
 
 # --- clusters and brokers
@@ -276,76 +237,4 @@ def _partition_shown(call: HttpCall, name: str, found: MetadataResponsePartition
         leader=call.related(*path, "replicas", found.leader_id),
         replicas=call.related(*path, "replicas"),
         reassignment=call.related(*path, "reassignment"),
-    )
-
-
-# --- configs
-
-
-async def list_configs(call: HttpCall) -> web.Response:
-    name = call.name("topic_name")
-    shown = [_config_shown(call, name, each) for each in await _configs(call, None)]
-    return call.listing("KafkaTopicConfigList", ("topics", name, "configs"), shown)
-
-
-async def get_config(call: HttpCall) -> web.Response:
-    config = call.name("name")
-    found = await _configs(call, [config])
-    if not found:
-        raise HttpRefusal(404, f"There is no topic config {config}.")
-    return answered(_config_shown(call, call.name("topic_name"), found[0]))
-
-
-async def set_config(call: HttpCall) -> web.Response:
-    value = (await call.body(NewValue)).value
-    return await _alter(call, [ConfigValue(call.name("name"), value)])
-
-
-async def reset_config(call: HttpCall) -> web.Response:
-    return await _alter(call, [ConfigValue(call.name("name"), None, "DELETE")])
-
-
-async def alter_configs(call: HttpCall) -> web.Response:
-    given = await call.body(ConfigValues)
-    return await _alter(call, given.data, validate_only=given.validate_only)
-
-
-async def _configs(call: HttpCall, names: list[str] | None) -> list[DescribeConfigsResourceResult]:
-    wanted = DescribeConfigsResource(RESOURCE_TOPIC, call.name("topic_name"), names)
-    [found] = (await call.ask(DescribeConfigsRequest(resources=[wanted], include_synonyms=True))).results
-    check(found.error_code, found.error_message)
-    return list(found.configs)
-
-
-async def _alter(
-    call: HttpCall, changes: Sequence[ConfigValue], *, validate_only: bool = False
-) -> web.Response:
-    for change in changes:
-        if change.operation not in ("SET", "DELETE"):
-            raise HttpRefusal(400, "operation must be SET or DELETE.")
-    configs = [
-        AlterableConfig(each.name, SET if each.operation == "SET" else DELETE, each.value) for each in changes
-    ]
-    resource = AlterConfigsResource(RESOURCE_TOPIC, call.name("topic_name"), configs)
-    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    [altered] = (await call.ask(request)).responses
-    check(altered.error_code, altered.error_message)
-    return web.Response(status=204)
-
-
-def _config_shown(call: HttpCall, topic: str, found: DescribeConfigsResourceResult) -> dict[str, object]:
-    return call.resource(
-        "KafkaTopicConfig",
-        ("topics", topic, "configs", found.name),
-        topic_name=topic,
-        name=found.name,
-        value=found.value,
-        is_read_only=found.read_only,
-        is_sensitive=found.is_sensitive,
-        is_default=found.config_source != 1,
-        source=SOURCES.get(found.config_source, "UNKNOWN"),
-        synonyms=[
-            {"name": each.name, "value": each.value, "source": SOURCES.get(each.source, "UNKNOWN")}
-            for each in found.synonyms
-        ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import uvloop
 
 from agent.gateway.server import Gateway
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
-from tests.support.wire import WiredAgent, run_wired
+from tests.support.wire import WiredAgent, wired_agent
 
 
 @dataclass
@@ -74,10 +76,11 @@ async def served(wired: WiredAgent, **settings: Any) -> AsyncIterator[Served]:
 
 
 def run_served(scenario: Callable[[Served], Awaitable[None]], folder: Path, **settings: Any) -> None:
-    """Run a scenario against a fresh agent with a gateway."""
+    """Run a scenario against a fresh agent with a gateway, in the loop that processes have (tests with logins run in
+    asyncio's own)."""
 
-    async def whole(wired: WiredAgent) -> None:
-        async with served(wired, **settings) as there:
+    async def whole() -> None:
+        async with asyncio.timeout(30), wired_agent(folder) as wired, served(wired, **settings) as there:
             await scenario(there)
 
-    run_wired(whole, folder)
+    uvloop.run(whole())

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from sequencer.api import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
 from tests.agent.gateway.serving import Served, run_served
+from tests.support.sequencer_bench import info
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -68,3 +70,29 @@ def test_a_groups_members_and_lag_are_shown(tmp_path: Path, protocol: str) -> No
         scenario,
         tmp_path,
     )
+
+
+def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that_agents(
+    tmp_path: Path,
+) -> None:
+    async def scenario(there: Served) -> None:
+        topic = await there.wired.topic("t")
+        await there.produce("t", {}, {}, {})
+        sequencer = there.wired.sequencer
+        lease = await sequencer.register_agent(info("other"))
+        state = GroupState("theirs", 1, "Stable", "consumer", ["m"], b"")
+        await sequencer.load_group(LoadGroup("theirs", lease.broker_id, lease.epoch))
+        await sequencer.save_group(SaveGroup(lease.broker_id, lease.epoch, state))
+        position = OffsetPosition(topic.topic_id, 0, 1, -1, "")
+        await sequencer.commit_offsets(
+            CommitOffsets("theirs", lease.broker_id, lease.epoch, 1, "m", [position])
+        )
+        [listed] = (await there.get("/consumer-groups"))["data"]
+        assert (listed["consumer_group_id"], listed["state"]) == ("theirs", "STABLE")
+        assert await there.get("/consumer-groups/theirs") == listed
+        assert (await there.get("/consumer-groups/theirs/lag-summary"))["total_lag"] == 2
+        status, refused = await there.ask("GET", "/consumer-groups/theirs/consumers")
+        assert (status, refused["error_code"]) == (503, 50302)
+        assert refused["message"] == "Another agent knows the members of this group. Ask that one."
+
+    run_served(scenario, tmp_path)
