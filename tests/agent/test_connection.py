@@ -119,6 +119,10 @@ class Line:
         if said.startswith((b"later", PRODUCE)):
             self.later[said] = Reply.deferred()
             return self.later[said]
+        if said.startswith(b"made"):
+            reply = Reply.deferred()
+            reply.made([b"made"])
+            return reply
         if said.startswith(b"close"):
             return Reply([b"bye"], close=True)
         if said.startswith(b"silent"):
@@ -387,6 +391,20 @@ def test_requests_handled_at_once_keep_their_place_between_those_that_wait() -> 
         line.feed(framed(b"five"))
         assert line.transport.sent == [b"<one>", b"2", b"<waits 3>", b"<four>", b"<five>"]
         assert line.budget.used == 0
+
+    run(scenario)
+
+
+def test_answers_that_leave_together_are_counted_no_more() -> None:
+    async def scenario() -> None:
+        line = Line(tries_at_once=True)
+        line.feed(framed(b"later", b"made", b"made", b"later 2"))
+        assert not line.transport.sent
+        line.later[b"later"].made([b"first"])
+        line.later[b"later 2"].made([b"last"])
+        await settle()
+        assert b"".join(line.transport.sent) == b"firstmademadelast"
+        assert line.budget.used == 0 and line.connection.deferred == 0
 
     run(scenario)
 
