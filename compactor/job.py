@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from compactor.columns.spark import SparkDeriver
 from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, run_cycle
 from compactor.keyed_cycle import KeyedOutcomes
 from compactor.keyed_rewrite import KeyedItem, KeyedResult, try_rewrite_keyed
@@ -28,6 +27,9 @@ from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreError
 from tailrace.object_store.open import open_store
+
+if TYPE_CHECKING:
+    from compactor.columns.spark import SparkDeriver
 
 SLICES_PER_CORE = 3
 """Items are packed by bytes into this many tasks a core: a task of its own costs an item 25 ms."""
@@ -107,6 +109,8 @@ class SparkRunner:
     @property
     def deriver(self) -> SparkDeriver:
         """Gives objects typed columns, by tasks on the same Spark."""
+        from compactor.columns.spark import SparkDeriver  # other tasks need no decoders
+
         return SparkDeriver(self._spark, self._store_url, self._executor)
 
     async def check(self, sample: WorkItem) -> None:
