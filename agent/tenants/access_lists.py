@@ -19,6 +19,10 @@ from tailrace.kafka.messages.delete_acls import (
     DeleteAclsMatchingAcl,
 )
 from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRequest, DescribeAclsResource
+from tailrace.turns import Turns
+
+MATCHED_IN_A_TURN = 10_000
+"""ACLs that are held against filters in one turn of the loop."""
 
 _EVERYTHING = DescribeAclsRequest(
     resource_type_filter=ResourceType.ANY,
@@ -78,27 +82,46 @@ def _stored(visit: Visit, creation: AclCreation) -> AclCreation:
 
 
 async def delete_acls(visit: Visit, request: Any) -> Any:
-    """Each filter becomes as many as it matches of the tenant's ACLs, each of which matches that ACL alone. One that
-    matches none stands before them, for the answer to a filter without matches."""
+    """What the filters match of the tenant's ACLs is deleted one by one, by filters that match a single ACL each. Each
+    filter of the request has one that matches none, for the answer where nothing else is to be deleted for it."""
     await visit.services.catalog.refresh_if_possible()
     known = visit.services.catalog.security.acls
     mine = [acl for acl in (local_acl(visit.tenant, stored) for stored in known) if acl is not None]
-    exact: list[DeleteAclsFilter] = []
-    counts: list[int] = []
+    turns = Turns(MATCHED_IN_A_TURN)
+    matched: list[list[Acl]] = []
     for given in request.filters:
-        before = len(exact)
-        try:
-            wanted = filter_of(given)
-        except InvalidRequest:
-            exact.append(given)  # refused by the handler, which says what is wrong
-        else:
-            exact.append(_matching_none(visit))
-            exact.extend(_only(stored_acl(visit.tenant, acl)) for acl in mine if wanted.matches(acl))
-        counts.append(len(exact) - before)
-    response = await visit.answer(replace(request, filters=exact))
-    results = iter(response.filter_results)
-    response.filter_results = [_joined(visit, [next(results) for _ in range(count)]) for count in counts]
+        matched.append(_matches(given, mine))
+        await turns.did(1 + len(mine))
+    named = list(dict.fromkeys(acl for acls in matched for acl in acls))
+    asked = [
+        *(_checked(visit, given) for given in request.filters),
+        *(_only(stored_acl(visit.tenant, acl)) for acl in named),
+    ]
+    response = await visit.answer(replace(request, filters=asked))
+    results: list[DeleteAclsFilterResult] = response.filter_results
+    deleted = dict(zip(named, results[len(matched) :], strict=True))
+    response.filter_results = [
+        _joined(visit, [first, *(deleted[acl] for acl in acls)])
+        for first, acls in zip(results, matched, strict=False)
+    ]
     return response
+
+
+def _matches(given: DeleteAclsFilter, acls: list[Acl]) -> list[Acl]:
+    try:
+        wanted = filter_of(given)
+    except InvalidRequest:
+        return []
+    return [acl for acl in acls if wanted.matches(acl)]
+
+
+def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
+    """What the handler is asked for a filter itself: nothing, or to say what is wrong with it."""
+    try:
+        filter_of(given)
+    except InvalidRequest:
+        return given
+    return _matching_none(visit)
 
 
 def _matching_none(visit: Visit) -> DeleteAclsFilter:

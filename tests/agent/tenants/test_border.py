@@ -218,6 +218,24 @@ def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
     run(scenario)
 
 
+def test_filters_of_acls_that_overlap_or_are_wrong_are_answered_each() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        client = Client(bench)
+        request = CreateAclsRequest(creations=[creation(*acl) for acl in ACLS])
+        await client.ask(ApiKey.CREATE_ACLS, 3, request)
+        filters = [
+            any_acl(DeleteAclsFilter),
+            any_acl(DeleteAclsFilter, resource_type_filter=99),
+            any_acl(DeleteAclsFilter, resource_type_filter=ResourceType.TOPIC),
+        ]
+        response = await client.ask(ApiKey.DELETE_ACLS, 3, DeleteAclsRequest(filters=filters))
+        told = [(row.error_code, len(row.matching_acls)) for row in response.filter_results]
+        assert told == [(0, 4), (ErrorCode.INVALID_REQUEST, 0), (0, 2)]
+        assert await acls_seen(client) == set()
+
+    run(scenario)
+
+
 def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
     async def scenario(bench: AgentBench) -> None:
         everything = [
