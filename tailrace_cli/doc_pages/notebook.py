@@ -1,0 +1,65 @@
+"""docs/lakehouse.ipynb out of docs/lakehouse.md: blocks of Python and of the shell are cells, all else is text.
+
+A block whose first line says `sh terminal` needs a terminal of its own, and stays text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PAGE, NOTEBOOK = Path("docs/lakehouse.md"), Path("docs/lakehouse.ipynb")
+_BLOCK = re.compile(r"^```(python|sh)\n(.+?)^```$\n?", flags=re.M | re.S)
+
+
+class Cell(NamedTuple):
+    """A piece of a page. `kind`: "python", "sh" or "text"."""
+
+    kind: str
+    source: str
+
+
+def cells_of(page: str) -> Iterator[Cell]:
+    """The page's pieces, in order."""
+    at = 0
+    for found in _BLOCK.finditer(page):
+        if text := page[at : found.start()].strip():
+            yield Cell("text", text)
+        yield Cell(found[1], found[2].rstrip())
+        at = found.end()
+    if text := page[at:].strip():
+        yield Cell("text", text)
+
+
+def notebook(page: str) -> str:
+    """The page as a notebook of format 4.5."""
+    made = {
+        "cells": [_cell(number, cell) for number, cell in enumerate(cells_of(page))],
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(made, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _cell(number: int, cell: Cell) -> dict[str, Any]:
+    source = f"%%bash\n{cell.source}" if cell.kind == "sh" else cell.source
+    made = {
+        "id": hashlib.sha256(f"{number} {source}".encode()).hexdigest()[:12],
+        "metadata": {},
+        "source": source.splitlines(keepends=True),
+    }
+    if cell.kind == "text":
+        return {"cell_type": "markdown", **made}
+    return {"cell_type": "code", "execution_count": None, "outputs": [], **made}
+
+
+if __name__ == "__main__":
+    NOTEBOOK.write_text(notebook(PAGE.read_text()))
