@@ -165,6 +165,8 @@ def test_a_table_with_columns_shows_them_and_its_quarantine(folder: Path) -> Non
     assert typed["carrier"].to_pylist() == ["UA"]
     unfit = catalog.load_table("tailrace.carriers__quarantine").scan().to_arrow()
     assert unfit["value"].to_pylist() == [b"?"]
+    tried = json.loads(run(folder, "table", "replay", "carriers", "--data", "data", "--json"))
+    assert (tried["added"], tried["removed"], tried["quarantined_files"]) == (1, 1, 1)
 
 
 def test_a_query_sees_files_and_tail_as_one(folder: Path) -> None:
