@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -202,27 +202,35 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
                 f"option {options.ending.option!r}: a stream has no end; give it to a batch query"
             )
         self._options = options
+        self._has_begun = False
         self._began: StreamOffset | None = None
         self._latest: StreamOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a stream begins. Spark does not keep it, so the first batch's end does (`StreamOffset.began`)."""
-        self._began = self._offset_at(self._options.starting or Position("startingOffsets", edge=LATEST))
-        return replace(self._began, is_initial=True).kept()
+        return replace(self._beginning(), is_initial=True).kept()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends. Where nothing is new, the same as before: Spark compares the text."""
+        began: StreamOffset | None = None
+        if not self._has_begun:  # as far as is known: Spark asks for this first
+            with suppress(ValueError):  # of an option; a new stream fails for it in initialOffset
+                began = self._beginning()
         latest = self._offset_at(Position("", edge=LATEST))
         if self._latest is None or latest.offsets != self._latest.offsets:
-            began = None if self._began is None else self._began.offsets
-            self._latest = replace(latest, began=began)
+            self._latest = replace(latest, began=None if began is None else began.offsets)
         return self._latest.kept()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskPartition]:
         begin = StreamOffset.of(start)
-        if not begin.is_initial:
-            self._began = None
+        self._has_begun = not begin.is_initial
         return _run(self._plan(begin, StreamOffset.of(end)))
+
+    def _beginning(self) -> StreamOffset:
+        if self._began is None:
+            starting = self._options.starting or Position("startingOffsets", edge=LATEST)
+            self._began = self._offset_at(starting)
+        return self._began
 
     def read(self, partition: TaskPartition) -> Iterator[Any]:
         return _read(self._options, Limits(), partition)

@@ -165,18 +165,28 @@ def test_a_first_batch_that_is_made_again_begins_where_it_began(written: Written
         return sent(written.source(subscribe="a", startingOffsets=edge)).streamReader(None)
 
     first = driver()
-    start = first.initialOffset()
+    end = json.loads(json.dumps(first.latestOffset()))  # Spark asks for it first
     written.write("a", b"1", b"2")
-    end = json.loads(json.dumps(first.latestOffset()))
-    batch = rows_of(first, first.partitions(start, end))
-    assert [row["value"] for row in batch][-2:] == [b"1", b"2"]
-    assert first.latestOffset() == end, "nothing new, so no batch"
+    batch = rows_of(first, first.partitions(first.initialOffset(), end))
+    assert [row["value"] for row in batch] == ([b"before"] if edge == "earliest" else [])
     written.widen("a", 2)
     written.write("a", b"3", partition=1)
     again = driver()
     assert rows_of(again, again.partitions(again.initialOffset(), end)) == batch
     latest = again.latestOffset()
-    assert [row["value"] for row in rows_of(again, again.partitions(end, latest))] == [b"3"]
-    assert again.latestOffset() == latest
+    since = rows_of(again, again.partitions(end, latest))
+    assert sorted(row["value"] for row in since) == [b"1", b"2", b"3"]
+    assert again.latestOffset() == latest, "nothing new, so no batch"
     written.write("a", b"4")
     assert "began" not in again.latestOffset(), "only the first batch needs it"
+
+
+def test_a_stream_that_goes_on_does_not_ask_where_it_would_begin(written: Written) -> None:
+    written.topic("a", 1)
+    starting = json.dumps({"a": {"0": 0}})
+    source = written.source(subscribe="a", startingOffsets=starting)
+    end = sent(source).streamReader(None).latestOffset()
+    written.widen("a", 2)  # the option does not name the new partition
+    written.write("a", b"1", partition=1)
+    again = sent(source).streamReader(None)
+    assert [row["value"] for row in rows_of(again, again.partitions(end, again.latestOffset()))] == [b"1"]
