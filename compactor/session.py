@@ -22,8 +22,8 @@ from compactor.plan import PlanSettings
 TASK_BYTES_PER_INPUT_BYTE = 4
 TASK_BASE_BYTES = 300_000_000
 """A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
-KEYED_TASK_BYTES = KEY_MEMORY_BYTES + LOOKED_UP_BYTES
-"""What a pass over keys needs besides."""
+KEYED_BYTES_PER_INPUT_BYTE = 3
+"""What a pass over keys needs besides, beside its index and the keys that it looks up together."""
 JVM_OVERHEAD_BYTES = 384 << 20
 """Spark's own reserve beside an executor's heap."""
 OVERHEAD = "spark.executor.memoryOverhead"
@@ -61,7 +61,7 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
         slots = max(
             1, int(chosen.get("spark.executor.cores", "1")) // int(chosen.get("spark.task.cpus", "1"))
         )
-        needed = JVM_OVERHEAD_BYTES + slots * (task_memory_bytes(item_bytes) + KEYED_TASK_BYTES)
+        needed = JVM_OVERHEAD_BYTES + slots * keyed_task_memory_bytes(item_bytes)
         wanted = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
     if any(f"#{ENVIRONMENT}" in chosen.get(name, "") for name in _ARCHIVES):
         wanted = {**wanted, "spark.executorEnv.PYTHONPATH": ENVIRONMENT}
@@ -71,6 +71,12 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
 def task_memory_bytes(item_bytes: int) -> int:
     """Memory that a task's Python process needs at most for an item of this input."""
     return TASK_BYTES_PER_INPUT_BYTE * item_bytes + TASK_BASE_BYTES
+
+
+def keyed_task_memory_bytes(item_bytes: int, index_bytes: int = KEY_MEMORY_BYTES) -> int:
+    """The same of a pass over keys, whose index takes so much. It needs more than any other task."""
+    held = KEYED_BYTES_PER_INPUT_BYTE * item_bytes
+    return task_memory_bytes(item_bytes) + held + LOOKED_UP_BYTES + index_bytes
 
 
 def file_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from compactor.session import KEYED_TASK_BYTES, added_settings, file_settings, task_memory_bytes
+from compactor.session import added_settings, file_settings, keyed_task_memory_bytes
 
 ITEM = 128 << 20
 
 
 def test_on_a_cluster_only_the_memory_of_the_executors_python_is_set() -> None:
-    needed_mib = (384 << 20) + 4 * ITEM + 300_000_000 + (256 + 64 << 20) >> 20
+    needed_mib = (384 << 20) + 7 * ITEM + 300_000_000 + (256 + 64 << 20) >> 20
     assert added_settings("yarn", {}, item_bytes=ITEM) == {
         "spark.executor.memoryOverhead": f"{needed_mib + 1}m"
     }
@@ -23,7 +23,7 @@ def test_an_executor_with_more_slots_gets_memory_for_as_many_tasks() -> None:
         "spark://h:1", {"spark.executor.cores": "8", "spark.task.cpus": "2"}, item_bytes=ITEM
     )
     mib = int(four["spark.executor.memoryOverhead"].removesuffix("m"))
-    assert mib << 20 >= 4 * (task_memory_bytes(ITEM) + KEYED_TASK_BYTES) + (384 << 20)
+    assert mib << 20 >= 4 * keyed_task_memory_bytes(ITEM) + (384 << 20)
 
 
 def test_what_the_operator_has_set_is_left_alone() -> None:
