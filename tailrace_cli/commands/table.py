@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = group_of_commands("Iceberg tables and live files: files, list, show, repair, replay.")
+app = group_of_commands("Iceberg tables: files, list, show, repair, replay.")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 

@@ -50,9 +50,18 @@ from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, LogEpoch, PartitionRow, ProducerRow, RememberedBatch, TopicRow
+from sequencer.store.rows import (
+    Changes,
+    CounterRow,
+    LogEpoch,
+    PartitionRow,
+    ProducerRow,
+    RememberedBatch,
+    TopicRow,
+)
 from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import HotState, replace_row
+from sequencer.store.sums import PRODUCERS
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import TRANSACTIONAL_FLAG
@@ -308,6 +317,7 @@ def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
         await fill(store, partitions=1, runs=1, batches=1)
         epoch = await store.take_committer_lease("more", "", 1_000)
         changes = Changes()
+        changes.put(CounterRow(PRODUCERS, 12_000))
         for number in range(12_000):
             changes.put(
                 ProducerRow(

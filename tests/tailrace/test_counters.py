@@ -14,7 +14,7 @@ def test_a_plain_histogram_is_scraped_as_the_librarys() -> None:
     ours = PlainHistogram("seconds", "How long.", "api", buckets=BUCKETS, registry=plain)
     theirs = Histogram("seconds", "How long.", ["api"], buckets=BUCKETS, registry=library)
     for api, value in [("FETCH", 0.1), ("FETCH", 0.5), ("PRODUCE", 0.51), ("FETCH", 2.5), ("FETCH", 9.0)]:
-        ours.observe(api, value)
+        ours.series(api).observe(value)
         theirs.labels(api).observe(value)
 
     def scraped(registry: CollectorRegistry) -> list[str]:
