@@ -20,6 +20,7 @@ from agent.catalog import Catalog
 from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
+from agent.fetch.given_up import DeadLetters
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
@@ -27,7 +28,7 @@ from agent.fetch.tail import Tail
 from agent.gateway.door import GatewayDoor
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
-from agent.handlers.dead_letters import DeadLetters
+from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -313,7 +314,7 @@ class Agent:
             self._sequencer, services.share_sessions, services.groups.configs.share_limits
         )
         self._share_releases.start()
-        services.dead_letters.start(services)
+        services.dead_letters.start(partial(bury, services))
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 

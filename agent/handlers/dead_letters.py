@@ -9,26 +9,23 @@ given up without it, which is logged and counted.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from agent.catalog import KnownTopic
+from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import PartitionKey, RequestedPartition
-from agent.fetch.share_sessions import SharePlace
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import Services
-from sequencer.api import AcquiredRecords, BatchError, SequencerError, ShareLimits, ShareRequest, ShareWork
+from sequencer.api import AcquiredRecords, BatchError, ShareRequest, ShareWork
 from tailrace.broker_config import DEAD_LETTER_PREFIX
 from tailrace.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
 from tailrace.ids import TopicPartition
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
-from tailrace.keepers import outlived
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import InvalidBatch, read_header, split
 from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
@@ -37,9 +34,6 @@ from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 
 log = structlog.get_logger("agent.share")
 
-MAX_WAITING = 1_000
-"""Tasks that wait; of more, the oldest are left to whoever is asked when their lock is over."""
-AT_ONCE = 8
 MAX_COPIED_BYTES = 4 << 20
 """Bytes of one read of records that are copied, and of what they may unpack to."""
 MAX_RECORDS = 500
@@ -48,56 +42,6 @@ REJECTED = "Offset rejected by client."
 DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
 Content = tuple[bytes | None, bytes | None]
 """A record's key and value."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Records of a partition that a group gave up, and the member in whose name it is asked."""
-
-    group_id: str
-    member_id: str
-    limits: ShareLimits
-    topic: KnownTopic
-    place: SharePlace
-    records: Sequence[AcquiredRecords]
-
-
-class DeadLetters:
-    """One agent's. `start` before use, `close` at the end."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[GivenUp] = deque(maxlen=MAX_WAITING)
-        self._is_waiting = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, services: Services) -> None:
-        """Begin to write."""
-        self._task = asyncio.create_task(self._run(services), name="agent: dead letters")
-
-    async def close(self) -> None:
-        """Write no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    def take(self, given_up: GivenUp) -> None:
-        """Write these soon."""
-        self._waiting.append(given_up)
-        self._is_waiting.set()
-
-    async def _run(self, services: Services) -> None:
-        while True:
-            await self._is_waiting.wait()
-            self._is_waiting.clear()
-            while self._waiting:
-                some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(_outlived(services, each) for each in some))
-
-
-async def _outlived(services: Services, given_up: GivenUp) -> None:
-    with outlived(log, "dead letters are written later", SequencerError):
-        await bury(services, given_up)
 
 
 async def bury(services: Services, given_up: GivenUp) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +14,12 @@ from agent.catalog import Catalog
 from agent.connection import KafkaConnection, Reply
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
+from agent.fetch.given_up import DeadLetters
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
-from agent.handlers.dead_letters import DeadLetters
+from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import Submission
@@ -164,7 +166,7 @@ class AgentBench:
         await self.services.lanes.start()
         await self.services.groups.start()
         self.services.tail.start()
-        self.services.dead_letters.start(self.services)
+        self.services.dead_letters.start(partial(bury, self.services))
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:

@@ -1,0 +1,76 @@
+"""Records that share groups gave up, on their way to the groups' dead-letter topics (`agent.handlers.dead_letters`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from agent.catalog import KnownTopic
+from agent.fetch.share_sessions import SharePlace
+from sequencer.api import AcquiredRecords, SequencerError, ShareLimits
+from tailrace.keepers import outlived
+
+log = structlog.get_logger("agent.share")
+
+MAX_WAITING = 1_000
+"""Tasks that wait; of more, the oldest are left to whoever is asked when their lock is over."""
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Records of a partition that a group gave up, and the member in whose name it is asked."""
+
+    group_id: str
+    member_id: str
+    limits: ShareLimits
+    topic: KnownTopic
+    place: SharePlace
+    records: Sequence[AcquiredRecords]
+
+
+Bury = Callable[[GivenUp], Awaitable[None]]
+"""Writes records to the group's dead-letter topic. Raises SequencerError: another will write them."""
+
+
+class DeadLetters:
+    """One agent's. `start` before use, `close` at the end."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[GivenUp] = deque(maxlen=MAX_WAITING)
+        self._is_waiting = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, bury: Bury) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._run(bury), name="agent: dead letters")
+
+    async def close(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def take(self, given_up: GivenUp) -> None:
+        """Write these soon."""
+        self._waiting.append(given_up)
+        self._is_waiting.set()
+
+    async def _run(self, bury: Bury) -> None:
+        while True:
+            await self._is_waiting.wait()
+            self._is_waiting.clear()
+            while self._waiting:
+                some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+                await asyncio.gather(*(_outlived(bury, each) for each in some))
+
+
+async def _outlived(bury: Bury, given_up: GivenUp) -> None:
+    with outlived(log, "dead letters are written later", SequencerError):
+        await bury(given_up)
