@@ -7,10 +7,10 @@ same URL; nothing else is shared with the driver.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from compactor.keyed_rewrite import KeyedItem, KeyedResult, try_rewrite_keyed
 from compactor.plan import WorkItem
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
 from compactor.session import spark_session
+from compactor.spark_failures import cause_of_death
 from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreError
@@ -37,8 +38,6 @@ MAX_SLICE_BYTES = 256 << 20
 """Input of one task; one item may pass it by its own size. Results are swapped when their task has ended."""
 MAX_JOBS_AT_ONCE = 256
 """Tasks that Spark has to run at once, each with a thread that waits for it."""
-
-_PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 Task = Callable[[Sequence[bytes], str, str, str], list[bytes]]
 """Encoded items, the store's URL, the prefix to write under, the cluster's id; encoded outcomes."""
@@ -58,10 +57,19 @@ class KeyedOutcome(msgspec.Struct, frozen=True, array_like=True):
     failure: RewriteFailure | None
 
 
+@dataclass(frozen=True, slots=True)
+class TaskKind:
+    """What a task does with each of its items, and in which form it says what came of it."""
+
+    items: msgspec.msgpack.Decoder[Any]
+    rewrite: Callable[..., Awaitable[Any]]
+    outcome: type[TaskOutcome] | type[KeyedOutcome]
+
+
 log = structlog.get_logger("tailrace.compactor")
-_items = msgspec.msgpack.Decoder(WorkItem)
+_COMPACTION = TaskKind(msgspec.msgpack.Decoder(WorkItem), try_rewrite, TaskOutcome)
+_PASSES_OVER_KEYS = TaskKind(msgspec.msgpack.Decoder(KeyedItem), try_rewrite_keyed, KeyedOutcome)
 _outcomes = msgspec.msgpack.Decoder(TaskOutcome)
-_keyed_items = msgspec.msgpack.Decoder(KeyedItem)
 _keyed_outcomes = msgspec.msgpack.Decoder(KeyedOutcome)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
@@ -137,7 +145,7 @@ class SparkRunner:
         try:
             (problem,) = self._spark.sparkContext.parallelize([keys], 1).mapPartitions(task).collect()
         except (Py4JError, PySparkException) as error:
-            cause = cause_of(str(error))
+            cause = cause_of_death(str(error))
             if "ModuleNotFoundError" not in cause and "ImportError" not in cause:
                 return f"Spark ran no task: {cause}"
             return (
@@ -202,12 +210,10 @@ class SparkRunner:
                     group=group,
                     topic_name=item.topic_name,
                 )
-                outcome = _keyed_outcomes.decode(encoded)
-                found = outcome.result or outcome.failure
-                assert found is not None, "a task's outcome is a result or a failure"
+                found: KeyedResult | RewriteFailure = _found_in(_keyed_outcomes.decode(encoded))
                 return found
             except (Py4JError, PySparkException) as error:
-                cause = cause_of(str(error))
+                cause = cause_of_death(str(error))
                 if is_last:
                     return failure_of(item.as_work, error, f"the task died: {cause}")
                 log.warning("a task died; its item is tried again", cause=cause)
@@ -224,8 +230,8 @@ class SparkRunner:
             return self._run_job(items, output, group)
         except (Py4JError, PySparkException) as error:
             if len(items) == 1:
-                return [failure_of(items[0], error, f"the task died: {cause_of(str(error))}")]
-            log.warning("a task died; its items are tried one by one", cause=cause_of(str(error)))
+                return [failure_of(items[0], error, f"the task died: {cause_of_death(str(error))}")]
+            log.warning("a task died; its items are tried one by one", cause=cause_of_death(str(error)))
         return [outcome for item in items for outcome in self._run_slice([item], output, group)]
 
     def _run_job(
@@ -235,7 +241,7 @@ class SparkRunner:
         encoded = self._collect(
             payload=payload, run=self._task, output=output, group=group, topic_name=items[0].topic_name
         )
-        return [_outcome_in(_outcomes.decode(data)) for data in encoded]
+        return [_found_in(_outcomes.decode(data)) for data in encoded]
 
     def _collect(
         self, payload: list[bytes], run: Task, output: OutputLocation, group: str, topic_name: str
@@ -252,31 +258,26 @@ class SparkRunner:
         return list(context.parallelize([payload], 1).mapPartitions(task).collect())
 
 
-def cause_of(trace: str) -> str:
-    """The one line of Spark's report of a dead task that says why it died.
-
-    That is the last line of the Python trace in it, else what follows the name of the most recent failure.
-    """
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    if "Traceback (most recent call last)" in trace:
-        raised = [line for line in lines if _PYTHON_ERROR.match(line)]
-        if raised:
-            return raised[-1]
-    for line in lines:
-        _, found, cause = line.partition("most recent failure: ")
-        if found:
-            return cause
-    return lines[0] if lines else "no reason was given"
-
-
-def _outcome_in(outcome: TaskOutcome) -> RewriteResult | RewriteFailure:
+def _found_in(outcome: TaskOutcome | KeyedOutcome) -> Any:
     found = outcome.result or outcome.failure
     assert found is not None, "a task's outcome is a result or a failure"
     return found
 
 
 def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
-    """What a Spark task does: encoded items in, encoded outcomes out. A process's edge: it makes its own clock."""
+    """What a Spark task does: encoded items in, encoded outcomes out."""
+    return _rewritten(_COMPACTION, payloads, store_url, OutputLocation(prefix, cluster_id))
+
+
+def run_keyed_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+    """The same for items of passes over keys."""
+    return _rewritten(_PASSES_OVER_KEYS, payloads, store_url, OutputLocation(prefix, cluster_id))
+
+
+def _rewritten(
+    kind: TaskKind, payloads: Sequence[bytes], store_url: str, output: OutputLocation
+) -> list[bytes]:
+    """A process's edge: it makes its own clock."""
     clock, entropy = SystemClock(), SystemEntropy()
 
     async def run_all() -> list[bytes]:
@@ -284,32 +285,14 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
         try:
             outcomes: list[bytes] = []
             for payload in payloads:
-                item, output = _items.decode(payload), OutputLocation(prefix, cluster_id)
-                found = await try_rewrite(item, store, output, clock=clock, entropy=entropy)
-                outcomes.append(_encoder.encode(_outcome_of(found)))
+                item = kind.items.decode(payload)
+                found = await kind.rewrite(item, store, output, clock=clock, entropy=entropy)
+                is_failure = isinstance(found, RewriteFailure)
+                outcome = kind.outcome(None, found) if is_failure else kind.outcome(found, None)
+                outcomes.append(_encoder.encode(outcome))
             return outcomes
         finally:
             await store.close()
-
-    return asyncio.run(run_all())
-
-
-def run_keyed_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
-    """The same for items of passes over keys."""
-    clock, entropy = SystemClock(), SystemEntropy()
-
-    async def run_all() -> list[bytes]:
-        store = open_store(store_url, clock=clock)
-        outcomes: list[bytes] = []
-        try:
-            for payload in payloads:
-                item = _keyed_items.decode(payload)
-                output = OutputLocation(prefix, cluster_id)
-                found = await try_rewrite_keyed(item, store, output, clock=clock, entropy=entropy)
-                outcomes.append(_encoder.encode(_keyed_outcome_of(found)))
-        finally:
-            await store.close()
-        return outcomes
 
     return asyncio.run(run_all())
 
@@ -335,14 +318,6 @@ def run_check(keys: Sequence[str], store_url: str) -> str:
         return ""
 
     return asyncio.run(read())
-
-
-def _outcome_of(found: RewriteResult | RewriteFailure) -> TaskOutcome:
-    return TaskOutcome(None, found) if isinstance(found, RewriteFailure) else TaskOutcome(found, None)
-
-
-def _keyed_outcome_of(found: KeyedResult | RewriteFailure) -> KeyedOutcome:
-    return KeyedOutcome(None, found) if isinstance(found, RewriteFailure) else KeyedOutcome(found, None)
 
 
 def absolute_url(store_url: str) -> str:

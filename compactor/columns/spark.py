@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from compactor.columns.derive import DeriveItem, DeriveOutcome, derive
+from compactor.spark_failures import cause_of_death
 from tailrace.clock import SystemClock
 from tailrace.object_store.open import open_store
 
@@ -64,8 +65,6 @@ class SparkDeriver:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
-        from compactor.job import cause_of
-
         context = self._spark.sparkContext
         context.setJobGroup(GROUP, "typed columns", interruptOnCancel=False)
         store_url = self._store_url
@@ -78,7 +77,7 @@ class SparkDeriver:
         try:
             found = context.parallelize([payload], 1).mapPartitions(task).collect()
         except (Py4JError, PySparkException) as error:
-            raise DeriveFailed(f"typed columns: {cause_of(str(error))}") from error
+            raise DeriveFailed(f"typed columns: {cause_of_death(str(error))}") from error
         return [_outcomes.decode(data) for data in found]
 
 

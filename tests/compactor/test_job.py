@@ -20,9 +20,10 @@ from pyspark.errors import StreamingQueryException
 from compactor.columns.derive import ValueFormat
 from compactor.columns.spark import DeriveFailed
 from compactor.cycle import CompactionSettings, run_cycle
-from compactor.job import SparkRunner, cause_of, compact, run_task
+from compactor.job import SparkRunner, compact, run_task
 from compactor.plan import PlanSettings
 from compactor.session import spark_session
+from compactor.spark_failures import cause_of_death
 from compactor.tables.iceberg import IcebergTables, open_catalog
 from compactor.tables.sync import TableSync, WantedTable
 from sequencer.api import (
@@ -222,7 +223,7 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     ],
 )
 def test_the_cause_of_a_dead_task_is_one_line_of_sparks_report(trace: str, cause: str) -> None:
-    assert cause_of(trace) == cause
+    assert cause_of_death(trace) == cause
 
 
 def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""What Spark reports of a task that died, in one line."""
+
+from __future__ import annotations
+
+import re
+
+_PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
+
+
+def cause_of_death(trace: str) -> str:
+    """The one line of Spark's report of a dead task that says why it died.
+
+    That is the last line of the Python trace in it, else what follows the name of the most recent failure.
+    """
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    if "Traceback (most recent call last)" in trace:
+        raised = [line for line in lines if _PYTHON_ERROR.match(line)]
+        if raised:
+            return raised[-1]
+    for line in lines:
+        _, found, cause = line.partition("most recent failure: ")
+        if found:
+            return cause
+    return lines[0] if lines else "no reason was given"
