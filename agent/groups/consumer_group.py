@@ -338,13 +338,14 @@ class ConsumerGroup:
             self.add(member)
         if request.epoch == JOINS:
             self.restart(member)
-            member.classic, member.answer_deadline = None, inf
+            member.classic = None
         return member
 
     def restart(self, member: Consumer) -> None:
         """Begin anew with a member whose client reads nothing yet, whatever it read before."""
         member.epoch = member.previous_epoch = 0
         member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
+        member.answer_deadline = inf
         self._release(member, member.revoking)
         member.revoking = {}
         self._nothing_before, self.is_dirty = None, True
@@ -585,8 +586,8 @@ class ConsumerGroup:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
         code = code or self.code_of_member(member_id, instance_id)
         if code is ErrorCode.NONE and self.members[member_id].epoch != epoch:
-            is_classic = is_transactional or self.members[member_id].classic is not None
-            return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+            names_generation = is_transactional or self.members[member_id].classic is not None
+            return ErrorCode.ILLEGAL_GENERATION if names_generation else ErrorCode.STALE_MEMBER_EPOCH
         return code
 
     # --- time, and the end
