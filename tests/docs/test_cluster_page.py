@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import ROOT, page_environment, put_command
 from tests.support.servers import PostgresServer, S3Server, end_with_parent, own_network
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
 SECONDS = 600.0
 """For one command, from its beginning to the next one's: a machine may be busy."""
@@ -64,21 +64,19 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     for name, command in (("tailrace", f"{sys.executable} -m tailrace_cli.app"), ("python", sys.executable)):
-        (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (bin_folder / name).chmod(0o755)
+        put_command(bin_folder, name, f'{command} "$@"')
     end_all = "trap 'kill -KILL 0' TERM"  # ends the shell's process group if these tests are killed
     asked = [*commands("Ten commands"), *commands("Looking and stopping")]
     numbered = [f"echo '{BEGINS}{number}'\n{command}" for number, command in enumerate(asked, 1)]
     script = "\n".join([end_all, "set -e", *numbered])
     database = postgres.create_database()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | {
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "STORE": moto.url(moto.create_bucket(), "tailrace"),
-        "DATABASE": database,
-        "PGPASSWORD": "not asked for here",
+    environment = page_environment(
+        bin_folder,
+        STORE=moto.url(moto.create_bucket(), "tailrace"),
+        DATABASE=database,
+        PGPASSWORD="not asked for here",
         **moto.environ,
-    }
+    )
     # The page's ports are fixed, and may be in use at 127.0.0.1.
     script = script.replace("127.0.0.1", f"{own_network()}.1")
     with (tmp_path / "log").open("wb") as log:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,9 +10,9 @@ import pytest
 
 from agent.gateway.routes import ROUTES
 from agent.gateway.settings import GatewaySettings
-from tests.support.servers import end_with_parent, own_network
+from tests.support.pages import ROOT, put_command, run_script
+from tests.support.servers import own_network
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "gateway.md").read_text()
 STEPS = re.findall(r"^\$ (.+(?:\n {4}.+)*)\n((?:(?!\$ |```).*\n)*)", PAGE, flags=re.M)
 """Commands, and what each prints; `...` stands for anything."""
@@ -34,34 +31,18 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:
     host = f"{own_network()}.1"
     serve, *rest = [(command.replace("127.0.0.1", host), printed) for command, printed in STEPS]
     assert serve[0].startswith("tailrace serve") and len(rest) == 9
-    (tmp_path / "tailrace").write_text(f'#!/bin/sh\nexec {sys.executable} -m tailrace_cli.app "$@"\n')
-    (tmp_path / "tailrace").chmod(0o755)
+    put_command(tmp_path, "tailrace", f'{sys.executable} -m tailrace_cli.app "$@"')
     commands = "\n".join(
         f"echo '{MARK}'\n{command.replace('tailrace consume', CONSUME)}" for command, _ in rest
     )
     script = f"""
-        trap 'kill -KILL 0' TERM
         {serve[0].removesuffix(" &")} --data data --http {host}:0 2>serve.log &
         until curl -sf {host}:8082/v3/clusters >/dev/null; do kill -0 $! || exit 1; sleep 0.5; done
         {commands.replace("HOST", host)}
         kill $!
         wait $!
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | {
-        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    shell = subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True, preexec_fn=end_with_parent(signal.SIGTERM, os.getpid()),
-    )  # fmt: skip
-    try:
-        printed, _ = shell.communicate(timeout=SECONDS)
-    finally:
-        shell.terminate()
-        shell.wait()
-    assert shell.returncode == 0, printed + (tmp_path / "serve.log").read_text()
+    printed = run_script(script, tmp_path, SECONDS)
     parts = [part.strip("\n") for part in printed.split(MARK)[1:]]
     for (command, expected), found in zip(rest, parts, strict=True):
         lines = expected.strip("\n")
