@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import fastavro
 from fastavro.schema import SchemaParseException
 
 from compactor.columns.json_values import ValueUnfit
-from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused, schema_id_of
+from compactor.columns.registered import (
+    HEADER,
+    RegisteredSchema,
+    RegisteredValues,
+    SchemaRefused,
+    schema_id_of,
+)
 from tailrace.buffers import Buffer
 from tailrace.columns import (
     Columns,
@@ -161,24 +167,16 @@ def _full_name(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-class AvroValues:
+class AvroValues(RegisteredValues[Any]):
     """Decodes values by the schemas that are given."""
 
     def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
-        self._refusals: dict[int, str] = {}
-        self._parsed: dict[int, Any] = {}
-        for schema in schemas:
-            if schema.refusal:
-                self._refusals[schema.schema_id] = schema.refusal
-            else:
-                self._parsed[schema.schema_id] = _parsed(schema)
+        super().__init__(schemas, _parsed)
 
     def decode(self, value: Buffer) -> Any:
         """What `field_of` reads. Raises ValueUnfit."""
         schema_id = schema_id_of(value)
-        parsed = self._parsed.get(schema_id)
-        if parsed is None:
-            raise ValueUnfit(self._refusals.get(schema_id, f"schema {schema_id} is one too many for a topic"))
+        parsed = self.prepared((schema_id,))
         body = io.BytesIO(memoryview(value)[HEADER.size :])
         try:
             row = fastavro.schemaless_reader(body, parsed, None)
@@ -187,12 +185,6 @@ class AvroValues:
         if body.tell() != len(value) - HEADER.size:
             raise ValueUnfit(f"bytes follow the value of schema {schema_id}")
         return row
-
-    @staticmethod
-    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
-        """See arrays.FieldOf."""
-        name = column.name
-        return lambda row: row.get(name)
 
 
 def _parsed(schema: RegisteredSchema) -> Any:

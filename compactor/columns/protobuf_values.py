@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,14 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from compactor.columns.json_values import ValueUnfit
-from compactor.columns.registered import HEADER, RegisteredSchema, SchemaKey, SchemaRefused, schema_id_of
+from compactor.columns.registered import (
+    HEADER,
+    RegisteredSchema,
+    RegisteredValues,
+    SchemaKey,
+    SchemaRefused,
+    schema_id_of,
+)
 from tailrace.buffers import Buffer
 from tailrace.columns import (
     Columns,
@@ -187,34 +194,20 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-class ProtobufValues:
+class ProtobufValues(RegisteredValues[Any]):
     """Decodes values by the compiled schemas that are given."""
 
     def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
-        self._refusals: dict[SchemaKey, str] = {}
-        self._types: dict[SchemaKey, Any] = {}
-        for schema in schemas:
-            if schema.refusal:
-                self._refusals[schema.key] = schema.refusal
-            else:
-                self._types[schema.key] = message_factory.GetMessageClass(_message(schema))
+        super().__init__(schemas, lambda schema: message_factory.GetMessageClass(_message(schema)))
 
     def decode(self, value: Buffer) -> Any:
         """What `field_of` reads. Raises ValueUnfit."""
         key, start = protobuf_key(value)
-        kind = self._types.get(key)
-        if kind is None:
-            raise ValueUnfit(self._refusals.get(key, f"schema {key[0]} is one too many for a topic"))
+        kind = self.prepared(key)
         try:
             return _fields(kind.FromString(bytes(memoryview(value)[start:])))
         except (DecodeError, OverflowError, ValueError) as error:
             raise ValueUnfit(f"not a value of schema {key[0]}: {error}") from None
-
-    @staticmethod
-    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
-        """See arrays.FieldOf."""
-        name = column.name
-        return lambda row: row.get(name)
 
 
 def _fields(message: Any) -> dict[str, Any]:

@@ -6,13 +6,17 @@ the texts that they need with their order, and say which ones they miss.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from compactor.columns.json_values import ValueUnfit
 from tailrace.buffers import Buffer
+from tailrace.columns import TypedColumn
+
+T = TypeVar("T")
 
 HEADER = Struct(">BI")
 MAX_SCHEMAS = 100
@@ -50,6 +54,33 @@ class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
     def key(self) -> SchemaKey:
         """What values with it carry."""
         return (self.schema_id, *self.path)
+
+
+class RegisteredValues(Generic[T]):
+    """Values that are decoded to rows, dictionaries by field, with the schema that each carries. `prepare`: what is
+    made of a schema to decode with."""
+
+    def __init__(self, schemas: Iterable[RegisteredSchema], prepare: Callable[[RegisteredSchema], T]) -> None:
+        self._refusals: dict[SchemaKey, str] = {}
+        self._prepared: dict[SchemaKey, T] = {}
+        for schema in schemas:
+            if schema.refusal:
+                self._refusals[schema.key] = schema.refusal
+            else:
+                self._prepared[schema.key] = prepare(schema)
+
+    def prepared(self, key: SchemaKey) -> T:
+        """What decodes a value that carries this. Raises ValueUnfit."""
+        found = self._prepared.get(key)
+        if found is None:
+            raise ValueUnfit(self._refusals.get(key, f"schema {key[0]} is one too many for a topic"))
+        return found
+
+    @staticmethod
+    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+        """See arrays.FieldOf."""
+        name = column.name
+        return lambda row: row.get(name)
 
 
 class Registry(Protocol):
