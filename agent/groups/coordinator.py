@@ -96,6 +96,10 @@ class GroupRefusal(Exception):
         self.code = code
 
 
+class _TopicsNeeded(Exception):
+    """The catalog must be asked for the newest topics first."""
+
+
 @dataclass(slots=True, eq=False)
 class _Held:
     """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes; `turn` is
@@ -208,15 +212,16 @@ class GroupCoordinator:
     async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
         """ConsumerGroupHeartbeat: everything that a member of a consumer group asks. A classic group becomes a consumer
         group for a client that joins it."""
-        is_known = isinstance(self.held_group(group_id), ConsumerGroup)
-        if request.epoch == JOINS and not is_known and await self.look(group_id, _is_classic_with_members):
-            await self._catalog.refresh()  # not to take topics away that its members read
 
         def act(group: AnyGroup, now: float) -> ConsumerAnswer:
             assert isinstance(group, ConsumerGroup), "it was made so"
             return self._configured(group).heartbeat(now, request, self._topics)
 
-        return await self._step(group_id, act, lambda held: self._upgrade(held, request))
+        try:
+            return await self._step(group_id, act, lambda held: self._upgrade(held, request))
+        except _TopicsNeeded:
+            await self._catalog.refresh()
+        return await self._step(group_id, act, lambda held: self._upgrade(held, request, has_topics=True))
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
         """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator."""
@@ -407,8 +412,11 @@ class GroupCoordinator:
     def _topics(self) -> Topics:
         return self._catalog.snapshot.by_name
 
-    def _upgrade(self, held: _Held, request: ConsumerHeartbeat) -> None:
-        """Make a classic group with members a consumer group, for a client of the new protocol that joins it."""
+    def _upgrade(self, held: _Held, request: ConsumerHeartbeat, *, has_topics: bool = False) -> None:
+        """Make a classic group with members a consumer group, for a client of the new protocol that joins it.
+
+        Raises _TopicsNeeded, unless all topics are known that its members may read: others would be taken from them.
+        """
         group = held.group
         if (
             not isinstance(group, Group)
@@ -418,6 +426,8 @@ class GroupCoordinator:
         ):
             self._convert(held, ConsumerGroup, ErrorCode.GROUP_ID_NOT_FOUND)
             return
+        if not has_topics:
+            raise _TopicsNeeded
         empty = self._restored(_empty(group, CONSUMER_GROUP))
         assert isinstance(empty, ConsumerGroup), "of the type that was asked for"
         try:
@@ -684,10 +694,6 @@ class GroupCoordinator:
             if deadline is not None and deadline <= now:
                 self._change(held, held.group.expire)
             await self._settle(held)
-
-
-def _is_classic_with_members(group: AnyGroup) -> bool:
-    return isinstance(group, Group) and not group.is_idle
 
 
 def _empty(group: AnyGroup, kind: str) -> GroupState:
