@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tailrace.kafka.compiler import codec
+from tailrace.kafka.embedded import VERSION_BYTES, known_version, read_embedded, write_embedded
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from tailrace.kafka.schema import MessageType
 
 CONSUMER = "consumer"
-_LATEST = 3
-_VERSION_BYTES = 2
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
@@ -51,16 +48,12 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
     """Raises MalformedRequest."""
-    subscription = _decoded(ConsumerProtocolSubscription, metadata)
-    assert isinstance(subscription, ConsumerProtocolSubscription), "the codec makes what it was compiled for"
-    return subscription
+    return read_embedded(ConsumerProtocolSubscription, metadata)[0]
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
     """Raises MalformedRequest."""
-    read = _decoded(ConsumerProtocolAssignment, assignment)
-    assert isinstance(read, ConsumerProtocolAssignment), "the codec makes what it was compiled for"
-    return read
+    return read_embedded(ConsumerProtocolAssignment, assignment)[0]
 
 
 def write_assignment(metadata: bytes, partitions: Mapping[str, Iterable[int]]) -> bytes:
@@ -68,20 +61,4 @@ def write_assignment(metadata: bytes, partitions: Mapping[str, Iterable[int]]) -
     assignment = ConsumerProtocolAssignment(
         [TopicPartition(name, sorted(partitions[name])) for name in sorted(partitions)]
     )
-    version = min(int.from_bytes(metadata[:_VERSION_BYTES], "big"), _LATEST)
-    written = codec(ConsumerProtocolAssignment, version, False).encode(
-        assignment, bytearray(version.to_bytes(_VERSION_BYTES, "big")), []
-    )
-    return bytes(written)
-
-
-def _decoded(message: MessageType, data: bytes) -> object:
-    """Bytes of a later version are read as the latest known: fields are only ever appended."""
-    if len(data) < _VERSION_BYTES:
-        raise MalformedRequest(f"{len(data)} bytes where a version comes first")
-    version = min(int.from_bytes(data[:_VERSION_BYTES], "big"), _LATEST)
-    try:
-        read, _ = codec(message, version, False, from_client=True).decode(memoryview(data), _VERSION_BYTES)
-    except IndexError as error:
-        raise MalformedRequest("it ends too early") from error
-    return read
+    return write_embedded(assignment, known_version(metadata).to_bytes(VERSION_BYTES, "big"))

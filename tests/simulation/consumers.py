@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.groups.subscription import read_assignment, write_assignment
 from tailrace.kafka import ApiKey
-from tailrace.kafka.compiler import codec
+from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -241,5 +241,4 @@ class ConsumerMember(GroupMember):
 
 
 def _subscription(log: Log) -> bytes:
-    message = ConsumerProtocolSubscription([log.topic])
-    return bytes(codec(ConsumerProtocolSubscription, 0, False).encode(message, bytearray(b"\0\0"), []))
+    return write_embedded(ConsumerProtocolSubscription([log.topic]), b"\0\0")

@@ -24,7 +24,7 @@ from agent.groups.group import (
     SyncRequest,
 )
 from agent.groups.subscription import read_assignment, write_assignment
-from tailrace.kafka.compiler import codec
+from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -41,8 +41,7 @@ def metadata(owned: Iterable[int] = ()) -> bytes:
     subscription = ConsumerProtocolSubscription(["events"])
     if places := sorted(owned):
         subscription.owned_partitions = [TopicPartition("events", places)]
-    encoder = codec(ConsumerProtocolSubscription, 1, False)
-    return bytes(encoder.encode(subscription, bytearray(b"\0\1"), []))
+    return write_embedded(subscription, b"\0\1")
 
 
 def partitions_in(assignment: bytes) -> set[int]:
@@ -139,7 +138,7 @@ def _assigned(places: Iterable[int], user_data: bytes | None) -> bytes:
     if user_data is None:
         return write_assignment(metadata(), {"events": places})
     assignment = ConsumerProtocolAssignment([TopicPartition("events", sorted(places))], user_data)
-    return bytes(codec(ConsumerProtocolAssignment, 1, False).encode(assignment, bytearray(b"\0\1"), []))
+    return write_embedded(assignment, b"\0\1")
 
 
 def a_change(*readers: str) -> tuple[ConsumerGroup, list[Classic]]:

@@ -9,7 +9,7 @@ import pytest
 from agent.groups.subscription import read_assignment, write_assignment
 from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey
-from tailrace.kafka.compiler import codec
+from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from tailrace.kafka.messages.consumer_group_heartbeat import (
@@ -45,8 +45,7 @@ FULL: dict[str, Any] = {
 
 def metadata_of(*topics: str) -> bytes:
     """A classic client's subscription."""
-    subscription = codec(ConsumerProtocolSubscription, 0, False)
-    return bytes(subscription.encode(ConsumerProtocolSubscription(list(topics)), bytearray(b"\0\0"), []))
+    return write_embedded(ConsumerProtocolSubscription(list(topics)), b"\0\0")
 
 
 async def beat(bench: AgentBench, epoch: int, member: str = "m-1", version: int = 1, **said: Any) -> Any:

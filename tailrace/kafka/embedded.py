@@ -1,0 +1,43 @@
+"""What members of a consumer group tell each other through the coordinator: a version (int16), then a message."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tailrace.kafka.compiler import codec
+from tailrace.kafka.errors import MalformedRequest
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from tailrace.kafka.schema import MessageType
+
+Embedded = ConsumerProtocolSubscription | ConsumerProtocolAssignment
+M = TypeVar("M", bound=Embedded)
+
+VERSION_BYTES = 2
+_LATEST = 3
+
+
+def known_version(data: bytes) -> int:
+    """The version in which these bytes are read: of a later one the latest known, as fields are only ever appended."""
+    return min(int.from_bytes(data[:VERSION_BYTES], "big"), _LATEST)
+
+
+def read_embedded(kind: type[M], data: bytes) -> tuple[M, int]:
+    """The message, and where it ends. Raises MalformedRequest."""
+    if len(data) < VERSION_BYTES:
+        raise MalformedRequest(f"{len(data)} bytes where a version comes first")
+    declared: MessageType = kind
+    messages = codec(declared, known_version(data), False, from_client=True)
+    try:
+        message, end = messages.decode(memoryview(data), VERSION_BYTES)
+    except IndexError as error:
+        raise MalformedRequest("it ends too early") from error
+    assert isinstance(message, kind), "the codec makes what it was compiled for"
+    return message, end
+
+
+def write_embedded(message: Embedded, version: bytes) -> bytes:
+    """The message behind its version, given as it is written."""
+    out = bytearray(version)
+    last = codec(type(message), known_version(version), False).encode(message, out, [])
+    assert last is out, "without records there is one part"
+    return bytes(out)
