@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.hostile.judge import MAX_RATIO, Slice, p99_ratio, was_busy
+from tests.hostile.judge import MAX_RATIO, Slice, p99_ratio, stalls, was_busy
 
 
 def slices(latency: Callable[[random.Random], float], *, waited_s: float = 0.0) -> list[Slice]:
@@ -56,6 +56,33 @@ def test_a_moment_in_which_all_was_slow_does_not_count() -> None:
         kind[at] = replace(kind[at], latencies_s=[10 * each for each in kind[at].latencies_s])
 
     assert p99_ratio(quiet, hostile) < MAX_RATIO
+    assert stalls(quiet, hostile) == 0
+
+
+def test_four_slices_of_five_in_which_every_record_takes_5_s_are_seen() -> None:
+    quiet, hostile = slices(usual), slices(usual)
+    for at in range(4):
+        hostile[at] = Slice([5.0] * 80, 0.5, 0.0)
+
+    assert p99_ratio(quiet, hostile) > MAX_RATIO
+    assert stalls(quiet, hostile) == 4
+
+
+def test_one_slice_in_which_records_stall_for_a_second_is_seen() -> None:
+    quiet, hostile = slices(usual), slices(usual)
+    hostile[3] = replace(hostile[3], latencies_s=[*hostile[3].latencies_s, 1.0, 0.95])
+
+    assert p99_ratio(quiet, hostile) < MAX_RATIO
+    assert stalls(quiet, hostile) == 1
+
+
+def test_a_loop_that_one_request_holds_is_seen_unless_it_waited_for_a_processor() -> None:
+    held = Slice([0.02], 0.5, 0.0, held_s=0.5)
+
+    assert held.is_held
+    assert not replace(held, waited_s=2.5).is_held
+    assert not replace(held, held_s=0.05).is_held
+    assert replace(held, held_s=5.0, waited_s=2.0).is_held
 
 
 def test_a_time_in_which_nothing_was_answered_is_no_good_time() -> None:
@@ -63,3 +90,5 @@ def test_a_time_in_which_nothing_was_answered_is_no_good_time() -> None:
 
     assert silent.p99_s == math.inf
     assert p99_ratio(slices(usual), [silent, silent]) > MAX_RATIO
+    assert stalls(slices(usual), [silent]) == 1
+    assert not p99_ratio([silent], [silent]) < MAX_RATIO

@@ -1,0 +1,61 @@
+"""What a broker's own metrics say of a run: requests that failed unforeseen, and for how long its loop was held.
+
+Pure. A metric that is not there is a fault, never a good sign.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+FAILURES = "tailrace_request_failures"
+LOOP_LAG = "tailrace_event_loop_lag_seconds"
+
+
+class MetricMissing(AssertionError):
+    """A page of metrics lacks one that is judged."""
+
+
+def unforeseen_failures(page: str) -> list[str]:
+    """The APIs whose requests failed in a way that no handler foresaw. Raises MetricMissing."""
+    return [
+        f"{int(sample.value)} {sample.labels['api']} requests failed"
+        for sample in _family(page, FAILURES).samples
+        if sample.name == f"{FAILURES}_total" and sample.value > 0
+    ]
+
+
+def loop_lags(page: str) -> dict[float, float]:
+    """How often the loop has been late by at most so many seconds, by bucket. Raises MetricMissing."""
+    counts = {
+        float(sample.labels["le"]): sample.value
+        for sample in _family(page, LOOP_LAG).samples
+        if sample.name == f"{LOOP_LAG}_bucket"
+    }
+    if counts.get(math.inf, 0) <= 0:
+        raise MetricMissing(f"{LOOP_LAG} counts nothing: nobody watches the loop")
+    return counts
+
+
+def held_s(before: Mapping[float, float], after: Mapping[float, float]) -> float:
+    """For how long the loop was held between two looks, at least, in seconds: the lower end of the last bucket that
+    has more than before; infinite if the loop has not run meanwhile."""
+    if after[math.inf] <= before[math.inf]:
+        return math.inf
+    ends = sorted(after)
+    held = 0.0
+    for end, following in pairwise(ends):
+        if after[following] - before[following] > after[end] - before[end]:
+            held = end
+    return held
+
+
+def _family(page: str, name: str) -> Metric:
+    for family in text_string_to_metric_families(page):
+        if family.name == name:
+            return family
+    raise MetricMissing(f"/metrics has no {name}")
