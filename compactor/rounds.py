@@ -132,13 +132,12 @@ class Rounds:
 
     def _tell(self) -> None:
         summary = self.current
-        for failure in summary.failures[:MAX_LOGGED_FAILURES]:
-            log.warning(
-                "an item was not compacted",
-                topic=failure.topic_name,
-                partitions=failure.partitions[:10],
-                reason=failure.reason,
-            )
+        if summary.failures:
+            items = [
+                f"{failure.topic_name} {failure.partitions[:10]}: {failure.reason}"
+                for failure in summary.failures[:MAX_LOGGED_FAILURES]
+            ]
+            log.warning("items were not compacted", count=len(summary.failures), items=items)
         has_worked = summary.objects or summary.merged_objects or summary.keyed.passes
         if has_worked or summary.failures or summary.refused:
             log.info(

@@ -18,12 +18,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
 from tailrace.tls import Tls
+
+log = structlog.get_logger(__name__)
 
 GAUGES_EVERY_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 1.0
@@ -56,7 +60,7 @@ class Pages(Protocol):
         """Whether it can serve now."""
 
     async def update_gauges(self) -> None:
-        """Set the gauges that must be asked for. Called every `GAUGES_EVERY_SECONDS`; an error ends the updates."""
+        """Set the gauges that must be asked for. Called every `GAUGES_EVERY_SECONDS`; an error is logged."""
 
 
 class HttpServer:
@@ -89,7 +93,8 @@ class HttpServer:
 
     async def _keep_gauges(self) -> None:
         while True:
-            await self._pages.update_gauges()
+            with outlived(log, "gauges were not updated"):
+                await self._pages.update_gauges()
             await self._clock.sleep(GAUGES_EVERY_SECONDS)
 
     async def _metrics(self, request: web.Request) -> web.Response:

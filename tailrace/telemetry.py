@@ -1,7 +1,8 @@
 """Logs: structured lines to stderr, as JSON for programs or in colours for people.
 
 A line begins with its time, its level and its process, and names the cause of an error, even of one without a message.
-The same event is written once in 30 s; its next line says how many were left out.
+The same event of the same subject is written once in 30 s; its next line says how many were left out. The audit log is
+a record: it bounds itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ Processor = Callable[[Any, str, Event], Any]
 REPEAT_SECONDS = 30.0
 MAX_KNOWN_EVENTS = 1_000
 """Ours are some dozens; a library's messages may have no end."""
+
+AUDIT_LOGGER = "tailrace.audit"
+SUBJECTS = ("api", "child", "listener", "method", "part", "purpose", "request")
+"""What an event may be of. Each has a few dozen values at most in a process; topics and peers have no end."""
 
 _FIRST = ("timestamp", "level", "process", "event", "logger")
 _CAUSES = ("error", "reason", "cause")
@@ -158,9 +163,10 @@ def configure_logging(
 
 def _leave_out_repeats(gate: RepeatGate) -> Processor:
     def process(logger: Any, method: str, event: Event) -> Event:
-        if method == "debug":
+        if method == "debug" or logger.name == AUDIT_LOGGER:
             return event
-        left_out = gate.admit((logger.name, event.get("event"), _raised(event)))
+        subject = tuple(str(event.get(name)) for name in SUBJECTS)
+        left_out = gate.admit((logger.name, event.get("event"), subject, _raised(event)))
         if left_out is None:
             raise structlog.DropEvent
         if left_out:

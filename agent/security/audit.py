@@ -11,10 +11,11 @@ import structlog
 
 from agent.telemetry import AgentTelemetry
 from tailrace.clock import Clock
+from tailrace.telemetry import AUDIT_LOGGER
 
 MAX_LINES_PER_SECOND = 20
 
-log = structlog.get_logger("tailrace.audit")
+log = structlog.get_logger(AUDIT_LOGGER)
 
 
 class Audit:

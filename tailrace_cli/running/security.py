@@ -18,6 +18,7 @@ from agent.security.listeners import BadListener, parse_listeners, parse_rules
 from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
+from tailrace.keepers import outlived
 from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.tls import BadCertificate, Tls, TlsFiles
@@ -163,9 +164,11 @@ async def kept_current(
     async def keep() -> None:
         while True:
             await clock.sleep(REFRESH_SECONDS)
-            rpc.refresh()
+            with outlived(log, "replaced secrets were not looked for"):
+                rpc.refresh()
             for tls in served:
-                tls.refresh()
+                with outlived(log, "replaced certificates were not looked for", purpose=tls.purpose):
+                    tls.refresh()
 
     keeper = asyncio.create_task(keep(), name="security files")
     try:

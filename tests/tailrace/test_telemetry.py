@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import structlog
 
+from agent.security import audit
+from agent.security.audit import MAX_LINES_PER_SECOND, Audit
+from agent.telemetry import AgentTelemetry
 from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
 from tests.support.clocks import ManualClock
 
@@ -112,6 +115,41 @@ def test_two_bugs_in_one_place_are_two_events(written: Written) -> None:
         except (KeyError, ValueError):
             log.exception("a request failed")
     assert ["KeyError: 'a'" in line["exception"] for line in written.lines] == [True, False]
+
+
+def test_the_same_event_of_another_subject_is_another_event(written: Written) -> None:
+    log = structlog.get_logger("a.part")
+    for child in ("agent 1", "agent 2", "agent 1"):
+        log.error("a child ended by itself; it is restarted", child=child)
+    assert [line["child"] for line in written.lines] == ["agent 1", "agent 2"]
+
+
+def test_the_audit_log_has_every_refusal_up_to_its_own_bound(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        audit.log, "bind", audit.log.bind
+    )  # its first line binds it to what is configured here
+    doors = Audit(AgentTelemetry(), written.clock)
+
+    def refuse(number: int) -> None:
+        doors.refused(
+            host="10.0.0.1", principal=f"User:{number}", api="Fetch",
+            resource_type="TOPIC", resource="secret", operation="READ",
+        )  # fmt: skip
+
+    for number in range(3):
+        refuse(number)
+        doors.login_failed(f"10.0.0.{number}", "SASL", "PLAIN", "wrong password")
+    assert [line.get("principal") or line["peer"] for line in written.lines] == [
+        "User:0", "10.0.0.0", "User:1", "10.0.0.1", "User:2", "10.0.0.2",
+    ]  # fmt: skip
+    for number in range(MAX_LINES_PER_SECOND):
+        refuse(number)
+    assert len(written.lines) == MAX_LINES_PER_SECOND
+    written.clock.advance(1)
+    refuse(0)
+    assert written.lines[-1]["left_out"] == 6
 
 
 def test_the_gate_remembers_a_bounded_number_of_events() -> None:

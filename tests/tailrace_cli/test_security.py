@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.settings import load_settings
 from tailrace_cli.app import main
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import SECRET, open_data_folder
-from tailrace_cli.running.security import DatabasePassword, is_loopback, open_security
+from tailrace_cli.running.security import (
+    REFRESH_SECONDS,
+    DatabasePassword,
+    is_loopback,
+    kept_current,
+    open_security,
+)
 from tailrace_cli.settings import Settings
-from tests.support.clocks import SeededEntropy
+from tests.support.clocks import ManualClock, SeededEntropy
 
 LONG = "0123456789abcdef"
 
@@ -181,3 +190,23 @@ def test_a_folder_of_before_is_closed_and_a_folder_of_others_is_left_alone(
 
     assert [mode(folder) for folder in (before, empty, others)] == [0o700, 0o700, 0o755]
     assert mode(others / SECRET) == 0o600
+
+
+def test_files_are_looked_at_again_after_an_unforeseen_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock, looks = ManualClock(), 0
+
+        def look(_: OpenedSecurity) -> None:
+            nonlocal looks
+            looks += 1
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(OpenedSecurity, "refresh", look)
+        async with kept_current(clock, CollectorRegistry(), OpenedSecurity(SecurityFiles())):
+            for _ in range(3):
+                await asyncio.sleep(0)
+                clock.advance(REFRESH_SECONDS)
+            await asyncio.sleep(0)
+        assert looks == 3
+
+    asyncio.run(scenario())
