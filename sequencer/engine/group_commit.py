@@ -274,6 +274,7 @@ class GroupCommit:
             _fail(request, closing)
         self._queue.clear()
         self._early.clear()
+        self._observer.queue_changed(0)
 
     def _end_term(self, reason: str) -> None:
         assert self._term is not None, "begin comes before run"

@@ -333,6 +333,23 @@ def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
     run(use)
 
 
+def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
+    async def use(world: World) -> None:
+        noted = Noted()
+        await world.sequencer.close()
+        world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
+        await world.sequencer.start()
+        waiting = asyncio.create_task(world.sequencer.create_topic(CreateTopic("t", 1, {})))
+        await asyncio.sleep(0)
+        assert noted.queued[-1] == 1
+        await world.sequencer.close()
+        with pytest.raises(SequencerUnavailable):
+            await waiting
+        assert noted.queued[-1] == 0
+
+    run(use)
+
+
 def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(world: World) -> None:
         monkeypatch.setattr(world.sequencer._group_commit, "_perform_together", breaks)
