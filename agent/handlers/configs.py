@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, RequestRefused, code_of
@@ -42,6 +43,7 @@ from tailrace.kafka.messages.list_config_resources import (
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.rpc.link import join_address
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
+from tailrace.turns import Turns
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
 RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = 16, 32
@@ -60,29 +62,53 @@ LOG_DIR = "object-store"
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 SOURCE_CLIENT_METRICS, SOURCE_GROUP = 7, 8
 
+ROWS_IN_A_TURN = 2_000
+"""Configs that are described in one turn of the loop."""
+RESOURCE_ROWS = 10
+"""What a resource takes beside its configs, in rows."""
+
+TopicRow = Callable[[str, str | None], DescribeConfigsResourceResult]
+"""The row of a topic's config, by its name and what is set for the topic."""
+
 
 async def describe_configs(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Each resource's configs with their sources, synonyms and documentation where asked."""
+    """Each resource's configs with their sources, synonyms and documentation where asked; one that is named repeatedly
+    is described once."""
     response = DescribeConfigsResponse()
     snapshot = await services.catalog.refresh()
-    for resource in request.resources:
+    topic_row = _topic_rows(snapshot.broker_configs, request)
+    turns = Turns(ROWS_IN_A_TURN)
+    for resource in {_named(each): each for each in request.resources}.values():
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )
         response.results.append(result)
         try:
-            result.configs = await _describe(services, snapshot, resource, request)
+            result.configs = await _describe(
+                services, snapshot, resource, request=request, topic_row=topic_row
+            )
         except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
+        await turns.did(RESOURCE_ROWS + len(result.configs))
     return response
 
 
+def _named(resource: DescribeConfigsResource) -> Hashable:
+    keys = resource.configuration_keys
+    return resource.resource_type, resource.resource_name, None if keys is None else frozenset(keys)
+
+
 async def _describe(
-    services: Services, snapshot: Snapshot, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    services: Services,
+    snapshot: Snapshot,
+    resource: DescribeConfigsResource,
+    *,
+    request: DescribeConfigsRequest,
+    topic_row: TopicRow,
 ) -> list[DescribeConfigsResourceResult]:
     keys = set(resource.configuration_keys) if resource.configuration_keys is not None else None
     if resource.resource_type == RESOURCE_TOPIC:
@@ -92,11 +118,7 @@ async def _describe(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
             )
         own = known.topic.configs
-        return [
-            _topic_row(definition, own, snapshot.broker_configs, request)
-            for name, definition in TOPIC_CONFIGS.items()
-            if keys is None or name in keys
-        ]
+        return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if keys is None or name in keys]
     if resource.resource_type == RESOURCE_BROKER:
         _check_broker(resource.resource_name, snapshot)
         configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
@@ -134,15 +156,25 @@ async def _describe(
     raise _of_no_kind(resource.resource_type)
 
 
+def _topic_rows(cluster: Mapping[str, str], request: DescribeConfigsRequest) -> TopicRow:
+    """Makes the rows of topics. Topics that are configured alike share theirs: all topics take little memory."""
+
+    @cache
+    def topic_row(name: str, own: str | None) -> DescribeConfigsResourceResult:
+        return _topic_row(TOPIC_CONFIGS[name], own, cluster, request)
+
+    return topic_row
+
+
 def _topic_row(
     definition: ConfigDefinition,
-    own: Mapping[str, str],
+    own: str | None,
     cluster: Mapping[str, str],
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResourceResult:
     synonyms = []
-    if definition.name in own:
-        synonyms.append(DescribeConfigsSynonym(definition.name, own[definition.name], SOURCE_TOPIC))
+    if own is not None:
+        synonyms.append(DescribeConfigsSynonym(definition.name, own, SOURCE_TOPIC))
     if definition.broker_name is not None:
         if definition.broker_name in cluster:
             synonyms.append(

@@ -22,6 +22,12 @@ from tailrace.kafka.messages.consumer_group_describe import (
     DescribedTopicPartitions,
 )
 from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
+from tailrace.turns import Turns
+
+ROWS_IN_A_TURN = 2_000
+"""Members that are described in one turn of the loop."""
+GROUP_ROWS = 20
+"""What a group takes beside its members, in members."""
 
 G = TypeVar("G", ConsumerGroup, ShareGroup)
 D = TypeVar("D", DescribedConsumerGroup, DescribedShareGroup)
@@ -35,9 +41,10 @@ async def described_groups(
     answer: type[D],
     describe: Callable[[AnyGroup], D],
 ) -> list[D]:
-    """Each group that is asked for, or why it can't be described."""
+    """Each group that is asked for, once, or why it can't be described."""
     groups: list[D] = []
-    for group_id in request.group_ids:
+    turns = Turns(ROWS_IN_A_TURN)
+    for group_id in dict.fromkeys(request.group_ids):
         try:
             group = await services.groups.look(group_id, describe)
             if request.include_authorized_operations:
@@ -45,6 +52,7 @@ async def described_groups(
         except REFUSALS as error:
             group = answer(group_code(error), error_message=str(error), group_id=group_id)
         groups.append(group)
+        await turns.did(GROUP_ROWS + len(group.members))
     return groups
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.errors import EXPECTED
 from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.group import Group, GroupPhase
-from agent.handlers.described_groups import is_unused
+from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
@@ -25,6 +25,7 @@ from tailrace.kafka.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tailrace.turns import Turns
 
 MISSING_IS_AN_ERROR = 6
 """From this DescribeGroups version on an unknown group is GROUP_ID_NOT_FOUND, not just Dead (KIP-1043)."""
@@ -33,14 +34,15 @@ MISSING_IS_AN_ERROR = 6
 async def describe_groups(
     services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """State, protocol, members and assignments."""
-    response = DescribeGroupsResponse(
-        groups=[await _describe(services, context, group_id) for group_id in request.groups]
-    )
-    if request.include_authorized_operations:
-        for group in response.groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
+    """State, protocol, members and assignments; a group that is named repeatedly is described once."""
+    response = DescribeGroupsResponse()
+    turns = Turns(ROWS_IN_A_TURN)
+    for group_id in dict.fromkeys(request.groups):
+        group = await _describe(services, context, group_id)
+        if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
+        response.groups.append(group)
+        await turns.did(GROUP_ROWS + len(group.members))
     return response
 
 
@@ -103,7 +105,9 @@ async def list_groups(
         snapshot = await services.catalog.refresh()
         live = {member.broker_id for member in snapshot.ring.members}
         me = services.identity.broker_id
+        turns = Turns(ROWS_IN_A_TURN)
         for row in await all_groups(services.sequencer):
+            await turns.did()
             if row.owner in live:
                 is_ours = row.owner == me
             else:
@@ -136,7 +140,9 @@ async def delete_groups(
 ) -> DeleteGroupsResponse:
     """Forget groups without members, and their offsets."""
     response = DeleteGroupsResponse()
-    for group_id in request.groups_names:
+    turns = Turns(ROWS_IN_A_TURN)
+    for group_id in dict.fromkeys(request.groups_names):
+        await turns.did(GROUP_ROWS)
         code = ErrorCode.NONE
         try:
             never_used = await services.groups.look(group_id, is_unused)

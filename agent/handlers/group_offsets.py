@@ -38,6 +38,7 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from tailrace.limits import is_name
+from tailrace.turns import Turns
 
 BY_ID = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
@@ -45,6 +46,10 @@ BY_ID = 10
 MANY_GROUPS = 8
 GROUP_ERROR = 2
 """From this version on OffsetFetch has a place for the group's error, beside those of partitions."""
+POSITIONS_IN_A_TURN = 2_000
+"""Positions that are read from a request, or put into an answer, in one turn of the loop."""
+GROUP_ROWS = 20
+"""What a group takes beside its positions, in positions."""
 
 
 def position_of(
@@ -111,9 +116,13 @@ async def offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     """Stored positions of one group, or (from version 8 on) of several; -1 where there is none."""
+    turns = Turns(POSITIONS_IN_A_TURN)
     if context.api_version >= MANY_GROUPS:
         return OffsetFetchResponse(
-            groups=[await _fetch(services, context, each, request.require_stable) for each in request.groups]
+            groups=[
+                await _fetch(services, context, each, require_stable=request.require_stable, turns=turns)
+                for each in _groups_once(request.groups)
+            ]
         )
     named = (
         None
@@ -124,7 +133,7 @@ async def offset_fetch(
         ]
     )
     group = OffsetFetchRequestGroup(request.group_id, topics=named)
-    fetched = await _fetch(services, context, group, request.require_stable)
+    fetched = await _fetch(services, context, group, require_stable=request.require_stable, turns=turns)
     if fetched.error_code and context.api_version < GROUP_ERROR:
         fetched.topics = _refused(named or [], fetched.error_code)
     return OffsetFetchResponse(
@@ -148,6 +157,12 @@ async def offset_fetch(
     )
 
 
+def _groups_once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """The groups as asked, but for those of which all positions are asked for repeatedly."""
+    whole = {each.group_id: each for each in groups if each.topics is None}
+    return [each for each in groups if each.topics is not None or whole[each.group_id] is each]
+
+
 def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFetchResponseTopics]:
     """The group's error at each partition."""
     return [
@@ -163,8 +178,14 @@ def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFe
 
 
 async def _fetch(
-    services: Services, context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
+    services: Services,
+    context: RequestContext,
+    request: OffsetFetchRequestGroup,
+    *,
+    require_stable: bool,
+    turns: Turns,
 ) -> OffsetFetchResponseGroup:
+    await turns.did(GROUP_ROWS)
     response = OffsetFetchResponseGroup(group_id=request.group_id)
     if not is_name(request.group_id):
         response.error_code = ErrorCode.INVALID_GROUP_ID
@@ -173,7 +194,7 @@ async def _fetch(
         if request.member_id is not None and request.member_epoch >= 0:
             await _validate_reader(services, request, request.member_id)
         if request.topics is None:
-            response.topics = await _all_positions(services, request.group_id, require_stable)
+            response.topics = await _all_positions(services, request.group_id, require_stable, turns)
         else:
             before = services.catalog.snapshot
             response.topics, has_unknown = await _asked_positions(
@@ -182,6 +203,7 @@ async def _fetch(
                 group_id=request.group_id,
                 topics=request.topics,
                 require_stable=require_stable,
+                turns=turns,
             )
             if has_unknown and await services.catalog.has_moved_on(before):
                 response.topics, _ = await _asked_positions(
@@ -190,6 +212,7 @@ async def _fetch(
                     group_id=request.group_id,
                     topics=request.topics,
                     require_stable=require_stable,
+                    turns=turns,
                 )
     except REFUSALS as error:
         response.error_code = position_code(error)
@@ -211,6 +234,7 @@ async def _asked_positions(
     group_id: str,
     topics: list[OffsetFetchRequestTopics],
     require_stable: bool,
+    turns: Turns,
 ) -> tuple[list[OffsetFetchResponseTopics], bool]:
     """The answer, and whether a partition named is not there, as far as this agent or the sequencer knows."""
     answers: list[OffsetFetchResponseTopics] = []
@@ -230,16 +254,19 @@ async def _asked_positions(
             elif context.api_version >= BY_ID:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             # By name, Kafka says that there is no position (-1), whether or not there is such a topic.
+            await turns.did()
+        await turns.did()
     if partitions:
         positions = await positions_at(services.sequencer, group_id, partitions)
         for row, position in zip(rows, positions, strict=True):
+            await turns.did()
             _fill(row, position, require_stable)
             has_unknown |= position.is_unknown
     return answers, has_unknown
 
 
 async def _all_positions(
-    services: Services, group_id: str, require_stable: bool
+    services: Services, group_id: str, require_stable: bool, turns: Turns
 ) -> list[OffsetFetchResponseTopics]:
     positions = await all_positions(services.sequencer, group_id)
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
@@ -253,6 +280,7 @@ async def _all_positions(
         row = OffsetFetchResponsePartitions(position.partition)
         _fill(row, position, require_stable)
         answer.partitions.append(row)
+        await turns.did()
     return list(answers.values())
 
 

@@ -37,7 +37,7 @@ from tailrace.turns import Turns
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
-"""Partitions that are placed in one turn of the loop."""
+"""Partitions that are placed in one turn of the loop; each topic counts as one more."""
 CREATED_AT_ONCE = 1_000
 """Topics that one request has under way at the sequencer."""
 MIN_PARTITIONS_OF_KEPT = 100
@@ -55,6 +55,7 @@ async def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | EncodedResponse:
     """Answer from a snapshot that was requested after the client's request came."""
+    _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
         return current
@@ -71,11 +72,23 @@ async def handle(
 
 async def respond(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """The same, always as a message."""
+    _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
         return current
     snapshot, refused = current
     return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
+
+
+def _name_once(request: MetadataRequest) -> None:
+    """Leave repeated topics out of the request: Kafka makes a set of them, too."""
+    if request.topics is not None and len(request.topics) > 1:
+        request.topics = list(
+            {
+                topic.name if topic.topic_id == NIL_TOPIC_ID else topic.topic_id: topic
+                for topic in request.topics
+            }.values()
+        )
 
 
 async def _current(
@@ -213,6 +226,7 @@ async def _answer(
         response.cluster_authorized_operations = context.access.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     if request.include_topic_authorized_operations:
         for row in rows:
+            await turns.did()
             if row.error_code == ErrorCode.NONE:
                 row.topic_authorized_operations = context.access.operations(
                     ResourceType.TOPIC, row.name or ""
@@ -258,6 +272,7 @@ async def _wanted(
     refused: dict[str, ErrorCode],
     turns: Turns,
 ) -> MetadataResponseTopic:
+    await turns.did()
     known = _known(topic, snapshot)
     if known is not None:
         return await _row(known, snapshot, zone, turns)

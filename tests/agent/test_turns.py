@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -14,7 +21,14 @@ from tailrace.kafka.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.support.agents import AgentBench, batch, run
 from tests.support.compaction import Log
@@ -122,3 +136,76 @@ def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
         turns.check(HELD_SECONDS)
 
     run(scenario, group_initial_rebalance_delay_ms=500)
+
+
+REPEATS = 5_000
+OF_A_TOPIC = DescribeConfigsResource(2, "t", None)
+OF_THE_BROKER = DescribeConfigsResource(4, "", None)
+ALL_POSITIONS = OffsetFetchRequestGroup("g", topics=None)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_of", "rows"),
+    [
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            lambda times: DescribeConfigsRequest([OF_A_TOPIC, OF_THE_BROKER] * times, True, True),
+            lambda response: response.results,
+        ),
+        (
+            ApiKey.METADATA,
+            12,
+            lambda times: MetadataRequest([MetadataRequestTopic(name="t")] * times),
+            lambda response: response.topics,
+        ),
+        (
+            ApiKey.OFFSET_FETCH,
+            8,
+            lambda times: OffsetFetchRequest(groups=[ALL_POSITIONS] * times),
+            lambda response: response.groups,
+        ),
+        (
+            ApiKey.DESCRIBE_GROUPS,
+            5,
+            lambda times: DescribeGroupsRequest(groups=["g", "other"] * times),
+            lambda response: response.groups,
+        ),
+        (
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            1,
+            lambda times: ConsumerGroupDescribeRequest(group_ids=["g", "other"] * times),
+            lambda response: response.groups,
+        ),
+        (
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            1,
+            lambda times: ShareGroupDescribeRequest(group_ids=["g", "other"] * times),
+            lambda response: response.groups,
+        ),
+        (
+            ApiKey.DELETE_GROUPS,
+            2,
+            lambda times: DeleteGroupsRequest(groups_names=["g", "other"] * times),
+            lambda response: response.results,
+        ),
+    ],
+)
+@least_of_three
+def test_what_is_named_repeatedly_is_answered_once(
+    api: ApiKey, version: int, request_of: Callable[[int], Any], rows: Callable[[Any], list[Any]]
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=PARTITIONS)
+        partitions = [OffsetCommitRequestPartition(each, 1) for each in range(PARTITIONS)]
+        commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
+        await bench.ask(ApiKey.OFFSET_COMMIT, 8, commit)
+        once = await bench.ask(api, version, request_of(1))
+        if api is ApiKey.DELETE_GROUPS:
+            await bench.ask(ApiKey.OFFSET_COMMIT, 8, commit)
+        with measured_turns() as turns:
+            often = await bench.ask(api, version, request_of(REPEATS))
+        assert rows(often) == rows(once)
+        turns.check(HELD_SECONDS)
+
+    run(scenario)
