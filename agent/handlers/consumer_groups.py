@@ -145,6 +145,7 @@ async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Epochs, members, what they have and what they are to have."""
+    await services.catalog.refresh_if_possible()  # the group may have come from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
     def describe_one(group: AnyGroup) -> DescribedConsumerGroup:

@@ -90,6 +90,7 @@ async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     """Epochs, members and what they have."""
+    await services.catalog.refresh_if_possible()  # the group may have come from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
     def describe_one(group: AnyGroup) -> DescribedShareGroup:

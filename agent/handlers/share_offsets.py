@@ -120,8 +120,9 @@ async def alter(
     response = AlterShareGroupOffsetsResponse()
     changes: list[ShareOffset] = []
     changing: list[AlteredShareOffset] = []
+    topics = (await services.catalog.refresh()).by_name
     for named in request.topics:
-        topic = await services.catalog.topic_by_name(named.topic_name)
+        topic = topics.get(named.topic_name)
         row = AlteredShareTopic(named.topic_name)
         response.responses.append(row)
         for partition in named.partitions:
@@ -150,8 +151,9 @@ async def delete(
     """Forget all that the group has read of these topics."""
     response = DeleteShareGroupOffsetsResponse()
     topic_ids: set[UUID] = set()
+    topics = (await services.catalog.refresh()).by_name
     for named in request.topics:
-        topic = await services.catalog.topic_by_name(named.topic_name)
+        topic = topics.get(named.topic_name)
         row = DeletedShareTopic(named.topic_name)
         response.responses.append(row)
         if topic is None:

@@ -25,6 +25,7 @@ from sequencer.api import (
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
 from sequencer.methods import METHODS
+from sequencer.observer import Unobserved
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
@@ -77,8 +78,19 @@ class SlowLoads(MemoryRowStore):
         return await super().load()
 
 
+class NotedCalls(Unobserved):
+    """Keeps which calls were answered, at which end."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+
+    def call_answered(self, side: str, method: str, seconds: float) -> None:
+        self.calls[side, method] += 1
+
+
 class World:
     def __init__(self) -> None:
+        self.observer = NotedCalls()
         self.clock = ManualClock()
         self.entropy = SeededEntropy(9)
         self.store = MemoryRowStore(self.clock)
@@ -90,6 +102,7 @@ class World:
                 self.entropy,
                 settings=ServerSettings(advertise=name),
                 link=self.link,
+                observer=self.observer,
             )
             for name, cut in self.cuts.items()
         }
@@ -111,7 +124,12 @@ class World:
 
     def remote(self, *addresses: str) -> SequencerClient:
         return SequencerClient(
-            addresses, clock=self.clock, entropy=self.entropy, link=self.link, patience_s=20
+            addresses,
+            clock=self.clock,
+            entropy=self.entropy,
+            link=self.link,
+            patience_s=20,
+            observer=self.observer,
         )
 
     async def pass_time(self, seconds: float) -> None:
@@ -151,6 +169,16 @@ def test_a_follower_names_the_committer_and_passes_on() -> None:
         assert remote._current == "a:1"
         metadata = await world.during(world.nodes["b:1"].sequencer.metadata(MetadataRequest()))
         assert [one.topic_id for one in metadata.topics] == [topic.topic_id]
+        await remote.close()
+
+    run(use)
+
+
+def test_each_call_is_reported_at_both_ends() -> None:
+    async def use(world: World) -> None:
+        remote = world.remote("a:1")
+        await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        assert world.observer.calls == {("client", "create_topic"): 1, ("server", "create_topic"): 1}
         await remote.close()
 
     run(use)

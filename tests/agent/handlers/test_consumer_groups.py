@@ -172,6 +172,17 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have() -> None:
     run(scenario)
 
 
+def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        stale = bench.services.catalog.snapshot
+        await joined(bench)
+        bench.services.catalog.snapshot = stale
+        (member,) = (await described(bench)).members
+        assert [each.topic_name for each in member.assignment.topic_partitions] == ["t"]
+
+    run(scenario)
+
+
 def test_tools_of_classic_groups_see_that_it_is_none() -> None:
     async def scenario(bench: AgentBench) -> None:
         await joined(bench)

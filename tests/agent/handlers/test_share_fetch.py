@@ -26,6 +26,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.methods import Method
+from sequencer.pages import all_share_offsets
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_share_group_offsets import (
@@ -57,6 +58,7 @@ from tailrace.kafka.messages.share_fetch import (
 )
 from tailrace.record_batch import framed, hole_batch, split
 from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.agent.handlers.test_current_topics import elsewhere_made_anew
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
@@ -461,6 +463,34 @@ def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() 
         assert await deleted() == 0
         assert await described() == []
         assert await described([DescribeShareOffsetsTopic("t", [0])]) == [(-1, -1)]
+
+    run(scenario, **EARLIEST)
+
+
+def test_offsets_of_a_topic_that_another_agent_made_anew_are_altered_and_deleted_as_the_new_ones() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await filled(bench, 3)
+        await beat(bench, -1, "a")
+        catalog = bench.services.catalog
+        stale = catalog.snapshot
+        made = await elsewhere_made_anew(bench, stale.by_name["t"].topic)
+
+        start = AlterShareOffsetsTopic("t", [AlterShareOffsetsPartition(0, 0)])
+        altered = await bench.ask(
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, AlterShareGroupOffsetsRequest("g", [start])
+        )
+        assert (altered.error_code, altered.responses[0].topic_id) == (0, made.topic_id)
+        assert altered.responses[0].partitions[0].error_code == 0
+        stored = await all_share_offsets(bench.sequencer, "g")
+        assert [(each.topic_id, each.start_offset) for each in stored] == [(made.topic_id, 0)]
+
+        catalog.snapshot = stale
+        topics = [DeleteShareOffsetsTopic("t")]
+        deleted = await bench.ask(
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, DeleteShareGroupOffsetsRequest("g", topics)
+        )
+        assert (deleted.error_code, deleted.responses[0].topic_id) == (0, made.topic_id)
+        assert await all_share_offsets(bench.sequencer, "g") == []
 
     run(scenario, **EARLIEST)
 

@@ -39,6 +39,17 @@ async def described(bench: AgentBench, group: str = "g") -> Any:
     return row
 
 
+def test_a_group_that_came_from_another_agent_is_described_with_topics_that_are_new_here() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        stale = bench.services.catalog.snapshot
+        await joined(bench)
+        bench.services.catalog.snapshot = stale
+        (member,) = (await described(bench)).members
+        assert [each.topic_name for each in member.assignment.topic_partitions] == ["t"]
+
+    run(scenario)
+
+
 def test_a_member_joins_and_is_told_its_partitions() -> None:
     async def scenario(bench: AgentBench) -> None:
         answer = await joined(bench)
