@@ -1697,14 +1697,22 @@ class CreateAcls(Value, frozen=True):
 
 
 class DeleteAcls(Value, frozen=True):
+    """`takes_parts`: the caller asks again for what one answer did not get to."""
+
     filters: list[AclFilter]
     request_id: UUID | None = None
+    takes_parts: bool = False
 
 
 class DeletedAcls(Value, frozen=True):
-    """What each filter deleted. A binding that several filters match stands with each."""
+    """What each filter deleted. A binding that several filters match stands with each.
+
+    `done`: for so many filters nothing is left; the caller asks again for those after them. The next one may have
+    deleted a part of its matches. -1: for all.
+    """
 
     matches: list[list[Acl]]
+    done: int = -1
 
 
 class SecurityRequest(Value, frozen=True):

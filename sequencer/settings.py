@@ -53,6 +53,8 @@ class SequencerSettings(SettingsSection):
     """How long the first answer to a change (of topics, configs, groups, producers) is kept for retries."""
     max_request_answers: int = Field(default=100_000, ge=1, le=10_000_000)
     """Answers kept for retries; above it the oldest are forgotten."""
+    max_request_answer_bytes: int = Field(default=64 << 20, ge=1 << 20, le=8 << 30)
+    """Bytes of these answers; above it the oldest are forgotten, a quarter of the bytes."""
     default_retention_ms: int = Field(default=7 * _DAY_MS, ge=-1, le=_INT64)
     """retention.ms of topics if neither topic nor cluster sets it; -1 for no limit."""
     default_retention_bytes: int = Field(default=-1, ge=-1, le=_INT64)

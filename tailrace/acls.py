@@ -133,6 +133,26 @@ class AclFilter(msgspec.Struct, array_like=True, frozen=True, gc=False):
     operation: Operation = Operation.ANY
     permission: Permission = Permission.ANY
 
+    @property
+    def only(self) -> Acl | None:
+        """The one binding that this filter can match; None where it may match several."""
+        name, principal, host = self.resource_name, self.principal, self.host
+        if name is None or principal is None or host is None:
+            return None
+        if self.pattern_type in (PatternType.ANY, PatternType.MATCH) or self.permission is Permission.ANY:
+            return None
+        if self.resource_type is ResourceType.ANY or self.operation is Operation.ANY:
+            return None
+        return Acl(
+            resource_type=self.resource_type,
+            resource_name=name,
+            pattern_type=self.pattern_type,
+            principal=principal,
+            host=host,
+            operation=self.operation,
+            permission=self.permission,
+        )
+
     def matches(self, acl: Acl) -> bool:
         """Whether the binding is one of those that are meant (Kafka's AclBindingFilter.matches)."""
         return (

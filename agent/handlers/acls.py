@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TypeVar
 
 from agent.errors import EXPECTED, code_of
 from agent.services import RequestContext, Services
-from sequencer.api import CreateAcls, DeleteAcls, InvalidRequest
+from sequencer.api import CreateAcls, DeleteAcls, DeletedAcls, InvalidRequest
 from sequencer.rules.access import MAX_CHANGES, check_acl
 from tailrace.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.error_codes import ErrorCode
@@ -80,19 +82,23 @@ async def create_acls(
 async def delete_acls(
     services: Services, context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """Remove what each filter matches, and say what that was."""
+    """Remove what each filter matches, and say what that was. A filter whose turn doesn't come has the error."""
     results = [DeleteAclsFilterResult() for _ in request.filters]
-    filters = _readable(context, zip(request.filters, results, strict=True), filter_of)
-    for first in range(0, len(filters), MAX_CHANGES):
-        some = filters[first : first + MAX_CHANGES]
+    left = deque(_readable(context, zip(request.filters, results, strict=True), filter_of))
+    while left:
+        some = list(islice(left, MAX_CHANGES))
         try:
-            deleted = await services.sequencer.delete_acls(DeleteAcls([wanted for wanted, _ in some]))
+            deleted = await services.sequencer.delete_acls(
+                DeleteAcls([wanted for wanted, _ in some], takes_parts=True)
+            )
         except EXPECTED as error:
             for _, result in some:
                 result.error_code, result.error_message = code_of(error), str(error)
-            continue
-        for (_, result), matches in zip(some, deleted.matches, strict=True):
-            result.matching_acls = [_matching(acl) for acl in matches]
+            deleted = DeletedAcls([])
+        for (_, result), matches in zip(some, deleted.matches, strict=False):
+            result.matching_acls += map(_matching, matches)
+        for _ in range(len(some) if deleted.done < 0 else deleted.done):
+            left.popleft()
     await services.catalog.refresh_if_possible()
     return DeleteAclsResponse(filter_results=results)
 

@@ -11,7 +11,16 @@ from agent.handlers.acls import filter_of
 from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
 from agent.tenants.visit import Visit
 from sequencer.api import InvalidRequest
-from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.acls import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from tailrace.kafka.messages.create_acls import AclCreation
 from tailrace.kafka.messages.delete_acls import (
     DeleteAclsFilter,
@@ -125,8 +134,18 @@ def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
 
 
 def _matching_none(visit: Visit) -> DeleteAclsFilter:
-    """No resource has an empty name."""
-    return _written(AclFilter(resource_name=visit.tenant.prefix, pattern_type=PatternType.LITERAL))
+    """No resource has an empty name. It names one binding, so that it is looked up."""
+    return _only(
+        Acl(
+            resource_type=ResourceType.TOPIC,
+            resource_name=visit.tenant.prefix,
+            pattern_type=PatternType.LITERAL,
+            principal=WILDCARD_PRINCIPAL,
+            host=WILDCARD,
+            operation=Operation.ALL,
+            permission=Permission.ALLOW,
+        )
+    )
 
 
 def _only(acl: Acl) -> DeleteAclsFilter:

@@ -66,7 +66,8 @@ class Expiry:
     def _has_expired(self, now_ms: int) -> bool:
         state = self._context.state
         return (
-            any(
+            repeats.are_too_large(state, self._settings)
+            or any(
                 0 < row.expires_ms <= now_ms and self._context.has_left(AgentRef(row.broker_id, row.epoch))
                 for row in state.all(AgentRow)
             )
@@ -77,6 +78,8 @@ class Expiry:
     def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
         """End what has run out: gives the counts of agents' leases and of sessions. Only some transactions are ended
         by one step."""
+        if repeats.are_too_large(draft.durable, self._settings):
+            repeats.forget_surplus(draft, self._settings)
         agents = leases.expire_agents(draft, self._context.has_left)
         sessions = leases.expire_sessions(draft)
         yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
@@ -91,7 +94,7 @@ class Expiry:
             removed.agents += agents
             removed.sessions += sessions
             leases.forget_agents(draft)
-            repeats.forget_surplus(draft, settings.max_request_answers)
+            repeats.forget_surplus(draft, settings)
 
         await self._group_commit.decide("apply_retention", expire)
         await self._upkeep.fill()

@@ -5,6 +5,8 @@ Agents keep all of them in memory and reload them when their version has changed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sequencer.api import (
     AlteredScram,
     AlterScram,
@@ -20,11 +22,13 @@ from sequencer.api import (
     Security,
     SecurityRequest,
 )
+from sequencer.bounds import PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of
 from sequencer.store.state import SECURITY_VERSION, Draft, HotState
-from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.limits import MAX_NAME_BYTES, is_name
+from tailrace.turns import Steps
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
 """Kafka's bounds. The maximum is what an unauthenticated client can make a server compute for one attempt."""
@@ -32,6 +36,10 @@ MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
 """Limit of users or ACLs that one request changes."""
+MAX_COMPARED = 100_000
+"""Comparisons of ACLs with filters after which a decision takes no further filter. The first is carried out whole."""
+READ_AS_A_STEP, COMPARED_AS_A_STEP = 10, 40
+"""So many ACLs are read from their rows, or compared with a filter, in the time of one run of a commit."""
 
 
 def security(state: HotState, request: SecurityRequest) -> Security:
@@ -75,11 +83,18 @@ def alter_scram(draft: Draft, request: AlterScram, settings: SequencerSettings) 
                 iterations=credentials.iterations,
             )
         )
-    users = {row.user_name for row in draft.all(ScramRow)}
-    if request.upserts and len(users) > settings.max_users:
-        raise LimitReached(f"{len(users)} users; sequencer.max_users allows {settings.max_users}")
+    _check_users(draft, request, settings)
     draft.bump_once(SECURITY_VERSION)
     return AlteredScram(missing)
+
+
+def _check_users(draft: Draft, request: AlterScram, settings: SequencerSettings) -> None:
+    """Raise LimitReached for too many users. They are counted only where there are as many credentials."""
+    if not request.upserts or draft.count(ScramRow) <= settings.max_users:
+        return
+    users = {row.user_name for row in draft.all(ScramRow)}
+    if len(users) > settings.max_users:
+        raise LimitReached(f"{len(users)} users; sequencer.max_users allows {settings.max_users}")
 
 
 def _check_credentials(credentials: ScramCredentials) -> None:
@@ -112,28 +127,69 @@ def create_acls(draft: Draft, request: CreateAcls, settings: SequencerSettings) 
             has_changed = True
     if not has_changed:
         return Empty()
-    count = sum(1 for _ in draft.all(AclRow))
+    count = draft.count(AclRow)
     if count > settings.max_acls:
         raise LimitReached(f"{count} ACLs; sequencer.max_acls allows {settings.max_acls}")
     draft.bump_once(SECURITY_VERSION)
     return Empty()
 
 
-def delete_acls(draft: Draft, request: DeleteAcls) -> DeletedAcls:
-    """Delete what the filters match."""
+def delete_acls(draft: Draft, request: DeleteAcls) -> Steps[DeletedAcls]:
+    """Delete what the filters match, in their order, until the answer is full or enough was compared.
+
+    A filter that can match one binding only is looked up; another is held against all. Raises LimitReached where the
+    caller doesn't ask again for what is left; nothing is deleted then.
+    """
     _check_count(len(request.filters), "filters")
-    rows = list(draft.all(AclRow))
+    wide = any(wanted.only is None for wanted in request.filters)
+    known = (yield from _known_acls(draft)) if wide else []
     matches: list[list[Acl]] = []
-    deleted: dict[AclRow, None] = {}
-    for each in request.filters:
-        matched = [row for row in rows if each.matches(_acl(row))]
-        matches.append([_acl(row) for row in matched])
-        deleted.update(dict.fromkeys(matched))
-    for row in deleted:
-        draft.delete(AclRow, *key_of(row))
+    room, compared, done = PageRoom(), 0, 0
+    for wanted in request.filters:
+        compared += len(known) if wanted.only is None else 1
+        if done > 0 and compared > MAX_COMPARED:
+            break
+        found = yield from _matching(draft, wanted, known)
+        fitting = [acl for acl in found if room.takes(_bytes_of(acl))]
+        matches.append(fitting)
+        if len(fitting) < len(found):
+            break
+        done += 1
+    if done < len(request.filters) and not request.takes_parts:
+        raise LimitReached("the filters match too many ACLs for one answer; ask with fewer or narrower ones")
+    deleted = dict.fromkeys(acl for acls in matches for acl in acls)
+    for acl in deleted:
+        draft.delete(AclRow, *key_of(_row(acl, draft.now_ms)))
     if deleted:
         draft.bump_once(SECURITY_VERSION)
-    return DeletedAcls(matches)
+    return DeletedAcls(matches, done)
+
+
+def _known_acls(draft: Draft) -> Steps[list[Acl]]:
+    known: list[Acl] = []
+    for row in draft.all(AclRow):
+        known.append(_acl(row))
+        if len(known) % READ_AS_A_STEP == 0:
+            yield 1
+    return known
+
+
+def _matching(draft: Draft, wanted: AclFilter, known: Sequence[Acl]) -> Steps[list[Acl]]:
+    """The bindings that a filter matches; `known`: all of them, unless it can match one only."""
+    only = wanted.only
+    if only is not None:
+        yield 1
+        return [] if draft.get(AclRow, *key_of(_row(only, draft.now_ms))) is None else [only]
+    found: list[Acl] = []
+    for first in range(0, len(known), COMPARED_AS_A_STEP):
+        found += filter(wanted.matches, known[first : first + COMPARED_AS_A_STEP])
+        yield 1
+    return found
+
+
+def _bytes_of(acl: Acl) -> int:
+    """An upper bound of the encoded size."""
+    return 16 + text_bytes(acl.resource_name, acl.principal, acl.host)
 
 
 def check_acl(acl: Acl) -> None:

@@ -53,7 +53,7 @@ def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerS
     else:
         draft.delete(ClientConfigRow, int(request.scope), request.name)
     if row is None:
-        count = sum(1 for _ in draft.all(ClientConfigRow))
+        count = draft.count(ClientConfigRow)
         if count > settings.max_client_configs:
             raise LimitReached(
                 f"{count} quotas and groups with configs; sequencer.max_client_configs allows"

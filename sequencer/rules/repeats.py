@@ -12,7 +12,6 @@ Pure: the caller passes the draft in and drives a decision that takes several tu
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from heapq import nsmallest
 from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
@@ -20,8 +19,9 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import Value
+from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AnswerRow
-from sequencer.store.state import Draft
+from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps
 
 A = TypeVar("A", bound=Value)
@@ -44,9 +44,22 @@ def decide_once(
     return decided
 
 
-def forget_surplus(draft: Draft, most: int) -> None:
-    """Delete the oldest answers beyond `most`."""
-    surplus = draft.count(AnswerRow) - most
-    if surplus > 0:
-        for row in nsmallest(surplus, draft.all(AnswerRow), key=attrgetter("created_ms")):
-            draft.delete(AnswerRow, row.request_id)
+def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
+    """Whether the answers take more than their bytes. Costs nothing, however many there are."""
+    return state.answer_bytes > settings.max_request_answer_bytes
+
+
+def forget_surplus(draft: Draft, settings: SequencerSettings) -> None:
+    """Delete the oldest answers beyond the bounds. Above the bytes a quarter goes, so that this is rare."""
+    state = draft.durable
+    count, size = state.count(AnswerRow), state.answer_bytes
+    most, most_bytes = settings.max_request_answers, settings.max_request_answer_bytes
+    if size > most_bytes:
+        most_bytes -= most_bytes // 4
+    elif count <= most:
+        return
+    for row in sorted(draft.all(AnswerRow), key=attrgetter("created_ms")):
+        if count <= most and size <= most_bytes:
+            break
+        draft.delete(AnswerRow, row.request_id)
+        count, size = count - 1, size - len(row.answer)

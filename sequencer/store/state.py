@@ -26,6 +26,7 @@ from sequencer.store.rows import (
     HOT,
     AbortedRow,
     AgentRow,
+    AnswerRow,
     Changes,
     CommitRow,
     CounterRow,
@@ -108,6 +109,8 @@ class HotState:
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by broker id."""
+        self.answer_bytes = 0
+        """Of the answers that are kept for retries."""
         self._indexes: dict[type[Row], _Index] = {
             TopicRow: (self._put_topic, self._delete_topic),
             CommitRow: (self._put_commit, self._delete_commit),
@@ -120,6 +123,7 @@ class HotState:
             AgentRow: (self._put_agent, self._delete_agent),
             SessionRow: (self._put_session, self._delete_session),
             PendingOffsetRow: (self._put_pending, self._delete_pending),
+            AnswerRow: (self._put_answer, self._delete_answer),
         }
         """For each kind of row with further indexes: how a row is put into them and deleted from them."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
@@ -355,6 +359,12 @@ class HotState:
         aborted.remove(row)
         if not aborted:
             self._aborted_on.drop(row.topic_id, row.partition)
+
+    def _put_answer(self, key: Key, row: Any, before: Any) -> None:
+        self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
+
+    def _delete_answer(self, key: Key, row: Any) -> None:
+        self.answer_bytes -= len(row.answer)
 
     def _put_pending(self, key: Key, row: Any, before: Any) -> None:
         if before is None:

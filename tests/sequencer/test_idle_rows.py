@@ -17,7 +17,7 @@ from sequencer.rules import leases, sessions
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.groups import lags
 from sequencer.rules.kept import forget
-from sequencer.rules.repeats import forget_surplus
+from sequencer.rules.repeats import are_too_large, forget_surplus
 from sequencer.rules.retention import plan_retention
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
@@ -327,7 +327,21 @@ def test_answers_beyond_the_bound_are_forgotten_the_oldest_first() -> None:
     draft = Draft(
         HotState({AnswerRow: [AnswerRow(UUID(int=each), b"", 100 - each) for each in range(10)]}), NOW
     )
-    forget_surplus(draft, 10)
+    forget_surplus(draft, SequencerSettings(max_request_answers=10))
     assert not draft.changes
-    forget_surplus(draft, 7)
+    forget_surplus(draft, SequencerSettings(max_request_answers=7))
     assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -> None:
+    settings = SequencerSettings(max_request_answer_bytes=1 << 20)
+    rows = [AnswerRow(UUID(int=each), bytes(1 << 17), 100 - each) for each in range(9)]
+    state = HotState({AnswerRow: rows[:8]})
+    assert not are_too_large(state, settings)
+    state = HotState({AnswerRow: rows})
+    assert are_too_large(state, settings)
+    draft = Draft(state, NOW)
+    forget_surplus(draft, settings)
+    assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5]
+    state.apply(draft.changes)
+    assert state.answer_bytes == 6 << 17

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from msgspec.structs import astuple
 
 import sequencer.engine.group_commit as group_commit
 from sequencer.api import (
@@ -18,7 +19,9 @@ from sequencer.api import (
     BatchError,
     CommitOffsets,
     CommitRequest,
+    CreateAcls,
     CreateTopic,
+    DeleteAcls,
     DeleteOffsets,
     DeleteRecords,
     DeleteRecordsPartition,
@@ -62,6 +65,7 @@ from sequencer.store.rows import (
 from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import HotState, replace_row
 from sequencer.store.sums import PRODUCERS
+from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import TRANSACTIONAL_FLAG
@@ -237,6 +241,34 @@ def test_positions_of_10_000_partitions_leave_the_loop_to_others() -> None:
                 await asked(sequencer.delete_group(GroupRef("g")))
             assert {position.offset for position in found.positions} == {2}
             turns.check(HELD_SECONDS)
+
+    asyncio.run(scenario())
+
+
+@least_of_three
+def test_5_000_acls_and_filters_of_200_leave_the_loop_to_others() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        await sequencer.start()
+        acls = [
+            Acl(ResourceType.TOPIC, f"t{each}", PatternType.LITERAL, "User:u", "*", Operation.READ, Permission.ALLOW)
+            for each in range(5_000)
+        ]  # fmt: skip
+        wide = [AclFilter(resource_name=f"t{each}") for each in range(100)]
+        named = [AclFilter(*astuple(acl)) for acl in acls[100:200]]
+        with measured_turns() as turns:
+            for first in range(0, len(acls), 1_000):
+                await asked(sequencer.create_acls(CreateAcls(acls[first : first + 1_000])))
+            left = [*wide, *named]
+            deleted = 0
+            while left:
+                answer = await asked(sequencer.delete_acls(DeleteAcls(left, takes_parts=True)))
+                deleted += sum(map(len, answer.matches))
+                left = left[answer.done :]
+        await sequencer.close()
+        assert deleted == 200
+        turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())
 

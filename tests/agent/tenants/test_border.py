@@ -11,7 +11,7 @@ from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_t
 from agent.quotas.quotas import Charge
 from agent.tenants.consumer_protocol import translated_bytes
 from agent.tenants.names import inward, outward
-from sequencer.api import InitProducer
+from sequencer.api import DeleteAcls, DeletedAcls, InitProducer
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.counters import PlainCounters
 from tailrace.ids import NIL_TOPIC_ID
@@ -214,6 +214,36 @@ def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
         response = await clients[ACME].ask(ApiKey.DELETE_ACLS, 3, everything)
         assert [(row.error_code, row.matching_acls) for row in response.filter_results] == [(0, [])]
         assert await acls_seen(clients[OTHER]) == set(ACLS)
+
+    run(scenario)
+
+
+def test_acls_are_deleted_in_as_many_parts_as_the_sequencer_makes_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        client = Client(bench, None)
+        request = CreateAclsRequest(creations=[creation(f"t{each}", *ACLS[0][1:]) for each in range(20)])
+        await client.ask(ApiKey.CREATE_ACLS, 3, request)
+        asked: list[int] = []
+        delete_acls = bench.services.sequencer.delete_acls
+
+        async def counted(request: DeleteAcls) -> DeletedAcls:
+            asked.append(len(request.filters))
+            return await delete_acls(request)
+
+        monkeypatch.setattr(bench.services.sequencer, "delete_acls", counted)
+        monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_BYTES", 1_000)
+        filters = [
+            any_acl(DeleteAclsFilter, resource_name_filter="t3"),
+            any_acl(DeleteAclsFilter),
+            any_acl(DeleteAclsFilter, resource_name_filter="t3"),
+        ]
+        response = await client.ask(ApiKey.DELETE_ACLS, 3, DeleteAclsRequest(filters=filters))
+        deleted = [[acl.resource_name for acl in row.matching_acls] for row in response.filter_results]
+        assert deleted[0] == ["t3"] and len(set(deleted[1]) | {"t3"}) == 20
+        assert await acls_seen(client) == set()
+        assert asked == [3, 2], "the second filter is asked again for the rest"
 
     run(scenario)
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from sequencer.api import (
     AlterScram,
@@ -13,10 +16,14 @@ from sequencer.api import (
     ScramName,
     SecurityRequest,
 )
+from sequencer.bounds import MAX_ANSWER_BYTES
 from sequencer.rules import access
 from sequencer.settings import SequencerSettings
+from sequencer.store.rows import AclRow
 from sequencer.store.state import Draft, HotState
 from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.rpc.frames import encode_body
+from tailrace.turns import at_once
 
 SETTINGS = SequencerSettings(max_users=2, max_acls=3)
 
@@ -101,13 +108,75 @@ def test_acls_are_deleted_by_filters_and_each_filter_says_what_it_found() -> Non
     access.create_acls(draft, CreateAcls([acl(), prefixed, acl("other")]), SETTINGS)
     state_after(state, draft)
     draft = Draft(state, 2)
-    found = access.delete_acls(
-        draft,
-        DeleteAcls([AclFilter(resource_name="flights", pattern_type=PatternType.MATCH), AclFilter(host="h")]),
+    found = at_once(
+        access.delete_acls(
+            draft,
+            DeleteAcls(
+                [AclFilter(resource_name="flights", pattern_type=PatternType.MATCH), AclFilter(host="h")]
+            ),
+        )
     )
     assert found.matches == [[acl(), prefixed], []]
     state_after(state, draft)
     assert access.security(state, SecurityRequest()).acls == [acl("other")]
+
+
+def many_acls(count: int) -> HotState:
+    return HotState(
+        {AclRow: [access._row(acl(f"t{each}", principal="User:" + "u" * 90), 1) for each in range(count)]}
+    )
+
+
+@given(st.sampled_from([None, "flights", "fli"]), st.sampled_from(PatternType), st.sampled_from([None, "h", "*"]),
+       st.sampled_from([Operation.ANY, Operation.READ, Operation.ALL]))  # fmt: skip
+def test_a_filter_that_names_one_acl_matches_that_one_only(
+    name: str | None, pattern: PatternType, host: str | None, operation: Operation
+) -> None:
+    wanted = AclFilter(ResourceType.TOPIC, name, pattern, "User:alice", host, operation, Permission.ALLOW)
+    others = [
+        acl(name, pattern_type=pattern, host=host, operation=operation)
+        for name in ("flights", "fli")
+        for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+        for host in ("h", "*")
+        for operation in (Operation.READ, Operation.ALL)
+    ]
+    matched = [each for each in others if wanted.matches(each)]
+    assert (wanted.only is not None) == (len(matched) == 1)
+    assert wanted.only in (None, *matched)
+
+
+def test_filters_that_match_more_than_an_answer_holds_delete_part_by_part() -> None:
+    state = many_acls(12_000)
+    left = [AclFilter(resource_name="t7", pattern_type=PatternType.LITERAL), *[AclFilter()] * 20]
+    deleted: dict[Acl, None] = {}
+    parts = 0
+    while left:
+        draft = Draft(state, 2)
+        answer = at_once(access.delete_acls(draft, DeleteAcls(left, takes_parts=True)))
+        assert len(encode_body(answer)) <= MAX_ANSWER_BYTES
+        deleted.update((acl, None) for acls in answer.matches for acl in acls)
+        left = left[answer.done :]
+        state.apply(draft.changes)
+        parts += 1
+    assert (len(deleted), state.count(AclRow)) == (12_000, 0)
+    assert parts > 3
+
+
+def test_a_caller_that_takes_no_parts_is_refused_and_nothing_is_deleted() -> None:
+    draft = Draft(many_acls(12_000), 2)
+    with pytest.raises(LimitReached):
+        at_once(access.delete_acls(draft, DeleteAcls([AclFilter()])))
+    assert not draft.changes
+
+
+def test_wide_filters_are_compared_some_at_a_time_and_named_acls_are_looked_up() -> None:
+    state = many_acls(5_000)
+    wide = [AclFilter(resource_name=f"t{each}", pattern_type=PatternType.LITERAL) for each in range(200)]
+    answer = at_once(access.delete_acls(Draft(state, 2), DeleteAcls(wide, takes_parts=True)))
+    assert (answer.done, len(answer.matches)) == (access.MAX_COMPARED // 5_000,) * 2
+    named = [AclFilter(*astuple(access._acl(row))) for row in list(state.all(AclRow))[:1_000]]
+    answer = at_once(access.delete_acls(Draft(state, 2), DeleteAcls(named)))
+    assert [len(acls) for acls in answer.matches] == [1] * 1_000
 
 
 @pytest.mark.parametrize(
