@@ -36,6 +36,7 @@ from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
 from agent.produce.sealing import Share
+from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.admission import Admission
@@ -375,6 +376,7 @@ class Agent:
             catalog=self.catalog,
             lanes=lanes,
             current_transactions=CurrentTransactions(self._sequencer),
+            transactional_producers=TransactionalProducers(self._sequencer),
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),

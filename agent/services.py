@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.groups.coordinator import GroupCoordinator
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
+    from agent.produce.transactional_producers import TransactionalProducers
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
 
@@ -45,6 +46,7 @@ class Services:
     catalog: Catalog
     lanes: Lanes
     current_transactions: CurrentTransactions
+    transactional_producers: TransactionalProducers
     reader: BatchReader
     tail: Tail
     sessions: FetchSessions

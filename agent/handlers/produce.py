@@ -249,12 +249,10 @@ async def _bound_to_transactions(
 ) -> list[_Accepted]:
     """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
     transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
-    producers = {(batch.coordinates.producer_id, batch.coordinates.producer_epoch) for batch in transactional}
-    code = None
-    if request.transactional_id is None:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    elif not request.transactional_id or len(producers) > 1:
-        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    try:
+        code = await _refusal_of_transaction(services, request.transactional_id, transactional)
+    except EXPECTED as error:
+        code = code_of(error)
     if code is not None:
         _refuse_all(services, accepted, code)
         return []
@@ -284,6 +282,20 @@ async def _bound_to_transactions(
             refused.add(id(batch))
             _refuse(services, batch.row, produce_code(transaction.error, version, is_transactional=True), "")
     return [batch for batch in accepted if id(batch) not in refused]
+
+
+async def _refusal_of_transaction(
+    services: Services, transactional_id: str | None, transactional: list[_Accepted]
+) -> ErrorCode | None:
+    """Why these batches can't be of one transaction of this id. Raises what the sequencer raises."""
+    if transactional_id is None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    producers = {(batch.coordinates.producer_id, batch.coordinates.producer_epoch) for batch in transactional}
+    if not transactional_id or len(producers) > 1:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    ((producer_id, _),) = producers
+    is_its = await services.transactional_producers.has(transactional_id, producer_id)
+    return None if is_its else ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def _refuse_all(services: Services, accepted: list[_Accepted], code: ErrorCode) -> None:

@@ -5,22 +5,18 @@ A rule stands on the tenant's side of the border: requests and answers have the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
 from agent.catalog import KnownTopic
-from agent.errors import code_of
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
 from agent.handlers.metadata import wants_all
 from agent.security.needs import FAILED
 from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
 from agent.tenants.client_quotas import alter_quotas, describe_quotas
-from agent.tenants.transactions import KnownProducers, producers_of
 from agent.tenants.visit import Rule, Visit
-from sequencer.api import SequencerError
 from tailrace.acls import Operation, ResourceType
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
@@ -33,7 +29,6 @@ from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementallyAltered,
 )
 from tailrace.kafka.messages.metadata import MetadataRequestTopic
-from tailrace.kafka.messages.produce import PartitionProduceResponse, TopicProduceResponse
 
 ALTERED_BY_TENANTS = frozenset((RESOURCE_TOPIC, RESOURCE_GROUP))
 SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}
@@ -145,36 +140,6 @@ async def _list_transactions(visit: Visit, request: Any) -> Any:
     return response
 
 
-class _Produce:
-    """The records of a transaction are of the producer that its transactional id has."""
-
-    def __init__(self) -> None:
-        self._producers = KnownProducers()
-
-    async def __call__(self, visit: Visit, request: Any) -> Any:
-        if request.transactional_id:
-            stored = visit.tenant.stored(request.transactional_id)
-            try:
-                fits = await self._producers.fits(visit.services.sequencer, stored, producers_of(request))
-            except SequencerError as error:
-                return _all_refused(request, code_of(error))
-            if not fits:
-                return _all_refused(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        return await visit.answer(request)
-
-
-def _all_refused(request: Any, code: ErrorCode) -> Any:
-    if request.acks == 0:
-        return None
-    return APIS[ApiKey.PRODUCE].response(responses=list(_rows(request, code)))
-
-
-def _rows(request: Any, code: ErrorCode) -> Iterator[TopicProduceResponse]:
-    for topic in request.topic_data:
-        rows = [PartitionProduceResponse(each.index, code, base_offset=-1) for each in topic.partition_data]
-        yield TopicProduceResponse(topic.name, topic.topic_id, rows)
-
-
 async def _not_for_tenants(visit: Visit, request: Any) -> Any:
     return APIS[request.api.key].response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -182,7 +147,6 @@ async def _not_for_tenants(visit: Visit, request: Any) -> Any:
 def make_rules() -> dict[int, Rule]:
     """The rules of one agent, by API."""
     return {
-        ApiKey.PRODUCE: _Produce(),
         ApiKey.METADATA: _metadata,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_partitions,
         ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,

@@ -25,6 +25,7 @@ from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import ANYBODY
@@ -145,6 +146,7 @@ class AgentBench:
             catalog=catalog,
             lanes=Lanes([self.lane]),
             current_transactions=CurrentTransactions(sequencer),
+            transactional_producers=TransactionalProducers(sequencer),
             reader=BatchReader(self.cache, clock, self._pool, find=sequencer.find_batches),
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             dead_letters=DeadLetters(),

@@ -300,6 +300,25 @@ def test_a_request_has_the_batches_of_one_transactional_producer() -> None:
     run(scenario)
 
 
+@VERSIONS
+def test_records_are_not_taken_into_another_producers_transaction(is_newest: bool) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        victim = await started(bench, is_newest, "victim")
+        intruder = await started(bench, is_newest, "intruder")
+        await victim.send(0, b"1")
+        intruder.producer_id, intruder.epoch = victim.producer_id, victim.epoch
+        for producer_id in (victim.producer_id, 1_000_000):
+            intruder.producer_id = producer_id
+            (row,) = await intruder.produce((1, intruder.batch("t", 1, b"x")))
+            assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert await victim.end(commit=True) == 0
+        assert seen(await read(bench, topic)) == [(0, False), (1, True)]
+        assert len(bench.sequencer.commits) == 1
+
+    run(scenario)
+
+
 def test_stamps_that_can_not_be_had_are_a_retriable_error() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()

@@ -91,7 +91,7 @@ def test_records_of_a_transaction_that_name_anothers_producer_are_refused(versio
             ApiKey.PRODUCE, version, produce(behind_own, transactional_id="tx")
         )
         row = response.responses[0].partition_responses[0]
-        assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert row.error_code == ErrorCode.INVALID_RECORD  # two batches
 
     run(scenario)
 
