@@ -886,12 +886,16 @@ class TransactionRef(Value, frozen=True):
 
 class AddToTransaction(Value, frozen=True):
     """Partitions, or a group, that the transaction will write to; it begins with the first. `verify_only`:
-    change nothing, raise InvalidTransactionState if one is not in it."""
+    change nothing, raise InvalidTransactionState if one is not in it.
+
+    `number`: the transaction that the client means, as the agent found when it got the request (`transactions`); a
+    request that arrives after its end must not begin another one. -1: whichever is open, or the next."""
 
     transaction: TransactionRef
     partitions: list[tuple[UUID, Int64]]
     group_id: str | None = None
     verify_only: bool = False
+    number: Int64 = -1
 
 
 class StampQuery(Value, frozen=True):
@@ -1068,10 +1072,12 @@ class CommitOffsets(Value, frozen=True):
 
     With a `transaction` the positions stay pending until it ends; generation -1 and member '' then mean a
     client that doesn't tell them (before KIP-447), whatever the group. `joins`: the group is added to the
-    transaction by this (transaction version 2), else it must have been (`add_to_transaction`).
+    transaction by this (transaction version 2), else it must have been (`add_to_transaction`). `number`: the
+    transaction that the client means, as in AddToTransaction.
 
     `turn`: a coordinator's commits for a group in the order in which it sends them, see `first_turn`; 0: in none. A
-    position is not replaced by one of an earlier turn, which is answered as if it had come in time.
+    position is not replaced by one of an earlier turn, which is answered as if it had come in time. Without turns the
+    first answer to a `request_id` is the answer.
     """
 
     group_id: str
@@ -1084,6 +1090,8 @@ class CommitOffsets(Value, frozen=True):
     transaction: TransactionRef | None = None
     joins: bool = False
     turn: Int64 = 0
+    number: Int64 = -1
+    request_id: UUID | None = None
 
 
 class OffsetErrors(Value, frozen=True):
@@ -1369,12 +1377,13 @@ class SweptSession(Value, frozen=True):
 
 
 class TakeLease(Value, frozen=True):
-    """A named lease ('compactor', ...). Epoch 0 to take it anew; the held epoch to renew."""
+    """A named lease ('compactor', ...). Epoch 0 to take it anew (once for a `request_id`), the held epoch to renew."""
 
     name: str
     holder: str
     epoch: Int64
     lease_ms: Int64
+    request_id: UUID | None = None
 
 
 class NamedLease(Value, frozen=True):
@@ -1511,6 +1520,7 @@ class PinTable(Value, frozen=True):
 
     topic_id: UUID
     kept_from_ms: Int64 = -1
+    request_id: UUID | None = None
 
 
 class TablePin(Value, frozen=True):

@@ -253,6 +253,7 @@ class GroupCoordinator:
         *,
         transaction: TransactionRef | None = None,
         joins: bool = False,
+        number: int = -1,
     ) -> OffsetErrors:
         """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
 
@@ -275,6 +276,7 @@ class GroupCoordinator:
             retention_ms=retention_ms,
             transaction=transaction,
             joins=joins,
+            number=number,
         )
         is_transactional = transaction is not None
         if generation < 0 and not member_id and instance_id is None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
 from agent.handlers.group_offsets import position_of
@@ -17,8 +19,10 @@ from sequencer.api import (
     EndTransaction,
     OffsetPosition,
     SequencerError,
+    TransactionDescription,
     TransactionRef,
     TransactionsRequest,
+    TransactionState,
 )
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -100,7 +104,7 @@ async def _added(
             row.partition_error_code = code
         return results
     partitions = [partition for partition, _ in known]
-    _all(rows, await _add(services, version, AddToTransaction(transaction, partitions)))
+    _all(rows, await _add_now(services, version, AddToTransaction(transaction, partitions)))
     return results
 
 
@@ -138,6 +142,18 @@ async def _add(services: Services, version: int, request: AddToTransaction) -> E
     return ErrorCode.NONE
 
 
+async def _add_now(services: Services, version: int, request: AddToTransaction) -> ErrorCode:
+    """Add to the transaction that is open now, or to the next: never to another that begins while this is under way."""
+    try:
+        now = await _now(services, request.transaction.transactional_id)
+    except EXPECTED as error:
+        return transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
+    if now is not None:
+        number = now.number if now.state is TransactionState.ONGOING else now.number + 1
+        request = msgspec.structs.replace(request, number=number)
+    return await _add(services, version, request)
+
+
 def _all(rows: list[AddPartitionsToTxnPartitionResult], code: ErrorCode) -> None:
     for row in rows:
         row.partition_error_code = code
@@ -156,7 +172,7 @@ async def add_offsets(
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     transaction = TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch)
     addition = AddToTransaction(transaction, [], request.group_id)
-    return AddOffsetsToTxnResponse(error_code=await _add(services, context.api_version, addition))
+    return AddOffsetsToTxnResponse(error_code=await _add_now(services, context.api_version, addition))
 
 
 async def txn_offset_commit(
@@ -207,7 +223,9 @@ async def _commit(
     """Fills the rows of `positions`; the code for all partitions alike, if there is one."""
     if not is_name(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
+    joins = version >= FIRST_JOINING_VERSION
     try:
+        number = -1 if joins else await _number_now(services, request.transactional_id)
         done = await services.groups.commit(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -215,7 +233,8 @@ async def _commit(
             generation=request.generation_id,
             offsets=positions,
             transaction=TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
-            joins=version >= FIRST_JOINING_VERSION,
+            joins=joins,
+            number=number,
         )
     except GroupRefusal as error:
         return error.code
@@ -271,6 +290,11 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
 
 
 async def _number_now(services: Services, transactional_id: str) -> int:
-    """The transaction that the client means: a retry of its end must not end the next one of the same epoch."""
+    """The transaction that the client means: what comes late must not change or end the next one of the same epoch."""
+    now = await _now(services, transactional_id)
+    return -1 if now is None else now.number
+
+
+async def _now(services: Services, transactional_id: str) -> TransactionDescription | None:
     known = await services.sequencer.transactions(TransactionsRequest([transactional_id]))
-    return known.transactions[0].number if known.transactions else -1
+    return known.transactions[0] if known.transactions else None

@@ -320,7 +320,11 @@ DECISIONS: dict[str, Decision] = _by_name(
                 draft, request, has_left=context.has_left(request)
             ),
         ),
-        _decides(Sequencer.take_lease, lambda draft, request, _: leases.take_lease(draft, request)),
+        _decides(
+            Sequencer.take_lease,
+            lambda draft, request, _: leases.take_lease(draft, request),
+            request_id=lambda request: None if request.epoch else request.request_id,
+        ),
         # Topics and configs.
         _decides(
             Sequencer.create_topic,
@@ -374,6 +378,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.commit_offsets,
             lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
+            request_id=lambda request: None if request.turn else request.request_id,
         ),
         _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
         # Share groups: the row itself has the last answers, for retries.

@@ -197,7 +197,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         errors.append(PartitionError.NONE)
-        if producer_id is not None or not _is_overtaken(draft, request, position):
+        if not _is_overtaken(draft, request, position, producer_id):
             draft.put(_position_row(draft, request, position, producer_id))
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
@@ -206,10 +206,14 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
     return OffsetErrors(draft.visible_change(), errors)
 
 
-def _is_overtaken(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> bool:
+def _is_overtaken(
+    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
+) -> bool:
     """Whether a later commit arrived before this one."""
-    row = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
-    return row is not None and 0 < request.turn <= row.turn
+    key = (request.group_id, position.topic_id, position.partition)
+    committed = draft.get(GroupOffsetRow, *key)
+    pending = None if producer_id is None else draft.get(PendingOffsetRow, *key, producer_id)
+    return any(row is not None and 0 < request.turn <= row.turn for row in (committed, pending))
 
 
 def _position_row(
@@ -228,6 +232,7 @@ def _position_row(
             metadata=position.metadata,
             commit_ms=commit_ms,
             expires_ms=expires_ms,
+            turn=request.turn,
         )
     before = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
     return GroupOffsetRow(

@@ -172,12 +172,17 @@ def renew_agent(
 ) -> AgentLease:
     """Extend an agent's lease and store whether it drains. The row is written once a third of the lease is over."""
     row = live_agent(draft, request.broker_id, request.epoch)
-    if row.draining != request.draining:
+    begins_to_drain = (
+        request.draining and not row.draining
+    )  # an agent that drains ends: a late renewal is older
+    if begins_to_drain:
         draft.bump_once(RING_GENERATION)
     left_ms, lease_ms = row.expires_ms - draft.now_ms, settings.agent_lease_ms + slack_ms
-    if row.draining != request.draining or left_ms <= lease_ms * 2 // 3:
+    if begins_to_drain or left_ms <= lease_ms * 2 // 3:
         left_ms = lease_ms
-        draft.put(replace_row(row, expires_ms=draft.now_ms + left_ms, draining=request.draining))
+        draft.put(
+            replace_row(row, expires_ms=draft.now_ms + left_ms, draining=row.draining or request.draining)
+        )
     return AgentLease(
         broker_id=row.broker_id,
         epoch=row.epoch,

@@ -9,6 +9,7 @@ Invariants:
   that was open when an agent received it (by number), or the one of its epoch (where every end raises it);
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
 - a retried end gets its first answer and ends nothing else;
+- what a client sent in one transaction adds nothing to a later one, however late it arrives;
 - an end leaves out a topic or group that was deleted in between, and does not fail.
 
 Work per partition of a transaction is `Steps`, one unit for each.
@@ -179,6 +180,9 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
     if request.verify_only:
         _verify(row, request)
         return Empty()
+    _check_number(
+        row, request.number, row.number if row.state is TransactionState.ONGOING else row.number + 1
+    )
     for count, (topic_id, partition) in enumerate(request.partitions):
         if draft.live_partition(topic_id, partition) is None:
             raise UnknownPartition(f"partition {topic_id}-{partition} does not exist")
@@ -187,6 +191,14 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
     groups = [] if request.group_id is None else [request.group_id]
     _add(draft, row, partitions=request.partitions, groups=groups, settings=settings)
     return Empty()
+
+
+def _check_number(row: TransactionRow, meant: int, now: int) -> None:
+    """Raise InvalidTransactionState if a request was meant for another transaction than it would change now."""
+    if meant not in (-1, now):
+        raise InvalidTransactionState(
+            f"transactional id {row.transactional_id!r} is at transaction {row.number}; this was sent in {meant}"
+        )
 
 
 def _verify(row: TransactionRow, request: AddToTransaction) -> None:
@@ -376,6 +388,7 @@ def transaction_for_offsets(
             f"transactional id {row.transactional_id!r} is {row.state} and group {request.group_id!r} was not"
             " added to its transaction"
         )
+    _check_number(row, request.number, row.number)
     return row
 
 
@@ -550,7 +563,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
                     metadata=pending.metadata,
                     commit_ms=pending.commit_ms,
                     expires_ms=pending.expires_ms,
-                    turn=0 if before is None else before.turn,
+                    turn=max(pending.turn, 0 if before is None else before.turn),
                 )
             )
 

@@ -353,6 +353,7 @@ class PendingOffsetRow(Row, frozen=True):
     metadata: str
     commit_ms: int
     expires_ms: int | None
+    turn: int = 0
 
 
 class BrokerConfigRow(Row, frozen=True):

@@ -51,6 +51,8 @@ from sequencer.api import (
     OffsetPosition,
     OffsetSpec,
     PartitionError,
+    PinTable,
+    ReleaseTable,
     RenewAgent,
     Run,
     SaveGroup,
@@ -62,6 +64,8 @@ from sequencer.api import (
     SwapRefused,
     SwapRequest,
     SweptSession,
+    TablePinsRequest,
+    TakeLease,
     TopicExists,
     UnknownTopic,
     WatchRequest,
@@ -842,6 +846,59 @@ def test_what_a_coordinator_sent_earlier_replaces_nothing_that_it_sent_later(fac
         assert (again.blob, again.members, again.term) == (b"new", ["m"], first.term + 1)
         assert await commit(6, first_turn(again.term) + 1) == 6
         assert await commit(4, turn + 7) == 6
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_of_a_commit_without_turns_replaces_nothing(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        place = (bench.topic.topic_id, 0)
+
+        async def commit(offset: int, request_id: int) -> int:
+            position = OffsetPosition(*place, offset, 0, "")
+            asked = CommitOffsets("g", -1, -1, -1, "", [position], request_id=UUID(int=request_id))
+            assert (await bench.sequencer.commit_offsets(asked)).errors == [PartitionError.NONE]
+            return (await bench.sequencer.fetch_offsets(FetchOffsets("g", [place]))).positions[0].offset
+
+        assert [await commit(5, 1), await commit(9, 2), await commit(5, 1), await commit(5, 3)] == [
+            5,
+            9,
+            9,
+            5,
+        ]
+
+    run(factory, scenario)
+
+
+def test_an_agent_that_drains_is_not_taken_back_by_a_late_renewal(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        mine = bench.agent
+        renewals = [RenewAgent(mine.broker_id, mine.epoch, draining=is_last) for is_last in (False, True)]
+        for renewal in (*renewals, renewals[0]):
+            await bench.sequencer.renew_agent(renewal)
+        (member,) = (await bench.sequencer.metadata(MetadataRequest(-1))).ring.members
+        assert member.draining
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_costs_nobody_a_lease_that_was_taken(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        take = TakeLease("compactor", "me", 0, 60_000, UUID(int=1))
+        first = await bench.sequencer.take_lease(take)
+        assert (await bench.sequencer.take_lease(take)).epoch == first.epoch
+        await bench.sequencer.take_lease(TakeLease("compactor", "me", first.epoch, 60_000))
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_pins_no_table_that_was_released(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        pin = PinTable(bench.topic.topic_id, request_id=UUID(int=1))
+        await bench.sequencer.pin_table(pin)
+        await bench.sequencer.release_table(ReleaseTable(bench.topic.topic_id))
+        await bench.sequencer.pin_table(pin)
+        assert (await bench.sequencer.table_pins(TablePinsRequest())).pins == []
 
     run(factory, scenario)
 

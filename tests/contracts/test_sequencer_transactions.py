@@ -124,10 +124,12 @@ class Producer:
         assert outcome[0] is STORED
         return outcome[1]
 
-    async def add(self, *partitions: int, group_id: str | None = None, verify_only: bool = False) -> None:
+    async def add(
+        self, *partitions: int, group_id: str | None = None, verify_only: bool = False, number: int = -1
+    ) -> None:
         places = [(self.bench.topic.topic_id, partition) for partition in partitions]
         await self.bench.sequencer.add_to_transaction(
-            AddToTransaction(self.ref, places, group_id, verify_only)
+            AddToTransaction(self.ref, places, group_id, verify_only, number)
         )
 
     async def stamp(self, partition: int = 0) -> tuple[BatchError, int]:
@@ -150,13 +152,30 @@ class Producer:
         return found
 
     async def offsets(
-        self, offset: int, *, joins: bool = True, group_id: str = "g", member: str = ""
+        self,
+        offset: int,
+        *,
+        joins: bool = True,
+        group_id: str = "g",
+        member: str = "",
+        turn: int = 0,
+        number: int = -1,
     ) -> None:
         position = OffsetPosition(self.bench.topic.topic_id, 0, offset, -1, "")
         generation = 1 if member else -1
         agent = self.bench.agent
         request = CommitOffsets(
-            group_id, agent.broker_id, agent.epoch, generation, member, [position], -1, self.ref, joins
+            group_id,
+            agent.broker_id,
+            agent.epoch,
+            generation,
+            member,
+            [position],
+            -1,
+            self.ref,
+            joins,
+            turn,
+            number,
         )
         answer = await self.bench.sequencer.commit_offsets(request)
         assert answer.errors == [PartitionError.NONE]
@@ -668,6 +687,53 @@ def test_a_group_must_have_been_added_unless_it_joins(factory: Factory) -> None:
         await mine.offsets(1, joins=False)
         await mine.end(commit=True)
         assert await position(bench) == (1, False)
+
+    run(factory, scenario)
+
+
+def test_what_was_sent_in_a_transaction_adds_nothing_to_a_later_one(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        mine = await producer(bench)
+        for number, commit in ((1, True), (2, False)):
+            await mine.add(0, number=number)
+            await mine.add(group_id="g", number=number)
+            await mine.offsets(10 * number, joins=False, number=number)
+            await mine.add(0, number=number)
+            await mine.end(commit=commit, bump=False, number=number)
+            with pytest.raises(InvalidTransactionState):
+                await mine.add(0, number=number)
+            assert (await mine.describe()).state is not TransactionState.ONGOING
+        await mine.add(group_id="g", number=3)
+        for late in (1, 2):
+            with pytest.raises(InvalidTransactionState):
+                await mine.offsets(late, joins=False, number=late)
+            with pytest.raises(InvalidTransactionState):
+                await mine.add(1, number=late)
+        assert (await mine.describe()).partitions == []
+        await mine.end(commit=True, bump=False, number=3)
+        assert await position(bench) == (10, False)
+
+    run(factory, scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlier(
+    factory: Factory, commit: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, agent = bench.sequencer, bench.agent
+        await sequencer.locate_group(LocateGroup("g", [agent.broker_id]))
+        await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))
+        state = GroupState("g", 1, "Stable", "consumer", ["m"], b"")
+        await sequencer.save_group(SaveGroup(agent.broker_id, agent.epoch, state))
+        mine = await producer(bench)
+        for offset, turn in ((5, 2), (9, 4), (7, 3), (9, 4)):
+            await mine.offsets(offset, member="m", turn=turn)
+        await mine.end(commit=commit)
+        assert await position(bench) == (9 if commit else -1, False)
+        await mine.offsets(6, member="m", turn=1)
+        await mine.end(commit=True)
+        assert await position(bench) == (9 if commit else 6, False)
 
     run(factory, scenario)
 

@@ -55,7 +55,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import RowField, fields_of
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 """The number of the newest migration."""
 
 metadata = sa.MetaData()

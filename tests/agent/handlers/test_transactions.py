@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sequencer.api import (
     ANY_TRANSACTION,
+    AddToTransaction,
     BatchError,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
+    Empty,
+    Sequencer,
     Topic,
 )
 from tailrace.kafka import ApiKey
@@ -332,6 +335,43 @@ def test_stamps_that_can_not_be_had_are_a_retriable_error() -> None:
         assert await writer.end(commit=True) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(scenario)
+
+
+def test_a_request_of_a_transaction_that_comes_after_its_end_begins_none() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        writer = await started(bench, is_newest=False)
+        held = Held(bench.services.sequencer)
+        bench.services.sequencer = cast(Sequencer, held)
+        late = [asyncio.ensure_future(writer.add(0)), asyncio.ensure_future(writer.add_offsets())]
+        await settle()
+        assert held.requests == 2
+        bench.services.sequencer = held.inner
+        await writer.send(0, b"1")
+        assert await writer.end(commit=True) == 0
+        held.may_go.set()
+        assert await asyncio.gather(*late) == [[ErrorCode.INVALID_TXN_STATE], ErrorCode.INVALID_TXN_STATE]
+        (described,) = await describe(bench, "tx")
+        assert described.transaction_state == "CompleteCommit"
+
+    run(scenario)
+
+
+class Held:
+    """A sequencer that additions to transactions reach late."""
+
+    def __init__(self, inner: Sequencer) -> None:
+        self.inner = inner
+        self.requests = 0
+        self.may_go = asyncio.Event()
+
+    async def add_to_transaction(self, request: AddToTransaction) -> Empty:
+        self.requests += 1
+        await self.may_go.wait()
+        return await self.inner.add_to_transaction(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 # --- AddPartitionsToTxn -----------------------------------------------------------------------------------
