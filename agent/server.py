@@ -87,6 +87,7 @@ from tailrace.rpc import (
     decode_body,
     encode_body,
 )
+from tailrace.rpc.telemetry import count_refused
 
 log = structlog.get_logger("agent.server")
 
@@ -201,9 +202,7 @@ class Agent:
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )
-        self.telemetry.count_refused_peers(
-            lambda: self._peer_server.refused_connections if self._peer_server is not None else 0
-        )
+        count_refused(lambda: self._peer_server, self.telemetry.registry)
         self.catalog = Catalog(sequencer)
         self._quotas = Quotas(clock, self.telemetry.throttled)
         self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))

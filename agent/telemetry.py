@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent.client_metrics.pushed import PushedMetrics
 from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
-from tailrace.counters import CallbackCounter, PlainCounter, PlainCounters, PlainHistogram
+from tailrace.counters import PlainCounter, PlainCounters, PlainHistogram
 from tailrace.kafka import ApiKey
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -156,15 +154,6 @@ class AgentTelemetry:
             else:
                 self._throttled_names[holder] = None
         self.throttle_seconds.labels(quota, *(name or "" for name in holder)).inc(ms / 1_000)
-
-    def count_refused_peers(self, read: Callable[[], float]) -> None:
-        """Export what `read` returns: RPC connections refused since the start."""
-        CallbackCounter(
-            "tailrace_rpc_refused_connections_total",
-            "RPC connections refused above max_rpc_connections.",
-            read,
-            registry=self.registry,
-        )
 
     def request_served(self, api: ApiKey, seconds: float) -> None:
         """Count one answered request."""

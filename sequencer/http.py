@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from sequencer.api import Empty, SequencerError
 from sequencer.metrics import StatisticsGauges
-from tailrace.counters import CallbackCounter
 from tailrace.http_server import Page, Readiness
+from tailrace.rpc.telemetry import count_refused
 
 if TYPE_CHECKING:
     from sequencer.server import SequencerServer
@@ -31,12 +31,7 @@ class SequencerPages:
             "tailrace_sequencer_checkpoint_age_seconds",
             "Age of the newest checkpoint in the bucket; -1 on a server that writes none.",
         ).set_function(lambda: -1.0 if self.server is None else self.server.checkpoint_age_s)
-        CallbackCounter(
-            "tailrace_rpc_refused_connections_total",
-            "RPC connections refused above max_rpc_connections.",
-            lambda: 0 if self.server is None else self.server.server.refused_connections,
-            registry=self.registry,
-        )
+        count_refused(lambda: None if self.server is None else self.server.server, self.registry)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, registry=self.registry)

@@ -132,7 +132,7 @@ class Settings(LayeredSettings):
     processes: int = Field(default=1, ge=1, le=256)
     """Agent processes to run; each address's port is that of the first, the others use the next ports."""
     max_rpc_connections: int = Field(default=4_096, ge=1, le=1_000_000)
-    """RPC connections that a process accepts at once: from agents on a sequencer, from peers on an agent."""
+    """RPC connections that a process serves at once: from agents on a sequencer, from peers on an agent."""
     maintenance_seconds: float = Field(default=30.0, gt=0, le=86_400)
     """Pause between rounds of retention and of deleting garbage."""
     log_level: LogLevel = "info"

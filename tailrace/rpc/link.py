@@ -35,6 +35,11 @@ class RpcConnection(Protocol):
         ...
 
     @property
+    def peer_host(self) -> str:
+        """The peer's IP address; '' where it has none."""
+        ...
+
+    @property
     def heard(self) -> int:
         """A number that grows whenever bytes arrive, including those of an incomplete frame."""
         ...
@@ -162,6 +167,11 @@ class FrameProtocol(asyncio.BufferedProtocol):
     @property
     def is_encrypted(self) -> bool:
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    @property
+    def peer_host(self) -> str:
+        peer = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
 
     @property
     def heard(self) -> int:

@@ -31,6 +31,7 @@ from tailrace.rpc.hello import KnownCluster
 from tailrace.rpc.link import FrameProtocol, Receiver, RpcConnection
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE
+from tailrace.rpc.strangers import Strangers
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
 """Answers (method, body) with (body, tail). Raises CallFailed for what the caller should know by a code."""
@@ -40,15 +41,17 @@ TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Seq
 _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
+MAX_STRANGERS = 1024
 
 
 class RpcServer:
     """Serves one handler to any number of connections.
 
-    Bounds: `max_connections` (more are refused and counted in `refused_connections`); `max_concurrent` requests per
-    connection; `max_held_bytes` of running requests and unsent answers of all connections together (requests beyond it
-    are answered 'overloaded'); frames of `max_frame_bytes`. The server stops reading from a peer that does not read its
-    answers, and disconnects one that has not finished its hello within `hello_timeout_s`.
+    Bounds: `max_connections` that have finished their hello (more are refused and counted in `refused_connections`);
+    `max_strangers` that have not (of more, one is closed and counted in `refused_strangers`); `max_concurrent` requests
+    per connection; `max_held_bytes` of running requests and unsent answers of all connections together (requests beyond
+    it are answered 'overloaded'); frames of `max_frame_bytes`. The server stops reading from a peer that does not read
+    its answers, and disconnects one that has not finished its hello within `hello_timeout_s`.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class RpcServer:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_concurrent: int = 1024,
         max_connections: int = 4096,
+        max_strangers: int = MAX_STRANGERS,
         max_held_bytes: int = MAX_HELD_BYTES,
         hello_timeout_s: float = 5.0,
     ) -> None:
@@ -78,9 +82,12 @@ class RpcServer:
         self._max_held_bytes = max_held_bytes
         self.held_bytes = 0
         self.refused_connections = 0
+        self.refused_strangers = 0
         self._hello_timeout_s = hello_timeout_s
         self._listener: asyncio.Server | None = None
-        self._connections: set[_Served] = set()
+        self._connections: dict[_Served, None] = {}
+        """Those that have finished their hello; the others are strangers."""
+        self._strangers: Strangers[_Served] = Strangers(max_strangers)
         self._running: set[asyncio.Task[None]] = set()
         self._doormen: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -94,7 +101,8 @@ class RpcServer:
 
     @property
     def connections(self) -> int:
-        return len(self._connections)
+        """All that are open."""
+        return len(self._connections) + len(self._strangers)
 
     async def listen(self, host: str, port: int) -> None:
         """Accept connections at this address, over TLS where `security` has an identity. Raises OSError."""
@@ -111,14 +119,14 @@ class RpcServer:
     def accept(self, wire: RpcConnection) -> Receiver:
         """Serve a connection made by any link."""
         served = _Served(self, wire)
-        if self._closing or len(self._connections) >= self._max_connections:
+        if self._closing:
             served.is_over = True
-            if not self._closing:
-                self.refused_connections += 1
-                _log.warning("refused an RPC connection", max_connections=self._max_connections)
             wire.close()
             return served
-        self._connections.add(served)
+        if (leaving := self._strangers.add(served, wire.peer_host)) is not None:
+            self.refused_strangers += 1
+            leaving.is_over = True
+            leaving.wire.abort()
         served.doorman = asyncio.create_task(self._await_hello(served), name="rpc hello")
         self._doormen.add(served.doorman)
         served.doorman.add_done_callback(self._doormen.discard)
@@ -141,13 +149,25 @@ class RpcServer:
         for task in (*running, *self._doormen):
             task.cancel()
         await asyncio.gather(*running, *self._doormen, return_exceptions=True)
-        for served in list(self._connections):
+        for served in [*self._connections, *self._strangers]:
             served.wire.close()
         if listener is not None:
             for _ in range(3):  # closing a transport takes a turn of the loop
                 await self._clock.sleep(0)
 
     # --- details
+
+    def _admit(self, served: _Served) -> bool:
+        """Whether there is a place for a connection that has finished its hello."""
+        if served.is_greeted:
+            return True
+        if len(self._connections) >= self._max_connections:
+            self.refused_connections += 1
+            _log.warning("refused an RPC connection", max_connections=self._max_connections)
+            return False
+        self._strangers.discard(served)
+        self._connections[served] = None
+        return True
 
     async def _await_hello(self, served: _Served) -> None:
         await self._clock.sleep(self._hello_timeout_s)
@@ -263,7 +283,8 @@ class _Served:
 
     def lost(self, reason: str) -> None:
         self.is_over = True
-        self._server._connections.discard(self)
+        self._server._connections.pop(self, None)
+        self._server._strangers.discard(self)
         if self.doorman is not None:
             self.doorman.cancel()
 
@@ -302,6 +323,10 @@ class _Served:
                     raise ProtocolViolation(f"{frame.header.method!r} came before the proof")
                 proof = decode_body(frame.body, hello_messages.Proof)
                 hello_messages.check_proof(self._hello, self._welcome, proof, self._secret)
+                if not server._admit(self):
+                    self.is_over = True
+                    self.wire.close()
+                    return
                 self._agree(self._hello, self._welcome)
                 self.reply(frame.header, RESPONSE, encode_body(hello_messages.Accepted()))
                 if self.doorman is not None:

@@ -309,6 +309,7 @@ class PipeEnd(RpcConnection):
     """One end."""
 
     is_encrypted = False
+    peer_host = ""
     heard = 0
     other: PipeEnd
     receiver: Receiver

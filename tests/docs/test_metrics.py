@@ -20,6 +20,7 @@ from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
+from tailrace.rpc.telemetry import count_refused
 from tailrace_cli.running.loop_watch import LoopWatch
 from tailrace_cli.running.process_metrics import add_process_metrics
 from tests.support.clocks import SeededEntropy
@@ -39,7 +40,7 @@ async def no_round(_: CompactionSummary) -> None:
 
 def families() -> Iterator[Metric]:
     agent = AgentTelemetry()
-    agent.count_refused_peers(lambda: 0)
+    count_refused(lambda: None, agent.registry)
     GatewayTelemetry(agent.registry)
     CacheMetrics(agent.registry)
     StoreMetrics(agent.registry)

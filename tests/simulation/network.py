@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from agent.connection import KafkaConnection
 from tailrace.buffers import Buffer
@@ -23,27 +23,6 @@ from tailrace.rpc.link import Receiver, RpcConnection
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.support.frames import frames_of
 from tests.support.simulated_link import SimulatedLink, Weather
-
-T = TypeVar("T")
-
-
-class InOrder(Generic[T]):
-    """A set that is gone through in the order of adding: plain ones of objects have an order of their own."""
-
-    def __init__(self) -> None:
-        self._items: dict[T, None] = {}
-
-    def add(self, item: T) -> None:
-        self._items[item] = None
-
-    def discard(self, item: T) -> None:
-        self._items.pop(item, None)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(list(self._items))
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 class NoAnswer(Exception):
@@ -88,7 +67,6 @@ class Network:
 
     def serve(self, address: str, process: SimulatedProcess, server: RpcServer) -> None:
         """Have a process answer RPC at this address."""
-        server._connections = InOrder()  # type: ignore[assignment]
         self._servers[address] = (process, server)
 
     def link(self, address: str, weather: Weather | None = None, caller: str = "") -> Link:

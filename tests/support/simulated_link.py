@@ -98,6 +98,7 @@ class _End:
     """One end of a connection. What it sends arrives at the other end's receiver."""
 
     is_encrypted = False
+    peer_host = ""
 
     def __init__(self, link: SimulatedLink, context: Context) -> None:
         self.context = context

@@ -36,6 +36,7 @@ from tailrace.rpc import (
 from tailrace.rpc.client import following
 from tailrace.rpc.frames import Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
+from tailrace.rpc.strangers import Strangers
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.simulated_link import SimulatedLink, Weather
 
@@ -223,6 +224,46 @@ def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
         assert (await client.call("add", Number(1), Number, 5))[0].value == 2
 
     with_server(use, server_options={"max_connections": 1})
+
+
+def test_strangers_that_say_nothing_keep_no_peer_out() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        while server.connections < 3:
+            await asyncio.sleep(0)
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert server.refused_connections == 0
+        for _, writer in silent:
+            writer.close()
+
+    with_server(use, {"max_connections": 1})
+
+
+def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        with pytest.raises(ConnectionResetError):
+            assert await silent[0][0].read() == b""
+            raise ConnectionResetError
+        assert server.connections == 2
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert server.refused_strangers == 2  # the second made room for the client
+        for _, writer in silent:
+            writer.close()
+
+    with_server(use, {"max_strangers": 2})
+
+
+def test_of_strangers_from_several_addresses_the_one_with_most_loses_its_oldest() -> None:
+    strangers = Strangers[int](limit=4)
+    assert [strangers.add(number, "flood") for number in range(3)] == [None] * 3
+    assert strangers.add(10, "quiet") is None
+    assert [strangers.add(number, "flood") for number in (3, 4)] == [0, 1]
+    strangers.discard(10)
+    strangers.discard(10)
+    assert strangers.add(11, "other") is None
+    assert strangers.add(12, "other") == 2
+    assert list(strangers) == [3, 4, 11, 12]
 
 
 def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:

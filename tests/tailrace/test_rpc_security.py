@@ -207,6 +207,7 @@ class MeddledLink:
 
 class _End:
     is_encrypted = False
+    peer_host = ""
     heard = 0
     other: _End
     receiver: Receiver

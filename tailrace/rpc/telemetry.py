@@ -1,0 +1,30 @@
+"""What a process shows of its RPC server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from tailrace.counters import CallbackCounter
+from tailrace.rpc.server import RpcServer
+
+
+def count_refused(server: Callable[[], RpcServer | None], registry: CollectorRegistry) -> None:
+    """Export how many connections the server has refused since the start; 0 while there is none."""
+
+    def read(of: Callable[[RpcServer], int]) -> Callable[[], float]:
+        return lambda: 0 if (found := server()) is None else of(found)
+
+    CallbackCounter(
+        "tailrace_rpc_refused_connections_total",
+        "RPC connections refused above max_rpc_connections.",
+        read(lambda found: found.refused_connections),
+        registry=registry,
+    )
+    CallbackCounter(
+        "tailrace_rpc_refused_strangers_total",
+        "RPC connections closed because too many had not finished their hello.",
+        read(lambda found: found.refused_strangers),
+        registry=registry,
+    )
