@@ -33,7 +33,8 @@ class Strangers(Generic[T]):
         self._of_host.setdefault(host, {})[stranger] = None
         if len(self._hosts) <= self._limit:
             return None
-        oldest = next(iter(max(self._of_host.values(), key=len)))
+        most = max(self._of_host.values(), key=len)
+        oldest = next(iter(most))
         self.discard(oldest)
         return oldest
 
