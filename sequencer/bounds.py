@@ -17,6 +17,8 @@ MAX_ANSWER_BYTES = 1 << 20
 """Encoded bytes after which nothing more is added to an answer; one item may pass it by its own size."""
 MAX_ANSWER_RUNS = 2_048
 """Runs of one answer of `find_batches` or `feed`: as many are decoded within a few turns of the loop."""
+ABORTED_BYTES = 32
+"""An upper bound of an aborted range's encoded size."""
 MAX_PAGE = 5_000
 """Entries of one page of a listing."""
 
@@ -78,12 +80,19 @@ class AnswerRoom:
         """Whether nothing more may be added."""
         return not self._is_empty and min(self.log_bytes, self.runs, self._bytes) <= 0
 
-    def take(self, runs: Sequence[Run], max_bytes: int) -> list[Run]:
-        """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached."""
+    def take(self, runs: Sequence[Run], max_bytes: int, aborted: Sequence[int] = ()) -> list[Run]:
+        """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached.
+
+        `aborted`: the first offsets, in order, of the aborted ranges that are named beside the runs which they begin
+        in or before.
+        """
         if not runs or self.is_full:
             return []
         lengths = list(accumulate(map(_length, runs), initial=0))
         sizes = list(accumulate(map(run_bytes, runs), initial=0))
+        if aborted:
+            for place, run in enumerate(runs, 1):
+                sizes[place] += ABORTED_BYTES * bisect_left(aborted, run.end_offset)
         count = bisect_left(lengths, min(max_bytes, self.log_bytes), 1, len(runs))
         count = min(count, bisect_left(sizes, self._bytes, 1, len(runs)), max(self.runs, 1))
         self._is_empty = False

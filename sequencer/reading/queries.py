@@ -9,7 +9,7 @@ ranges of an answer must be those of its own runs.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -83,8 +83,10 @@ have looked at so many together, it ends."""
 ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
 """As many aborted ranges take as long to look through as a partition's bounds."""
+RANGES_AT_ONCE = 10_000
 _ATTEMPTS = 10
 _end_offset = attrgetter("end_offset")
+_first_offset = attrgetter("first_offset")
 _commit_number = attrgetter("commit_number")
 _UNKNOWN_PARTITION = FoundPartition(
     error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
@@ -136,7 +138,8 @@ class Reader:
             for requested in request.partitions:
                 look_ups.append(_LookUp.of(self._current(), requested))
                 await turns.did()
-            if await self._look_up([each for each in look_ups if each.has_runs], request.max_bytes):
+            with_runs = [each for each in look_ups if each.has_runs]
+            if await self._look_up(with_runs, request.max_bytes, turns):
                 partitions: list[FoundPartition] = []
                 for look_up in look_ups:
                     partitions.append(look_up.answer())
@@ -144,17 +147,17 @@ class Reader:
                 return FindAnswer(number, partitions)
         raise SequencerUnavailable("the log changed at each attempt to read; ask again")
 
-    async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int) -> bool:
+    async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int, turns: Turns) -> bool:
         """Look runs up, in order, until the answer is full. Returns False if the log has changed meanwhile."""
         room = AnswerRoom(max_bytes)
         for first in range(0, len(look_ups), PARTITIONS_AT_ONCE):
             if room.is_full:
                 break
-            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], room):
+            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], room, turns):
                 return False
         return True
 
-    async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> bool:
+    async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom, turns: Turns) -> bool:
         # Aborted ranges are read before the runs: a swap that has shortened them since has left a newer run.
         state = self._current()
         number = state.counter(COMMIT_NUMBER)
@@ -162,6 +165,10 @@ class Reader:
             requested = look_up.requested
             look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
         runs = await self._runs_of(look_ups, room)
+        for look_up, found in zip(look_ups, runs, strict=True):
+            look_up.aborted = await _beginning_below(
+                found[-1].end_offset if found else 0, look_up.aborted, turns
+            )
         if self._settle is not None:
             await (
                 self._settle()
@@ -169,7 +176,8 @@ class Reader:
         if not all(self._has_kept_log_start(look_up.row) for look_up in look_ups):
             return False
         for look_up, found in zip(look_ups, runs, strict=True):
-            look_up.runs = room.take(found, look_up.requested.max_bytes)
+            aborted = [row.first_offset for row in look_up.aborted]
+            look_up.runs = room.take(found, look_up.requested.max_bytes, aborted)
         newest = (max(map(_commit_number, look_up.visible), default=0) for look_up in look_ups)
         if max(newest, default=0) > number:
             await self._catch_up()
@@ -450,7 +458,8 @@ class _LookUp:
     last_stable_offset: int
     runs: Sequence[Run] = ()
     aborted: Sequence[AbortedRow] = ()
-    """Ranges that end at or after the requested offset."""
+    """Ranges that end at or after the requested offset; then those of them that begin below the end of what was found,
+    in the order of their first offsets."""
 
     @classmethod
     def of(cls, state: HotState, requested: FindPartition) -> _LookUp:
@@ -477,12 +486,7 @@ class _LookUp:
         if row is None:
             return _UNKNOWN_PARTITION
         visible = self.visible
-        end_offset = visible[-1].end_offset if visible else offset
-        ranges = [
-            AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
-            for aborted in self.aborted
-            if aborted.first_offset < end_offset
-        ]
+        count = bisect_left(self.aborted, visible[-1].end_offset, key=_first_offset) if visible else 0
         return FoundPartition(
             error=PartitionError.NONE
             if row.log_start_offset <= offset <= row.end_offset
@@ -492,8 +496,21 @@ class _LookUp:
             last_stable_offset=self.last_stable_offset,
             leader_epoch=row.epochs[-1].epoch,
             runs=list(visible),
-            aborted=sorted(ranges, key=lambda aborted: aborted.first_offset) if visible else [],
+            aborted=[
+                AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
+                for aborted in self.aborted[:count]
+            ],
         )
+
+
+async def _beginning_below(offset: int, rows: Sequence[AbortedRow], turns: Turns) -> list[AbortedRow]:
+    """The ranges that begin below this offset, in the order of their first offsets."""
+    below: list[AbortedRow] = []
+    for first in range(0, len(rows), RANGES_AT_ONCE):
+        some = rows[first : first + RANGES_AT_ONCE]
+        below += [row for row in some if row.first_offset < offset]
+        await turns.did(1 + len(some) // RANGES_AS_A_PARTITION)
+    return sorted(below, key=_first_offset)
 
 
 def _offset_result(row: PartitionRow, stable: int, offset: int, run: Run | None = None) -> OffsetResult:

@@ -26,7 +26,7 @@ from sequencer.api import (
     WatchAnswer,
     WatchRequest,
 )
-from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, MAX_PAGE, run_bytes
+from sequencer.bounds import ABORTED_BYTES, MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, MAX_PAGE, run_bytes
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import PartitionRow
@@ -40,7 +40,6 @@ MAX_START_BYTES = 1 << 16
 """Encoded bytes of the first runs of a window."""
 MAX_START_RUNS = 256
 _CHANGE_BYTES = 120
-_ABORTED_BYTES = 30
 
 
 @dataclass(slots=True, eq=False)
@@ -313,4 +312,4 @@ class Subscriptions:
 
 def _size_of(change: PartitionChange) -> int:
     """An upper bound of the change's encoded size."""
-    return _CHANGE_BYTES + sum(map(run_bytes, change.runs)) + _ABORTED_BYTES * len(change.aborted)
+    return _CHANGE_BYTES + sum(map(run_bytes, change.runs)) + ABORTED_BYTES * len(change.aborted)

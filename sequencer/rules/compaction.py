@@ -34,7 +34,7 @@ from sequencer.api import (
     SwapRefused,
     SwapRequest,
 )
-from sequencer.bounds import run_bytes
+from sequencer.bounds import ABORTED_BYTES, run_bytes
 from sequencer.rules.cleaning import check_drops, check_lease
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
@@ -66,8 +66,6 @@ PARTITIONS_AT_ONCE = 100
 """Partitions whose runs one statement sums up, of a topic with more."""
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
-ABORTED_BYTES = 32
-"""An upper bound of an aborted range's encoded size."""
 _PAGE = 1_000
 _ALL_BYTES = 1 << 62
 

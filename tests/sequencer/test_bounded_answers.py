@@ -27,7 +27,7 @@ from sequencer.api import (
     Sequencer,
     TransactionRef,
 )
-from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
+from sequencer.bounds import ABORTED_BYTES, MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
 from sequencer.engine.committer import Committer
 from sequencer.pages import (
     all_groups,
@@ -41,7 +41,7 @@ from sequencer.pages import (
 )
 from sequencer.rules.compaction import MAX_PAGE_BYTES
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, PartitionBytes, ProducerRow, RememberedBatch
+from sequencer.store.rows import AbortedRow, Changes, PartitionBytes, ProducerRow, RememberedBatch
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -137,6 +137,54 @@ def test_a_page_of_candidates_sums_up_what_it_looks_at_and_not_its_whole_topic()
         assert summed[0] == (0, 100) and summed[1] == (74, 174)
         assert len(summed) <= 2 * 4
         await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_aborted_ranges_count_in_an_answer_and_the_first_partition_always_gets_on() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        partitions, ranges, end = 20, 5_000, 50
+        await fill(store, partitions=partitions, runs=end // 5, batches=5)
+        epoch = await store.take_committer_lease("fill", "", 1_000)
+        assert epoch is not None
+        changes = Changes()
+        for partition in range(partitions):
+            for number in range(ranges):
+                changes.put(AbortedRow(TOPIC, partition, (1 << 62) + number, number % 10 * 5, end + number))
+        await store.write(changes, epoch)
+        await store.release_committer_lease(epoch)
+        sequencer = Committer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        at, rounds = dict.fromkeys(range(partitions), 0), 0
+        while behind := [number for number, offset in at.items() if offset < end]:
+            asked = [FindPartition(TOPIC, number, at[number], 1 << 20) for number in behind]
+            answer = await sequencer.find_batches(FindRequest(asked))
+            assert len(encode_body(answer)) <= MAX_ANSWER_BYTES + ranges * ABORTED_BYTES
+            assert answer.partitions[0].runs
+            for number, found in zip(behind, answer.partitions, strict=True):
+                reached = found.runs[-1].end_offset if found.runs else 0
+                named = [each.first_offset for each in found.aborted]
+                assert len(named) == sum(first < reached for first in range(0, end, 5)) * ranges // 10
+                assert named == sorted(named)
+                at[number] = max(at[number], reached)
+            rounds += 1
+        assert 3 <= rounds < 10
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_runs_after_which_the_ranges_do_not_fit_are_left_for_the_next_answer() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1, runs=10) as sequencer:
+            (found,) = (await sequencer.find_batches(FindRequest(everything(1)))).partitions
+            most = MAX_ANSWER_BYTES // ABORTED_BYTES
+            in_third = [12] * (2 * most)
+            assert AnswerRoom().take(found.runs, ANY, in_third) == found.runs[:3]
+            assert AnswerRoom().take(found.runs, ANY, [0] * (2 * most)) == found.runs[:1]
+            assert AnswerRoom().take(found.runs, ANY, [12] * (most // 2)) == found.runs
 
     asyncio.run(scenario())
 
