@@ -9,6 +9,8 @@ What a client may send wrong, by how it is answered:
 - a sequencer that can't be asked now, where no handler said so: its error code where the response has one of its own,
   else a closed connection, after which clients try again.
 An exception that no handler foresaw is logged with its stack, counted, and closes the connection.
+
+Long requests are read, and long answers are written, in several turns of the loop.
 """
 
 from __future__ import annotations
@@ -48,17 +50,26 @@ from tailrace.kafka import (
     RequestHeader,
     UnsupportedVersion,
     decode_request,
+    decode_request_in_steps,
     encode_response,
+    encode_response_in_steps,
     parse_request_header,
 )
 from tailrace.kafka.answers import produce_answer, sent_again, with_throttle_time
 from tailrace.kafka.apis import APIS, ApiSpec
+from tailrace.kafka.compiler import STEP, Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.produce import TopicProduceData
 from tailrace.kafka.produce_shape import ProduceShape, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
+from tailrace.turns import Turns, in_turns
+
+READ_AT_ONCE_BYTES = 32 * 1024
+"""A longer request may have so many elements that it is read in several turns."""
+PRODUCE_AT_ONCE_BYTES = 1024 * 1024
+"""The same for Produce, whose elements have records."""
 
 log = structlog.get_logger("agent.requests")
 
@@ -107,14 +118,19 @@ class Dispatcher:
         self._quotas = services.quotas
 
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
-        asked = self._read(frame, connection)
+        if len(frame) > READ_AT_ONCE_BYTES:
+            asked = await self._read_in_turns(frame, connection)
+        else:
+            asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
         try:
             handled = self._handlers[asked.spec.key](self._services, asked.context, asked.request)
             charge = asked.context.charge
             response = await (handled if charge is None else charge.timed(handled))
-            return self._replied(asked, response)
+            if isinstance(response, Deferred):
+                return self._replied(asked, response)
+            return await self._replied_in_turns(asked, response)
         except SequencerError as error:
             return self._sequencer_failed(asked, error)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
@@ -134,6 +150,8 @@ class Dispatcher:
         if requests is not None and (reply := requests.take(frame, 0, len(frame), is_kept=True)) is not None:
             return reply
         if int.from_bytes(frame[:2], "big") not in self._at_once:
+            return None
+        if len(frame) > PRODUCE_AT_ONCE_BYTES and _is_long(frame):
             return None
         shape = connection.produce_shape
         asked = self._read(frame, connection)
@@ -185,27 +203,43 @@ class Dispatcher:
             return _Asked(header, _PRODUCE, self._context(header, frame, connection), request, started)
         try:
             header = parse_request_header(frame)
-            spec = APIS.get(header.api_key)
-            if spec is None:
-                raise UnsupportedVersion(header.api_key, header.api_version)
-            if header.api_key == ApiKey.API_VERSIONS and header.api_version not in spec.listed:
-                return Reply(_api_versions_too_new(header))
+            if (refusal := _refusal(header)) is not None:
+                return refusal
             request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
         except (MalformedRequest, UnsupportedVersion) as error:
-            self._services.telemetry.bad_requests.labels(type(error).__name__).inc()
-            log.warning(
-                "closed a connection: a request that can't be read",
-                peer=connection.peer_host,
-                error=str(error),
-            )
-            return Reply(close=True)
+            return self._unreadable(error, connection)
+        return self._asked(frame, header, connection, request=request, started=started)
+
+    async def _read_in_turns(self, frame: memoryview, connection: Requester) -> _Asked | Reply:
+        """The same for a request that may be long."""
+        started = self._services.clock.monotonic()
+        try:
+            header = parse_request_header(frame)
+            if (refusal := _refusal(header)) is not None:
+                return refusal
+            reading = decode_request_in_steps(header.api_key, header.api_version, frame, header.body_offset)
+            request = await in_turns(reading, Turns(STEP))
+        except (MalformedRequest, UnsupportedVersion) as error:
+            return self._unreadable(error, connection)
+        return self._asked(frame, header, connection, request=request, started=started)
+
+    def _unreadable(self, error: Exception, connection: Requester) -> Reply:
+        self._services.telemetry.bad_requests.labels(type(error).__name__).inc()
+        log.warning(
+            "closed a connection: a request that can't be read", peer=connection.peer_host, error=str(error)
+        )
+        return Reply(close=True)
+
+    def _asked(
+        self, frame: memoryview, header: RequestHeader, connection: Requester, *, request: Any, started: float
+    ) -> _Asked:
         if header.api_key == ApiKey.PRODUCE:
             connection.produce_shape = shape_of(frame, header, request)
         context = self._context(header, frame, connection)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
-        return _Asked(header, spec, context, request, started)
+        return _Asked(header, APIS[header.api_key], context, request, started)
 
     def _context(self, header: RequestHeader, frame: memoryview, connection: Requester) -> RequestContext:
         client_id = cut(header.client_id or "", MAX_NAME_BYTES)
@@ -233,6 +267,18 @@ class Dispatcher:
             connection=connection,
         )
 
+    async def _replied_in_turns(self, asked: _Asked, response: Any) -> Reply:
+        """As `_replied`, for an answer that may be long and is there."""
+        if asked.context.charge is not None:
+            asked.context.charge.handled()
+        if not isinstance(response, HeldResponse):
+            return Reply(await self._encoded_in_turns(asked, response))
+        try:
+            return Reply(await self._encoded_in_turns(asked, response.response), on_sent=response.release)
+        except BaseException:
+            response.release()
+            raise
+
     def _replied(self, asked: _Asked, response: Any) -> Reply:
         if asked.context.charge is not None:
             asked.context.charge.handled()
@@ -240,16 +286,7 @@ class Dispatcher:
             reply = Reply.deferred()
             response.then(partial(self._answer, asked, reply))
             return reply
-        if isinstance(response, HeldResponse):
-            return self._held(asked, response)
         return Reply(self._encoded(asked, response))
-
-    def _held(self, asked: _Asked, held: HeldResponse) -> Reply:
-        try:
-            return Reply(self._encoded(asked, held.response), on_sent=held.release)
-        except BaseException:
-            held.release()
-            raise
 
     def _sequencer_failed(self, asked: _Asked, error: SequencerError) -> Reply:
         header, spec = asked.header, asked.spec
@@ -277,27 +314,43 @@ class Dispatcher:
             reply.made(parts)
 
     def _encoded(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
+        self._is_served(asked, response)
+        if response is None:
+            return None
         header = asked.header
+        if header.api_key == ApiKey.PRODUCE:
+            return self._charged(asked, produce_answer(header.correlation_id, header.api_version, response))
+        parts = encode_response(header.correlation_id, header.api_key, header.api_version, response)
+        return self._charged(asked, parts)
+
+    async def _encoded_in_turns(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
+        self._is_served(asked, response)
+        if response is None:
+            return None
+        header = asked.header
+        if isinstance(response, EncodedResponse):
+            return self._charged(asked, sent_again(header.correlation_id, response.body))
+        writing = encode_response_in_steps(
+            header.correlation_id, header.api_key, header.api_version, response
+        )
+        return self._charged(asked, await in_turns(writing, Turns(STEP)))
+
+    def _is_served(self, asked: _Asked, response: Any) -> None:
         self._services.telemetry.request_served(
             asked.spec.key, self._services.clock.monotonic() - asked.started
         )
-        if response is None:
-            return None
+        charge = asked.context.charge
+        if charge is not None and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = charge.throttle_time_ms
+
+    def _charged(self, asked: _Asked, parts: Parts) -> Parts:
+        """The answer, once its client's quotas know of it."""
         charge = asked.context.charge
         if charge is None:
-            return self._parts(header, response)
-        if hasattr(response, "throttle_time_ms"):
-            response.throttle_time_ms = charge.throttle_time_ms
-        parts = self._parts(header, response)
+            return parts
         charge.sent(sum(map(len, parts)))
+        header = asked.header
         return with_throttle_time(parts, header.api_key, header.api_version, charge.throttle_time_ms)
-
-    def _parts(self, header: RequestHeader, response: Any) -> Sequence[Buffer]:
-        if isinstance(response, EncodedResponse):
-            return sent_again(header.correlation_id, response.body)
-        if header.api_key == ApiKey.PRODUCE:
-            return produce_answer(header.correlation_id, header.api_version, response)
-        return encode_response(header.correlation_id, header.api_key, header.api_version, response)
 
     def _failed(self, asked: _Asked, error: Exception) -> None:
         header, api = asked.header, asked.spec.key.name
@@ -311,6 +364,27 @@ class Dispatcher:
 
 def _has_error_code(spec: ApiSpec, version: int) -> bool:
     return any(field.name == "error_code" and version in field.versions for field in fields_of(spec.response))
+
+
+def _is_long(frame: memoryview) -> bool:
+    """Whether reading a Produce request takes more than a turn. One that can't be read doesn't."""
+    try:
+        header = parse_request_header(frame)
+        reading = decode_request_in_steps(header.api_key, header.api_version, frame, header.body_offset)
+        return next(reading, None) is not None
+    except (MalformedRequest, UnsupportedVersion):
+        return False
+
+
+def _refusal(header: RequestHeader) -> Reply | None:
+    """The reply to a request of a version that is not served, if that is no error. Raises UnsupportedVersion for an
+    unknown API."""
+    spec = APIS.get(header.api_key)
+    if spec is None:
+        raise UnsupportedVersion(header.api_key, header.api_version)
+    if header.api_key == ApiKey.API_VERSIONS and header.api_version not in spec.listed:
+        return Reply(_api_versions_too_new(header))
+    return None
 
 
 def _api_versions_too_new(header: RequestHeader) -> Sequence[Buffer]:

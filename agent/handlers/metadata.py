@@ -18,6 +18,7 @@ from tailrace.acls import CLUSTER_NAME, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import encoded_once
+from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -33,7 +34,7 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.tenants import is_topic_name, local_name
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_turns
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
@@ -65,7 +66,7 @@ async def handle(
 
     async def encoded() -> bytes:
         response = await _answer(services, context=context, request=request, snapshot=snapshot, refused={})
-        return encoded_once(ApiKey.METADATA, context.api_version, response)
+        return await in_turns(encoded_once(ApiKey.METADATA, context.api_version, response), Turns(STEP))
 
     return EncodedResponse(await snapshot.answers.get(_asked(context, request), encoded))
 

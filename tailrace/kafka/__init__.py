@@ -11,7 +11,7 @@ from typing import Any
 from tailrace.buffers import Buffer
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.apis import APIS, ApiSpec
-from tailrace.kafka.compiler import Codec, Parts, codec
+from tailrace.kafka.compiler import Codec, Parts, codec, step_decoder, step_encoder
 from tailrace.kafka.errors import MalformedRequest, UnencodableMessage, UnsupportedVersion
 from tailrace.kafka.headers import (
     RequestHeader,
@@ -21,6 +21,7 @@ from tailrace.kafka.headers import (
     response_header_is_flexible,
 )
 from tailrace.kafka.varints import read_unsigned_varint, skip_tagged_fields
+from tailrace.turns import Steps
 
 __all__ = [
     "ApiKey",
@@ -29,9 +30,11 @@ __all__ = [
     "UnencodableMessage",
     "UnsupportedVersion",
     "decode_request",
+    "decode_request_in_steps",
     "decode_response",
     "encode_request",
     "encode_response",
+    "encode_response_in_steps",
     "parse_request_header",
 ]
 
@@ -53,6 +56,14 @@ def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 
     return message
 
 
+def decode_request_in_steps(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Steps[Any]:
+    """As `decode_request`, for a request that may be long."""
+    spec = _spec(api_key, api_version)
+    decode = step_decoder(spec.request, api_version, spec.is_flexible(api_version))
+    message, _ = yield from decode(memoryview(frame), offset)
+    return message
+
+
 def encode_response(correlation_id: int, api_key: int, api_version: int, response: Any) -> Parts:
     """A whole response frame, as buffers for `transport.writelines`.
 
@@ -68,6 +79,18 @@ def encode_response(correlation_id: int, api_key: int, api_version: int, respons
         response_header(api_key, api_version, correlation_id),
         response,
     )
+
+
+def encode_response_in_steps(
+    correlation_id: int, api_key: int, api_version: int, response: Any
+) -> Steps[Parts]:
+    """As `encode_response`, for a response that may be long. It must not change meanwhile."""
+    spec = _spec(api_key, api_version)
+    encode = step_encoder(spec.response, api_version, spec.is_flexible(api_version))
+    out = _begun(response_header(api_key, api_version, correlation_id))
+    parts: Parts = []
+    last = yield from encode(response, out, parts)
+    return _with_size(out, last, parts)
 
 
 def encode_request(
@@ -125,12 +148,22 @@ def _decode(body: Codec, frame: Buffer, offset: int) -> Any:
 
 
 def _encode(body: Codec, header: bytearray, message: Any) -> Parts:
+    out = _begun(header)
+    parts: Parts = []
+    return _with_size(out, body.encode(message, out, parts), parts)
+
+
+def _begun(header: bytearray) -> bytearray:
+    """A frame with its header, and with room for its size."""
     out = bytearray(_SIZE_BYTES)
     out += header
-    parts: Parts = []
-    last = body.encode(message, out, parts)
+    return out
+
+
+def _with_size(first: bytearray, last: bytearray, parts: Parts) -> Parts:
+    """All parts of the frame that begins with `first`."""
     if last or not parts:
         parts.append(last)
     size = sum(map(len, parts)) - _SIZE_BYTES
-    out[:_SIZE_BYTES] = size.to_bytes(_SIZE_BYTES, "big")
+    first[:_SIZE_BYTES] = size.to_bytes(_SIZE_BYTES, "big")
     return parts

@@ -17,11 +17,12 @@ from typing import Any
 from uuid import UUID
 
 from tailrace.buffers import Buffer
-from tailrace.kafka import ApiKey, encode_response
+from tailrace.kafka import ApiKey, encode_response, encode_response_in_steps
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.compiler import Parts
 from tailrace.kafka.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tailrace.kafka.schema import fields_of
+from tailrace.turns import Steps
 
 TEMPLATES = 4_096
 """Topics, times versions in use, whose template is kept."""
@@ -60,9 +61,10 @@ class StoredAnswer:
         return frame
 
 
-def encoded_once(api_key: int, version: int, response: Any) -> bytes:
+def encoded_once(api_key: int, version: int, response: Any) -> Steps[bytes]:
     """The response's frame from behind its correlation id on."""
-    return b"".join(encode_response(0, api_key, version, response))[_REST_AT:]
+    parts = yield from encode_response_in_steps(0, api_key, version, response)
+    return b"".join(parts)[_REST_AT:]
 
 
 def sent_again(correlation_id: int, encoded: bytes) -> Parts:

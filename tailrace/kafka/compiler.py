@@ -7,6 +7,8 @@ them, are read by one `struct` call and written by one.
 Decoders trust nothing: every declared count and length is held against the bytes that are left before
 anything is allocated, and whatever is wrong with the bytes is MalformedRequest. Encoders write into a
 bytearray that the caller starts (with a header, say) and pass records on as they are.
+
+Of each there is a variant that works in steps, for messages that may be long: it pauses after each STEP elements.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ from tailrace.kafka.errors import MalformedRequest, UnencodableMessage
 from tailrace.kafka.schema import NIL_UUID, Field, MessageType, Wire, fields_of
 from tailrace.kafka.varints import finish_unsigned_varint, skip_tagged_fields, unsigned_varint
 from tailrace.limits import cut
+from tailrace.turns import Steps
 
 Parts = list[bytes | bytearray | memoryview]
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
 """(buffer, offset) to (message, offset behind it)."""
 Encoder = Callable[[Any, bytearray, Parts], bytearray]
 """(message, buffer to append to, finished parts) to the buffer that is last, not yet among the parts."""
+StepDecoder = Callable[[memoryview, int], Steps[tuple[Any, int]]]
+StepEncoder = Callable[[Any, bytearray, Parts], Steps[bytearray]]
 
 MAX_STRING = 32767
 MAX_MESSAGE_BYTES = 1_000
@@ -37,6 +42,8 @@ can't be encoded."""
 MAX_ITEMS = 200_000
 """Elements of all arrays of one request together: twice the partitions of the largest cluster that is foreseen. Each
 costs some hundred bytes of memory, and a turn of a handler's loop, however few bytes it takes on the wire."""
+STEP = 2_000
+"""Elements that are read or written between two pauses: 1 to 3 ms."""
 SMALL_RECORDS = 1024
 """Records up to this many bytes are copied between their neighbours: cheaper than a part of their own."""
 
@@ -84,6 +91,26 @@ def codec(message: MessageType, version: int, flexible: bool, *, from_client: bo
     decode = _run(decoder_source, decoder.names, name)["decode"]
     encode = _run(encoder_source, encoder.names, name)["encode"]
     return Codec(decode, encode, decoder_source, encoder_source)
+
+
+@cache
+def step_decoder(message: MessageType, version: int, flexible: bool) -> StepDecoder:
+    """The decoder of a client's message that works in steps."""
+    writer = _DecoderWriter(version, flexible, from_client=True, is_stepping=True)
+    decode: StepDecoder = _run(
+        writer.write(message), writer.names, f"<{message.__name__} v{version} in steps>"
+    )["decode"]
+    return decode
+
+
+@cache
+def step_encoder(message: MessageType, version: int, flexible: bool) -> StepEncoder:
+    """The encoder of a message that works in steps."""
+    writer = _EncoderWriter(version, flexible, is_stepping=True)
+    encode: StepEncoder = _run(
+        writer.write(message), writer.names, f"<{message.__name__} v{version} in steps>"
+    )["encode"]
+    return encode
 
 
 def _run(source: str, names: dict[str, Any], filename: str) -> dict[str, Any]:
@@ -165,9 +192,10 @@ def _refuse(what: str) -> None:
 class _Writer:
     """Lines of source, the constants they name, and the run of fixed-size values that is not yet written."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, *, is_stepping: bool = False) -> None:
         self.version = version
         self.flexible = flexible
+        self.is_stepping = is_stepping
         self.names: dict[str, Any] = {}
         self.lines: list[str] = []
         self.depth = 0
@@ -180,6 +208,20 @@ class _Writer:
     def fresh(self, stem: str) -> str:
         self.counter += 1
         return f"{stem}{self.counter}"
+
+    def begin_steps(self) -> None:
+        """Pauses can follow: the function is a generator, also if its message has no arrays to pause in."""
+        if self.is_stepping:
+            self.line(f"left = {STEP}")
+            self.line("if not left: yield 0")
+
+    def step(self) -> None:
+        """An element is done."""
+        if self.is_stepping:
+            self.line("left -= 1")
+            self.line("if not left:")
+            self.line(f"    left = {STEP}")
+            self.line(f"    yield {STEP}")
 
     def constant(self, value: Any, stem: str) -> str:
         for name, known in self.names.items():
@@ -221,8 +263,8 @@ class _DecoderWriter(_Writer):
     is copied into bytes at first: slices of bytes cost half of those of a view.
     """
 
-    def __init__(self, version: int, flexible: bool, from_client: bool) -> None:
-        super().__init__(version, flexible)
+    def __init__(self, version: int, flexible: bool, from_client: bool, *, is_stepping: bool = False) -> None:
+        super().__init__(version, flexible, is_stepping=is_stepping)
         self.from_client = from_client
 
     def write(self, message: MessageType) -> str:
@@ -241,6 +283,7 @@ class _DecoderWriter(_Writer):
         if not self.is_view:
             self.line("data = bytes(data)")
         self.line("end = len(data)")
+        self.begin_steps()
         if self.from_client and _has_arrays(message, self.version):
             self.line("items = 0")
         self.line("try:")
@@ -386,6 +429,7 @@ class _DecoderWriter(_Writer):
             else:
                 element = self.structure(kind)
             self.line(f"{target}.append({element})")
+            self.step()
             self.depth -= 1
         if nullable:
             self.depth -= 1
@@ -444,6 +488,7 @@ class _EncoderWriter(_Writer):
         self.line("def encode(m, out, parts):")
         self.line("    try:")
         self.depth = 2
+        self.begin_steps()
         self.structure(message, "m")
         self.flush()
         self.line("return out")
@@ -596,6 +641,7 @@ class _EncoderWriter(_Writer):
             else:
                 self.structure(kind, element)
             self.flush()
+            self.step()
             self.depth -= 1
         self.depth -= 1
 

@@ -17,6 +17,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.kafka.schema import fields_of
+from tailrace.turns import at_once
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -68,7 +69,7 @@ def test_a_wait_is_written_into_every_answer_that_begins_with_it_and_into_no_oth
         for version in range(spec.served.first, spec.served.last + 1):
             response = spec.response()
             plain = encode_response(7, spec.key, version, response)
-            again = sent_again(7, encoded_once(spec.key, version, response))
+            again = sent_again(7, at_once(encoded_once(spec.key, version, response)))
             first = fields_of(spec.response)[0]
             begins_with_it = first.name == "throttle_time_ms" and version in first.versions
             if begins_with_it:

@@ -16,14 +16,16 @@ from tailrace.kafka import (
     UnencodableMessage,
     UnsupportedVersion,
     decode_request,
+    decode_request_in_steps,
     decode_response,
     encode_request,
     encode_response,
+    encode_response_in_steps,
     request_codec,
     response_codec,
 )
 from tailrace.kafka.apis import APIS, listed_versions
-from tailrace.kafka.compiler import MAX_ITEMS, MAX_MESSAGE_BYTES, Codec, Parts, codec
+from tailrace.kafka.compiler import MAX_ITEMS, MAX_MESSAGE_BYTES, STEP, Codec, Parts, codec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -35,7 +37,12 @@ from tailrace.kafka.messages.fetch import (
 )
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorResponse
 from tailrace.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -43,6 +50,7 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.schema import Int32, Message, On, String, fields_of
+from tailrace.turns import at_once
 from tests.tailrace.kafka.message_samples import declared, sample
 
 
@@ -61,6 +69,30 @@ def codecs() -> list[tuple[int, int, type, Codec]]:
 
 
 CODECS = codecs()
+
+
+def test_in_steps_every_message_is_read_and_written_as_at_once() -> None:
+    rng = random.Random(8)
+    for key, version in declared():
+        request, response = (
+            sample(message, version, rng) for message in (APIS[key].request, APIS[key].response)
+        )
+        sent = memoryview(encoded(request_codec(key, version), request))
+        assert at_once(decode_request_in_steps(key, version, sent)) == decode_request(key, version, sent)
+        written = at_once(encode_response_in_steps(7, key, version, response))
+        assert b"".join(written) == b"".join(encode_response(7, key, version, response))
+        if sent:
+            with pytest.raises(MalformedRequest):
+                at_once(decode_request_in_steps(key, version, sent[:-1]))
+
+
+def test_a_long_message_pauses_after_each_step() -> None:
+    names = [f"t{number}" for number in range(3 * STEP + 1)]
+    request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+    sent = memoryview(encoded(request_codec(ApiKey.METADATA, 9), request))
+    assert list(decode_request_in_steps(ApiKey.METADATA, 9, sent)) == [STEP] * 3
+    response = MetadataResponse(topics=[MetadataResponseTopic(name=name) for name in names])
+    assert list(encode_response_in_steps(7, ApiKey.METADATA, 9, response)) == [STEP] * 3
 
 
 def test_every_prefix_of_every_message_is_malformed() -> None:
