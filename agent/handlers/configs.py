@@ -8,17 +8,9 @@ from functools import cache
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.groups.group_configs import default_of
-from agent.security.kafka_configs import security_configs
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
-from sequencer.api import (
-    AlterConfig,
-    BrokerConfigsRequest,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    Member,
-)
+from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
 from tailrace.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tailrace.group_config import GROUP_CONFIGS
@@ -128,7 +120,7 @@ async def _describe(
         own = known.topic.configs
         return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if keys is None or name in keys]
     if resource.resource_type == RESOURCE_BROKER:
-        member = _agent_named(resource.resource_name, snapshot)
+        _check_broker(resource.resource_name, snapshot)
         configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         own = {}
         if resource.resource_name:
@@ -140,8 +132,8 @@ async def _describe(
             for name, definition in broker_configs().items()
             if resource.resource_name or name in configs
         ]
-        if member is not None:
-            rows = [*{row.name: row for row in (*rows, *_own_rows(services, member))}.values()]
+        if resource.resource_name:
+            rows = [*{row.name: row for row in (*rows, *_own_rows(services))}.values()]
         return [row for row in rows if keys is None or row.name in keys]
     if resource.resource_type == RESOURCE_GROUP:
         _check_group(resource.resource_name)
@@ -264,18 +256,21 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
     return isinstance(definition, KafkaConfig) and definition.is_fixed
 
 
-def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourceResult]:
-    """An agent's settings under Kafka's names, where Kafka has one. Those of another agent are this one's, but for what
-    the ring says of it: all agents of a cluster are configured alike."""
-    settings, info = services.settings, member.info
+def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
+    """The agent's own settings under Kafka's names, where Kafka has one."""
+    settings, identity = services.settings, services.identity
+    info = identity.info
     addresses = info.listeners or {"PLAINTEXT": (info.host, info.port)}
-    advertised = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
-    values = security_configs(services.clients) | {
-        "broker.id": str(member.broker_id),
-        "node.id": str(member.broker_id),
-        "broker.rack": info.zone or None,
+    here = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
+    values = {
+        "broker.id": str(identity.broker_id),
+        "node.id": str(identity.broker_id),
+        "broker.rack": identity.zone or None,
         "process.roles": "broker",
-        "advertised.listeners": advertised,
+        "listeners": here,
+        "advertised.listeners": here,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": LOG_DIR,
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "num.partitions": str(settings.default_partitions),
@@ -302,8 +297,6 @@ def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourc
         "group.share.partition.max.record.locks": str(settings.group_share_partition_max_record_locks),
         "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
-    if member.broker_id != services.identity.broker_id:
-        values["listeners"] = advertised
     return [
         DescribeConfigsResourceResult(
             name=name,
@@ -354,14 +347,11 @@ def _check_name(subscription: str) -> None:
         )
 
 
-def _agent_named(name: str, snapshot: Snapshot) -> Member | None:
-    """The agent whose configs are named; None for those of all agents. Raises RequestRefused."""
-    if not name:
-        return None
-    for member in snapshot.ring.members:
-        if str(member.broker_id) == name:
-            return member
-    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
+def _check_broker(name: str, snapshot: Snapshot) -> None:
+    if name and not any(str(member.broker_id) == name for member in snapshot.ring.members):
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id"
+        )
 
 
 async def alter_configs(
@@ -465,7 +455,7 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
             raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return ConfigScope.TOPIC
     if resource_type == RESOURCE_BROKER:
-        _agent_named(name, snapshot)
+        _check_broker(name, snapshot)
         return ConfigScope.BROKER
     if resource_type == RESOURCE_GROUP:
         _check_group(name)

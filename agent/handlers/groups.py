@@ -20,12 +20,14 @@ from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRespon
 from tailrace.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tailrace.limits import MAX_NAME_BYTES, cut, is_name
+from tailrace.turns import Turns
 
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types. That of a share group is found as any group's; the third type (2) is for brokers that
 look for the state of a share partition, which is the sequencer's here."""
 
 BATCHED = 4
+KEYS_IN_A_TURN = 100
 NULLABLE_PROTOCOL = 7
 SKIP_ASSIGNMENT = 9
 MEMBER_ID_REQUIRED = 4
@@ -61,9 +63,14 @@ def position_code(error: Exception) -> ErrorCode:
 async def find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are."""
+    """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are; once for
+    each, however often it is named."""
     keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
-    coordinators = [await _coordinator(services, context, key, request.key_type) for key in keys]
+    turns = Turns(KEYS_IN_A_TURN)
+    coordinators: list[Coordinator] = []
+    for key in dict.fromkeys(keys):
+        coordinators.append(await _coordinator(services, context, key, request.key_type))
+        await turns.did()
     if context.api_version >= BATCHED:
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.catalog import KnownTopic
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
 from agent.services import RequestContext, Services
 from sequencer.api import InitProducer
@@ -16,8 +17,10 @@ from tailrace.kafka.messages.describe_producers import (
 )
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.limits import is_name
+from tailrace.turns import Turns
 
 FIRST_FENCED_VERSION = 4
+PARTITIONS_IN_A_TURN = 100
 
 
 async def init_producer_id(
@@ -48,32 +51,42 @@ async def init_producer_id(
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """The producers that the sequencer remembers on each partition."""
-    response = DescribeProducersResponse()
+    """The producers that the sequencer remembers on each partition; once for each, however often it is named."""
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:
-        answer = TopicResponse(name=topic.name)
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        await turns.did()
+    response = DescribeProducersResponse()
+    for name, indexes in asked.items():
+        known = await services.catalog.topic_by_name(name)
+        answer = TopicResponse(name=name)
         response.topics.append(answer)
-        known = await services.catalog.topic_by_name(topic.name)
-        for index in topic.partition_indexes:
-            row = PartitionResponse(partition_index=index)
-            answer.partitions.append(row)
-            if known is None or not 0 <= index < known.topic.partitions:
-                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            try:
-                problem, producers = await all_producers(services.sequencer, known.topic.topic_id, index)
-            except EXPECTED as error:
-                row.error_code, row.error_message = code_of(error), str(error)
-                continue
-            row.error_code = PARTITION_CODES[problem]
-            row.active_producers = [
-                ProducerState(
-                    producer.producer_id,
-                    producer.producer_epoch,
-                    producer.last_sequence,
-                    producer.last_timestamp,
-                    current_txn_start_offset=producer.transaction_start_offset,
-                )
-                for producer in producers
-            ]
+        for index in indexes:
+            answer.partitions.append(await _producers_of(services, known, index))
+            await turns.did()
     return response
+
+
+async def _producers_of(services: Services, known: KnownTopic | None, index: int) -> PartitionResponse:
+    row = PartitionResponse(partition_index=index)
+    if known is None or not 0 <= index < known.topic.partitions:
+        row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return row
+    try:
+        problem, producers = await all_producers(services.sequencer, known.topic.topic_id, index)
+    except EXPECTED as error:
+        row.error_code, row.error_message = code_of(error), str(error)
+        return row
+    row.error_code = PARTITION_CODES[problem]
+    row.active_producers = [
+        ProducerState(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            current_txn_start_offset=producer.transaction_start_offset,
+        )
+        for producer in producers
+    ]
+    return row

@@ -45,7 +45,8 @@ from tailrace.tls import Tls
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import (
-    Served,
+    DATABASE,
+    OBJECTS,
     Serving,
     held_folder,
     open_data_folder,
@@ -221,17 +222,12 @@ async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
 
 
 async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], None] | None) -> None:
-    used = _given(settings).within(data)
+    database = settings.database or f"sqlite:///{data / DATABASE}"
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
     security = open_security(settings, data=data)
-    await _run_agent(
-        alone, used.store, used.database, security, data=data, sequencer_listens=rpc, on_ready=on_ready
-    )
-
-
-def _given(settings: Settings) -> Served:
-    return Served(settings.store or "", settings.database or "")
+    store = settings.store or str(data / OBJECTS)
+    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc, on_ready=on_ready)
 
 
 def check_one_sequencer(settings: Settings, choice: str) -> None:
@@ -352,7 +348,7 @@ async def _run_agent(
                 rpc=server.address,
                 store=store_url,
             )
-            stack.enter_context(shown_as_serving(data, serving, _given(settings)))
+            stack.enter_context(shown_as_serving(data, serving))
         collect_rarely()
         notify_ready()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)

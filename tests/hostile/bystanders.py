@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.hostile.values import QUIET_GROUP, QUIET_TOPIC
+from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC
 
 RECORDS_PER_SECOND = 40
 PARTITIONS = 2

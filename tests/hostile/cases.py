@@ -16,6 +16,8 @@ from typing import Any
 from agent.handlers import HANDLERS
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.apis import APIS
+from tailrace.kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -25,8 +27,17 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace.kafka.schema import Field, MessageType
-from tests.hostile.values import Known, hostile_request, parts_of, request_at_an_end, wide_fields
+from tests.hostile.known import WIDE_GROUP, WIDE_TOPIC, Known, parts_of
+from tests.hostile.values import (
+    Count,
+    array_fields,
+    hostile_request,
+    request_at_an_end,
+    request_of_many,
+    wide_fields,
+)
 
 PATIENCE_SECONDS = 1.0
 """What is not answered by then is waited for no longer: the connection is closed under the request."""
@@ -43,6 +54,8 @@ SERVED = sorted(
 STORING = frozenset({
     ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.INIT_PRODUCER_ID,
     ApiKey.JOIN_GROUP, ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.PRODUCE, ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.CREATE_ACLS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 })  # fmt: skip
 """What is said in these is kept: they are sent more often."""
 ORDER = SERVED + [served for served in SERVED if served[0] in STORING] * 4
@@ -50,6 +63,12 @@ WIDE = (
     sorted({api for api, _ in SERVED if wide_fields(api)}) + sorted(STORING & {api for api, _ in SERVED}) * 2
 )
 """APIs with fields of 64 bits; where they are kept, more often."""
+APIS_WITH_ARRAYS = sorted({api for api, _ in SERVED if array_fields(api)})
+LARGE, AS_MANY_AS_ARE_DECODED = 5_000, 20_000
+"""Elements of one array; all others of its request have one or two."""
+LARGE_PER_SECOND, ONE_IN_SO_MANY = 5, 20
+"""All arrays in 20 s; in each slice one of as many elements as are decoded."""
+WIDTH = 200
 UNKNOWN_SERVER_ERROR = -1
 
 
@@ -78,7 +97,7 @@ class Stage:
         self._next_at = max(self._next_at + 1 / self.rate, now)
         await asyncio.sleep(self._next_at - now)
 
-    def note(self, what: str, request: Any = None) -> None:
+    def note(self, what: str, request: Any = "") -> None:
         """One more was sent."""
         self.sent[what] += 1
         self.last.append(f"{what} {request!r:.2000}")
@@ -103,11 +122,12 @@ class Connection:
         self._client_id = client_id
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
-        """The answer; None where none came: the broker hung up, or it took too long, and we do."""
+    async def ask(self, api: ApiKey, version: int, request: Any, *, about: str = "") -> Any:
+        """The answer; None where none came: the broker hung up, or it took too long, and we do. `about`: what is
+        noted of a request that is too long to be read."""
         await self._stage.turn()
         frame = b"".join(encode_request(1, api, version, request, self._client_id))
-        self._stage.note(f"{api.name} {version}", request)
+        self._stage.note(f"{api.name} {version}", about or request)
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
@@ -122,7 +142,7 @@ class Connection:
             return None
         answer = decode_response(api, version, body)[1]
         if UNKNOWN_SERVER_ERROR in codes_in(answer):
-            self._stage.unforeseen.append(f"{api.name} {version} {request!r:.500}: {answer!r:.500}")
+            self._stage.unforeseen.append(f"{api.name} {version} {about or request!r:.500}: {answer!r:.500}")
         return answer
 
     def close(self) -> None:
@@ -144,7 +164,7 @@ def codes_in(answer: Any) -> set[int]:
 
 async def extreme_values(stage: Stage, rng: random.Random) -> None:
     """Every API and version in random order, with values at their bounds and the names of what exists."""
-    connection, known = Connection(stage, "hostile"), Known()
+    connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
     order: list[tuple[ApiKey, int]] = []
     count = 0
     while not stage.is_over.is_set():
@@ -153,14 +173,15 @@ async def extreme_values(stage: Stage, rng: random.Random) -> None:
         if not order:
             order = rng.sample(ORDER, len(ORDER))
         api, version = order.pop()
-        known.learn(await connection.ask(api, version, hostile_request(api, version, known, rng)))
+        request = hostile_request(api, version, known, rng)
+        known.learn(await connection.ask(api, version, request), request)
         count += 1
     connection.close()
 
 
 async def ends_of_int64(stage: Stage, rng: random.Random) -> None:
     """Requests that are sound but for one field of 64 bits, at an end of its type: every such field in turn."""
-    connection, known = Connection(stage, "hostile"), Known()
+    connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
     places: list[tuple[ApiKey, tuple[MessageType, Field]]] = []
     count = 0
     while not stage.is_over.is_set():
@@ -171,7 +192,8 @@ async def ends_of_int64(stage: Stage, rng: random.Random) -> None:
             places = rng.sample(fields, len(fields))
         api, at = places.pop()
         version = rng.choice([of for each, of in SERVED if each is api and of in at[1].versions])
-        known.learn(await connection.ask(api, version, request_at_an_end(api, version, at, known, rng)))
+        request = request_at_an_end(api, version, at, known, rng)
+        known.learn(await connection.ask(api, version, request), request)
         count += 1
     connection.close()
 
@@ -189,7 +211,54 @@ async def _set_the_stage(connection: Connection, known: Known) -> None:
         (ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(None, 0)),
         (ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(known.groups[1], topics=position)),
         (ApiKey.JOIN_GROUP, 3, JoinGroupRequest(group, 6_000, 6_000, protocol_type="consumer", protocols=protocols)),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, _joining_consumers(known)),
+        (ApiKey.SHARE_GROUP_HEARTBEAT, 1, _joining_sharers(known)),
+        (ApiKey.CREATE_ACLS, 3, CreateAclsRequest([AclCreation(2, known.topics[0], 3, "User:hostile", "*", 3, 3)])),
     ):  # fmt: skip
+        known.learn(await connection.ask(api, version, request), request)
+
+
+def _joining_consumers(known: Known) -> ConsumerGroupHeartbeatRequest:
+    joining = ConsumerGroupHeartbeatRequest(known.groups[2], known.own_member, rebalance_timeout_ms=6_000)
+    joining.subscribed_topic_names, joining.topic_partitions = known.topics, []
+    return joining
+
+
+def _joining_sharers(known: Known) -> ShareGroupHeartbeatRequest:
+    return ShareGroupHeartbeatRequest(known.groups[3], known.own_member, subscribed_topic_names=known.topics)
+
+
+async def large_counts(stage: Stage, rng: random.Random) -> None:
+    """Every array of every API in turn, with one name that exists 5,000 times; now and then as often as is decoded."""
+    connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
+    await _set_the_stage(connection, known)
+    await _widen_the_stage(connection, known)
+    arrays: list[tuple[ApiKey, tuple[MessageType, Field]]] = []
+    count = 0
+    while not stage.is_over.is_set():
+        if not arrays:
+            every = [(api, at) for api in APIS_WITH_ARRAYS for at in array_fields(api)]
+            arrays = rng.sample(every, len(every))
+        api, (kind, array) = arrays.pop()
+        version = rng.choice([of for each, of in SERVED if each is api and of in array.versions])
+        count += 1
+        elements = AS_MANY_AS_ARE_DECODED if count % ONE_IN_SO_MANY == 0 else LARGE
+        request = request_of_many(api, version, Count(kind, array, elements), known, rng)
+        await connection.ask(api, version, request, about=f"{elements} x {array.name}")
+        await asyncio.sleep(1 / LARGE_PER_SECOND)
+    connection.close()
+
+
+async def _widen_the_stage(connection: Connection, known: Known) -> None:
+    """Make a topic and a group of which an answer is long."""
+    topics = [CreatableTopic(WIDE_TOPIC, WIDTH, 1)]
+    partitions = [OffsetCommitRequestPartition(partition, 1) for partition in range(WIDTH)]
+    positions = [OffsetCommitRequestTopic(WIDE_TOPIC, partitions=partitions)]
+    for api, version, request in (
+        (ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics)),
+        (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
+        (ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(WIDE_GROUP, topics=positions)),
+    ):
         known.learn(await connection.ask(api, version, request))
 
 
@@ -232,6 +301,7 @@ async def hang_ups(stage: Stage, rng: random.Random) -> None:
 CASES = (
     Case("extreme values", "every API and version, values at their bounds, names of what exists", 4, extreme_values),
     Case("ends of int64", "sound but for one field of 64 bits, at an end of its type", 1, ends_of_int64),
+    Case("large counts", "sound but for one array that names the same thousands of times", 1, large_counts),
     Case("made-up groups", "groups that nobody has heard of, looked for and joined, never used", 1, made_up_groups),
     Case("hang-ups", "requests, whole and cut off, whose client is gone", 1, hang_ups),
 )  # fmt: skip

@@ -128,7 +128,7 @@ def try_until_fit(
             url = None
             if database == "postgresql":
                 url = stack.enter_context(postgres_server()).create_database()
-            broker = stack.enter_context(running_broker(url, SETTINGS, with_logins=cases is STORMS))
+            broker = stack.enter_context(running_broker(url, SETTINGS, with_logins=True))
             verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate, cases=cases))
         verdicts[-1].judge_beside(verdicts[:-1])
         if verdicts[-1].faults or verdicts[-1].is_fit or verdicts[-1].was_busy:

@@ -12,17 +12,22 @@ from kio.serial import entity_reader, entity_writer
 
 from tailrace.kafka import ApiKey, request_codec
 from tailrace.kafka.compiler import Parts
-from tests.hostile.cases import SERVED
+from tailrace.kafka.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tailrace.kafka.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
+from tests.hostile.cases import APIS_WITH_ARRAYS, SERVED
+from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member, parts_of
 from tests.hostile.run import try_until_fit
 from tests.hostile.values import (
-    QUIET_GROUP,
-    QUIET_TOPIC,
     READING,
     WIDE_CONFIGS,
-    Known,
+    Count,
+    array_fields,
     hostile_request,
-    parts_of,
     request_at_an_end,
+    request_of_many,
     wide_fields,
 )
 
@@ -44,18 +49,78 @@ def without_far_times(request: object) -> object:
 @pytest.mark.parametrize(("api", "version"), SERVED, ids=lambda value: getattr(value, "name", value))
 def test_hostile_requests_are_well_formed(api: ApiKey, version: int) -> None:
     rng = random.Random(f"{api.name} {version}")
+    known = Known(
+        consumers=[Member("hostile-group-2", "member", 3)], sharers=[Member("hostile-group-3", "member", 3)]
+    )
+    for _ in range(20):
+        check_as_kio_does(api, version, hostile_request(api, version, known, rng))
+
+
+def check_as_kio_does(api: ApiKey, version: int, request: object) -> None:
+    """Read the request's bytes with kio, which must build the same again."""
     schema = load_request_schema(api, version)
     read, write = entity_reader(schema), entity_writer(schema)
-    for _ in range(20):
-        request = without_far_times(hostile_request(api, version, Known(), rng))
-        parts: Parts = []
-        parts.append(request_codec(api, version).encode(request, bytearray(), parts))
-        data = b"".join(parts)
-        entity, size = read(data, 0)
-        assert size == len(data)
-        built = io.BytesIO()
-        write(built, entity)
-        assert built.getvalue() == data, "kio builds the same request"
+    parts: Parts = []
+    parts.append(request_codec(api, version).encode(without_far_times(request), bytearray(), parts))
+    data = b"".join(parts)
+    entity, size = read(data, 0)
+    assert size == len(data)
+    built = io.BytesIO()
+    write(built, entity)
+    assert built.getvalue() == data, "kio builds the same request"
+
+
+@pytest.mark.parametrize("api", APIS_WITH_ARRAYS, ids=lambda api: api.name)
+def test_every_array_is_as_long_as_asked_and_names_what_exists(api: ApiKey) -> None:
+    rng, known = random.Random(api.name), Known()
+    for kind, array in array_fields(api):
+        versions = [of for each, of in SERVED if each is api and of in array.versions]
+        for version in {versions[0], versions[-1]}:
+            request = request_of_many(api, version, Count(kind, array, 100), known, rng)
+            found = [getattr(part, array.name) for part in parts_of(request) if isinstance(part, kind)]
+            assert {len(each) for each in found} == {100}, array.name
+            assert len(repr(request)) < 100 * 2_000, "elements are many, not long"
+            check_as_kio_does(api, version, request)
+
+
+def test_what_is_read_often_is_what_has_long_answers() -> None:
+    rng, known = random.Random(1), Known()
+    for api, version, many, name in (
+        (ApiKey.METADATA, 12, "topics", WIDE_TOPIC),
+        (ApiKey.DESCRIBE_CONFIGS, 4, "resources", WIDE_TOPIC),
+        (ApiKey.OFFSET_FETCH, 8, "groups", WIDE_GROUP),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, "group_ids", WIDE_GROUP),
+    ):
+        ((kind, array),) = [at for at in array_fields(api) if at[1].name == many]
+        said = [repr(request_of_many(api, version, Count(kind, array, 3), known, rng)) for _ in range(50)]
+        assert any(each.count(f"'{name}'") == 3 for each in said), (api, said[0])
+
+
+def test_a_member_of_a_newer_protocol_speaks_as_itself() -> None:
+    known, rng = Known(), random.Random(1)
+    joining = ConsumerGroupHeartbeatRequest("hostile-group-2", "m", 0)
+    known.learn(ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=7), joining)
+
+    said = [
+        request_at_an_end(api, version, wide_fields(ApiKey.OFFSET_COMMIT)[0], known, rng)
+        for api, version in ((ApiKey.CONSUMER_GROUP_HEARTBEAT, 1), (ApiKey.OFFSET_COMMIT, 9))
+        for _ in range(20)
+    ]
+
+    heartbeats, commits = said[:20], said[20:]
+    assert ("hostile-group-2", "m", 7) in {
+        (each.group_id, each.member_id, each.member_epoch) for each in heartbeats
+    }
+    assert ("hostile-group-2", "m", 7) in {
+        (each.group_id, each.member_id, each.generation_id_or_member_epoch) for each in commits
+    }
+
+
+def test_a_share_session_goes_on_until_it_is_refused() -> None:
+    known = Known()
+    for sent, error_code, following in ((0, 0, 1), (1, 0, 2), (2, 122, 0), (-1, 0, 0)):
+        known.learn(ShareFetchResponse(error_code=error_code), ShareFetchRequest("g", "m", sent))
+        assert known.share_session_epoch == following
 
 
 def test_a_field_of_64_bits_reaches_its_ends_in_requests_that_are_sound_otherwise() -> None:

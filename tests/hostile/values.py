@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -19,16 +19,20 @@ from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
 from tailrace.record_batch import assemble
 from tailrace.records import NewRecord, encode_batch
-
-QUIET_TOPIC, QUIET_GROUP = "quiet", "quiet-readers"
-"""The bystanders': hostile requests read and describe them; a change of them is not asked for, as it'd be obeyed."""
+from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member
 
 READING = frozenset({
     ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR,
     ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
 })  # fmt: skip
-"""Requests that may name what is the bystanders'."""
+"""Requests that may name what is the bystanders', and what is to stay."""
+OF_CONSUMERS = frozenset({ApiKey.CONSUMER_GROUP_HEARTBEAT})
+OF_CLASSIC_TOO = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.TXN_OFFSET_COMMIT})
+"""Requests of members of either protocol."""
+OF_SHARERS = frozenset({ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
+OF_ACLS = frozenset({ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS})
 
 INCOMPRESSIBLE = "".join(map(chr, random.Random(0).choices(range(33, 127), k=32_767)))
 """PostgreSQL packs what stands in an index: a long row of one letter would fit."""
@@ -38,6 +42,16 @@ TEXTS = (
     "\\" * MAX_NAME_BYTES, "\x00", "\x00" * MAX_NAME_BYTES, "é" * 16_383, "😀" * 600, ".", "..", "a/b", "%s{}\n", "²",
     "9" * 5_000, "-1", "'; drop table runs; --", "consumer", "range", "(" * 2_000, "(a*)*" * 100,
 )  # fmt: skip
+SMALL_NUMBERS = (
+    "key_type", "acks", "config_operation", "isolation_level", "session_epoch", "member_epoch", "mechanism",
+    "share_acquire_mode",
+)  # fmt: skip
+ACL_NUMBERS = {
+    "resource_type": range(1, 8), "resource_type_filter": range(1, 8),
+    "resource_pattern_type": (3, 3, 4), "pattern_type_filter": range(1, 5),
+    "operation": range(1, 16), "permission_type": (1, 2, 3, 3),
+}  # fmt: skip
+"""Kafka's numbers, of which some fit together."""
 QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "connection_creation_rate")
 CONFIGS = (
     "retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "message.timestamp.type",
@@ -56,60 +70,18 @@ WIDTHS = {Wire.INT8: 8, Wire.INT16: 16, Wire.INT32: 32, Wire.INT64: 64}
 BROKER_RESOURCE = 4
 SOUND_FOR_EVER = 1 << 30
 MANY = 300
+SHORT = 32
+"""The longest value of an element that a request has again and again: elements are what it has many of, not bytes."""
 TIME = 1_790_000_000_000
 
 
-@dataclass(slots=True)
-class Known:
-    """Names of what exists, as far as answers told: a hostile client knows as much."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An array of a request (a field of a structure in it), and how many elements it is to have."""
 
-    topics: list[str] = field(default_factory=lambda: [f"hostile-{number}" for number in range(4)])
-    topic_ids: list[UUID] = field(default_factory=list)
-    quiet_topic_ids: list[UUID] = field(default_factory=list)
-    groups: list[str] = field(default_factory=lambda: [f"hostile-group-{number}" for number in range(4)])
-    transactional_ids: list[str] = field(
-        default_factory=lambda: [f"hostile-txn-{number}" for number in range(4)]
-    )
-    members: list[str] = field(default_factory=list)
-    generations: list[int] = field(default_factory=list)
-    producers: list[tuple[int, int]] = field(default_factory=list)
-    sessions: list[tuple[int, int]] = field(default_factory=list)
-    broker_ids: list[int] = field(default_factory=lambda: [1])
-
-    def learn(self, answer: Any) -> None:
-        """Take over the ids that an answer tells."""
-        for message in parts_of(answer):
-            values = {name: getattr(message, name) for name in message.__struct_fields__}
-            topic_id = values.get("topic_id")
-            if isinstance(topic_id, UUID) and topic_id.int and values.get("name"):
-                is_quiet = values["name"] == QUIET_TOPIC
-                _remember(self.quiet_topic_ids if is_quiet else self.topic_ids, topic_id)
-            if values.get("member_id"):
-                _remember(self.members, values["member_id"])
-            if values.get("generation_id", -1) >= 0:
-                _remember(self.generations, values["generation_id"])
-            if values.get("producer_id", -1) >= 0 and "producer_epoch" in values:
-                _remember(self.producers, (values["producer_id"], values["producer_epoch"]))
-            if values.get("session_id"):
-                _remember(self.sessions, (values["session_id"], 1))
-
-
-def _remember(known: list[Any], value: Any, most: int = 8) -> None:
-    if value not in known:
-        known.append(value)
-        del known[:-most]
-
-
-def parts_of(message: Any) -> list[Any]:
-    """A message and all structures in it."""
-    if isinstance(message, list | tuple):
-        return [part for each in message for part in parts_of(each)]
-    if not hasattr(message, "__struct_fields__"):
-        return []
-    return [
-        message,
-        *(part for name in message.__struct_fields__ for part in parts_of(getattr(message, name))),
-    ]
+    kind: MessageType
+    array: Field
+    elements: int
 
 
 def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
@@ -130,16 +102,31 @@ def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
 
 def wide_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
     """The fields of 64 bits in all versions of a request, each with the message it is in."""
+    return [at for at in _fields(api) if at[1].kind is Wire.INT64 and not at[1].is_array]
+
+
+def array_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
+    """The arrays in all versions of a request, each with the message it is in."""
+    return [at for at in _fields(api) if at[1].is_array]
+
+
+def _fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
     found: list[tuple[MessageType, Field]] = []
     left = [APIS[api].request]
     while left:
         kind = left.pop()
         for each in fields_of(kind):
-            if isinstance(each.kind, Wire):
-                found += [(kind, each)] * (each.kind is Wire.INT64 and not each.is_array)
-            else:
+            if (kind, each) not in found:
+                found.append((kind, each))
+            if not isinstance(each.kind, Wire):
                 left.append(each.kind)
     return found
+
+
+def request_of_many(api: ApiKey, version: int, count: Count, known: Known, rng: random.Random) -> Any:
+    """A request that is sound, but for one array that names the same again and again."""
+    maker = _Maker(api, version, known, rng, count=count)
+    return _without_change_of_defaults(api, maker.message(APIS[api].request))
 
 
 def request_at_an_end(
@@ -163,6 +150,7 @@ class _Maker:
         rng: random.Random,
         *,
         at_an_end: tuple[MessageType, Field] | None = None,
+        count: Count | None = None,
     ) -> None:
         self._api = api
         self._version = version
@@ -172,26 +160,45 @@ class _Maker:
         self._sound_values = self._pick((0, 1, 2, 3, 4, 5, 7, 9)) if self._rng.random() < 0.5 else -1
         self._extremes = self._pick((0.1, 0.4))
         self._at_an_end = at_an_end
-        if at_an_end is not None:
+        self._count = count
+        if at_an_end is not None or count is not None:
             self._sound_values = SOUND_FOR_EVER
-        self._is_outsider = self._rng.random() < 0.5
+        self._member = self._some_member()
+        self._is_outsider = self._member is None and self._rng.random() < 0.5
         self._config = ""
+        self._is_repeated = False
 
     def message(self, kind: MessageType) -> Any:
         values = {
             each.name: self._field(kind, each)
             for each in fields_of(kind)
-            if self._version in each.versions and not (each.tag is not None and self._rng.random() < 0.5)
+            if self._version in each.versions and not (each.tag is not None and self._is_left_out(0.5))
         }
         return kind(**values)
 
+    def _is_left_out(self, chance: float) -> bool:
+        """By luck, but nothing that many elements are in."""
+        return self._rng.random() < chance and (self._count is None or self._is_repeated)
+
+    def _repeated(self, kind: MessageType, each: Field, elements: int) -> list[Any]:
+        """One element, again and again."""
+        self._is_repeated = True
+        made = [self._single(kind, each)] * elements
+        self._is_repeated = False
+        return made
+
     def _field(self, kind: MessageType, each: Field) -> Any:
+        if self._count is not None and (kind, each) == (self._count.kind, self._count.array):
+            return self._repeated(kind, each, self._count.elements)
         if self._version in each.nullable and (
-            self._rng.random() < 0.15 or (each.name == "group_instance_id" and self._is_outsider)
+            self._is_left_out(0.5 if self._is_repeated else 0.15)
+            or (each.name == "group_instance_id" and self._is_outsider)
         ):
             return None
         if not each.is_array:
             return self._single(kind, each)
+        if self._count is not None:
+            return [self._single(kind, each)]
         size = self._pick((0, 1, 1, 1, 2, 3))
         if isinstance(each.kind, Wire) and WIDTHS.get(each.kind) and self._rng.random() < 0.1:
             size = MANY
@@ -208,8 +215,10 @@ class _Maker:
             return self._pick([*self._topic_ids(), UUID(int=0), UUID(int=2**128 - 1)])
         if wire is Wire.STRING:
             return self._text(kind, each.name)
+        if wire is Wire.BYTES and self._is_repeated:
+            return bytes(SHORT)
         if wire is Wire.BYTES:
-            return self._pick((b"", b"\x00\x00\xff", bytes(1_000), b"\xff" * 70_000))
+            return self._pick((b"", b"\x00\x00\xff", bytes(32), bytes(1_000), b"\xff" * 70_000))
         if wire is Wire.RECORDS:
             return memoryview(self._records())
         if wire is Wire.FLOAT64:
@@ -227,17 +236,24 @@ class _Maker:
                 text = "x"
             self._has_large = self._has_large or len(text) > 2_000
             return text
+        if self._member is not None and name in ("group_id", "member_id"):
+            return self._member.group_id if name == "group_id" else self._member.member_id
         if name == "value" and self._config in WIDE_CONFIGS and self._rng.random() < 0.5:
             return self._pick(WIDE_VALUES)
-        text = self._pick(self._names(kind, name))
+        names = self._names(kind, name)
+        if self._is_repeated:
+            names = [each for each in names if len(each) <= SHORT]
+        text = self._pick(names)
         if text in CONFIGS:
             self._config = text
         return text
 
     def _names(self, kind: MessageType, name: str) -> Sequence[str]:
         known, may_read = self._known, self._api in READING
-        topics = [*known.topics, *([QUIET_TOPIC] if may_read else [])]
-        groups = [*known.groups, *([QUIET_GROUP] if may_read else [])]
+        topics = [*known.topics, *([QUIET_TOPIC, WIDE_TOPIC] if may_read else [])]
+        groups = [*known.groups, *([QUIET_GROUP, WIDE_GROUP] if may_read else [])]
+        if may_read and self._count is not None:
+            topics, groups = [WIDE_TOPIC], [WIDE_GROUP]
         if (name == "name" and "Config" in kind.__name__) or name == "configuration_keys":
             return CONFIGS
         if (name == "name" and "Protocol" in kind.__name__) or name in ("protocol_name", "protocol_type"):
@@ -248,11 +264,19 @@ class _Maker:
             return ("user", "client-id", "ip")
         if name == "key" and self._api is ApiKey.ALTER_CLIENT_QUOTAS:
             return QUOTAS
-        if name in ("name", "topic", "topics", "topic_name", "topic_names"):
+        if name in ("principal", "principal_filter"):
+            return ("User:hostile", "User:*", "User:quiet")
+        if name in ("host", "host_filter"):
+            return ("*", "127.0.0.1")
+        if name == "server_assignor":
+            return ("uniform", "range")
+        if name == "subscribed_topic_regex":
+            return ("hostile-.*", "")
+        if name in ("name", "topic", "topics", "topic_name", "topic_names", "subscribed_topic_names"):
             return topics
-        if name == "resource_name":
+        if name in ("resource_name", "resource_name_filter"):
             return [*topics, *map(str, known.broker_ids), ""]
-        if name in ("group_id", "groups", "groups_names"):
+        if name in ("group_id", "group_ids", "groups", "groups_names"):
             return groups
         if name in ("key", "coordinator_keys"):
             return [*groups, *known.transactional_ids]
@@ -275,14 +299,22 @@ class _Maker:
             return self._pick([each[0] for each in known.producers] or [0])
         if "producer_epoch" in name:
             return self._pick([each[1] for each in known.producers] or [0])
+        if name in ("member_epoch", "generation_id_or_member_epoch") and self._member is not None:
+            return self._member.epoch
         if name in ("generation_id", "generation_id_or_member_epoch"):
             return self._pick(known.generations or [0])
+        if name == "share_session_epoch":
+            return known.share_session_epoch
+        if self._api in OF_ACLS and name in ACL_NUMBERS:
+            return self._pick(ACL_NUMBERS[name])
         if name == "session_id":
             return self._pick([each[0] for each in known.sessions] or [0])
-        if name in ("key_type", "acks", "config_operation", "isolation_level", "session_epoch"):
+        if name in SMALL_NUMBERS:
             return self._pick((0, 0, 1, -1, 2))
         if name == "resource_type":
             return self._pick((2, 2, 4, 8))
+        if name == "iterations":
+            return self._pick((4_096, 16_384))
         if name in ("count", "num_partitions", "replication_factor"):
             return self._pick((1, 2, 3, -1, 100))
         if name == "max_wait_ms":
@@ -306,11 +338,21 @@ class _Maker:
         return is_its_turn
 
     def _topic_ids(self) -> list[UUID]:
-        return [*self._known.topic_ids, *(self._known.quiet_topic_ids if self._api in READING else [])]
+        return [*self._known.topic_ids, *(self._known.kept_topic_ids if self._api in READING else [])]
+
+    def _some_member(self) -> Member | None:
+        """Whose request this is, where a member of a newer protocol may send it."""
+        known, api = self._known, self._api
+        members = known.sharers if api in OF_SHARERS else known.consumers
+        if api in OF_SHARERS | OF_CONSUMERS or (api in OF_CLASSIC_TOO and self._rng.random() < 0.5):
+            return self._pick(members) if members and self._rng.random() < 0.9 else None
+        return None
 
     def _records(self) -> bytes:
         producer_id, epoch = self._pick(self._known.producers or [(0, 0)])
         sequence = self._pick((0, 1, 5, 2**31 - 1))
+        if self._is_repeated:
+            return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
         chosen = self._pick(("good", "producer", "transaction", "many", "old", "garbage", "empty"))
         if chosen == "good":
             return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
