@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -340,6 +340,10 @@ class Agent:
             listeners=advertised if self._options.clients.listeners else {},
         )
 
+    def _bound_clients(self) -> ClientSecurity:
+        listeners = [replace(each, port=self.kafka_ports[each.name]) for each in self._options.listeners]
+        return replace(self._options.clients, listeners=tuple(listeners))
+
     def _wired(self, identity: AgentIdentity) -> Services:
         """The parts that handlers use, not started yet."""
         lanes = Lanes(
@@ -368,6 +372,7 @@ class Agent:
         )
         return Services(
             settings=self._settings,
+            clients=self._bound_clients(),
             clock=self._clock,
             entropy=self._entropy,
             identity=identity,

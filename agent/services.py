@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
     from agent.produce.transactional_producers import TransactionalProducers
+    from agent.security.doors import ClientSecurity
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
 
@@ -36,9 +37,10 @@ _ZONE_MARK = "tailrace_az="
 
 @dataclass(slots=True)
 class Services:
-    """An agent's parts, by name. One per agent; owned by agent.server.Agent."""
+    """An agent's parts, by name. One per agent; owned by agent.server.Agent. The listeners of `clients` are bound."""
 
     settings: AgentSettings
+    clients: ClientSecurity
     clock: Clock
     entropy: Entropy
     identity: AgentIdentity

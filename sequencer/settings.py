@@ -36,6 +36,10 @@ class SequencerSettings(SettingsSection):
     """The state of a producer in a partition is forgotten when the producer wrote nothing there for this time."""
     offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """Offsets of a group without members are forgotten after this time (offsets.retention.minutes)."""
+    max_offsets_retention_ms: int = Field(default=_YEAR_MS, ge=1, le=10 * _YEAR_MS)
+    """The longest time for which a commit may ask to have its offsets kept (versions 2 to 4 of OffsetCommit can)."""
+    share_offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=10 * _YEAR_MS)
+    """A share group without members is forgotten, with what it has read, after this time."""
     empty_group_ms: int = Field(default=10 * 60 * 1000, ge=1, le=_YEAR_MS)
     """A group without members and offsets is forgotten after this time."""
     orphaned_members_ms: int = Field(default=60 * 60 * 1000, ge=1, le=_YEAR_MS)

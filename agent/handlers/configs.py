@@ -8,9 +8,17 @@ from functools import cache
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.groups.group_configs import default_of
+from agent.security.kafka_configs import security_configs
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
-from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api import (
+    AlterConfig,
+    BrokerConfigsRequest,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    Member,
+)
 from tailrace.broker_config import KafkaConfig, broker_configs
 from tailrace.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tailrace.group_config import GROUP_CONFIGS
@@ -120,7 +128,7 @@ async def _describe(
         own = known.topic.configs
         return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if keys is None or name in keys]
     if resource.resource_type == RESOURCE_BROKER:
-        _check_broker(resource.resource_name, snapshot)
+        member = _agent_named(resource.resource_name, snapshot)
         configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         own = {}
         if resource.resource_name:
@@ -132,8 +140,8 @@ async def _describe(
             for name, definition in broker_configs().items()
             if resource.resource_name or name in configs
         ]
-        if resource.resource_name:
-            rows = [*{row.name: row for row in (*rows, *_own_rows(services))}.values()]
+        if member is not None:
+            rows = [*{row.name: row for row in (*rows, *_own_rows(services, member))}.values()]
         return [row for row in rows if keys is None or row.name in keys]
     if resource.resource_type == RESOURCE_GROUP:
         _check_group(resource.resource_name)
@@ -256,21 +264,18 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
     return isinstance(definition, KafkaConfig) and definition.is_fixed
 
 
-def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
-    """The agent's own settings under Kafka's names, where Kafka has one."""
-    settings, identity = services.settings, services.identity
-    info = identity.info
+def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourceResult]:
+    """An agent's settings under Kafka's names, where Kafka has one. Those of another agent are this one's, but for what
+    the ring says of it: all agents of a cluster are configured alike."""
+    settings, info = services.settings, member.info
     addresses = info.listeners or {"PLAINTEXT": (info.host, info.port)}
-    here = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
-    values = {
-        "broker.id": str(identity.broker_id),
-        "node.id": str(identity.broker_id),
-        "broker.rack": identity.zone or None,
+    advertised = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
+    values = security_configs(services.clients) | {
+        "broker.id": str(member.broker_id),
+        "node.id": str(member.broker_id),
+        "broker.rack": info.zone or None,
         "process.roles": "broker",
-        "listeners": here,
-        "advertised.listeners": here,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
+        "advertised.listeners": advertised,
         "log.dirs": LOG_DIR,
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "num.partitions": str(settings.default_partitions),
@@ -297,6 +302,8 @@ def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
         "group.share.partition.max.record.locks": str(settings.group_share_partition_max_record_locks),
         "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
+    if member.broker_id != services.identity.broker_id:
+        values["listeners"] = advertised
     return [
         DescribeConfigsResourceResult(
             name=name,
@@ -347,11 +354,14 @@ def _check_name(subscription: str) -> None:
         )
 
 
-def _check_broker(name: str, snapshot: Snapshot) -> None:
-    if name and not any(str(member.broker_id) == name for member in snapshot.ring.members):
-        raise RequestRefused(
-            ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id"
-        )
+def _agent_named(name: str, snapshot: Snapshot) -> Member | None:
+    """The agent whose configs are named; None for those of all agents. Raises RequestRefused."""
+    if not name:
+        return None
+    for member in snapshot.ring.members:
+        if str(member.broker_id) == name:
+            return member
+    raise RequestRefused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
 
 
 async def alter_configs(
@@ -455,7 +465,7 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
             raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return ConfigScope.TOPIC
     if resource_type == RESOURCE_BROKER:
-        _check_broker(name, snapshot)
+        _agent_named(name, snapshot)
         return ConfigScope.BROKER
     if resource_type == RESOURCE_GROUP:
         _check_group(name)

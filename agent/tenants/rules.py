@@ -33,7 +33,7 @@ from tailrace.kafka.messages.metadata import MetadataRequestTopic
 ALTERED_BY_TENANTS = frozenset((RESOURCE_TOPIC, RESOURCE_GROUP))
 SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}
 """Other resources of configs (clients' metrics) concern the clients of all tenants."""
-LISTENER_CONFIGS = ("listeners", "advertised.listeners")
+LISTENER_CONFIGS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
 async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
@@ -93,8 +93,8 @@ async def _describe_configs(visit: Visit, request: Any) -> Any:
 
 
 def _own_listener(visit: Visit, listeners: str) -> str:
-    own = f"{visit.context.access.listener}://"
-    return ",".join(each for each in listeners.split(",") if each.startswith(own))
+    own = visit.context.access.listener
+    return ",".join(each for each in listeners.split(",") if each.partition(":")[0] == own)
 
 
 def _alter_configs(kind: Any) -> Rule:

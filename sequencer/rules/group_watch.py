@@ -29,7 +29,10 @@ class GroupWatch:
     def __init__(self, settings: SequencerSettings) -> None:
         self._settings = settings
         shortest_ms = min(
-            settings.empty_group_ms, settings.orphaned_members_ms, settings.offsets_retention_ms
+            settings.empty_group_ms,
+            settings.orphaned_members_ms,
+            settings.offsets_retention_ms,
+            settings.share_offsets_retention_ms,
         )
         self._due = DueList(shortest_ms // STEPS_OF_A_TIME)
         self._next: dict[str, int] = {}

@@ -282,15 +282,11 @@ def due_ms(state: HotState, row: GroupRow, now_ms: int, settings: SequencerSetti
             return row.updated_ms + settings.orphaned_members_ms
         is_owned = _is_owned(row, state.get(AgentRow, row.owner))
         return now_ms + max(1, settings.orphaned_members_ms // LOOKS_AT_MEMBERS) if is_owned else now_ms
+    offsets = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(row.group_id, ()))
+    over_ms = [_over_ms(row, offset, settings) for offset in offsets if offset is not None]
     if row.group_id in state.shares_of:
-        return (
-            now_ms + settings.offsets_retention_ms
-        )  # as in Kafka, what a share group has read is kept for ever
-    positions = state.offsets_of.get(row.group_id)
-    if not positions:
-        return row.updated_ms + settings.empty_group_ms
-    offsets = (state.get(GroupOffsetRow, *key) for key in positions)
-    return min(_over_ms(row, offset, settings) for offset in offsets if offset is not None)
+        over_ms.append(_shares_over_ms(row, settings))
+    return min(over_ms, default=row.updated_ms + settings.empty_group_ms)
 
 
 def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
@@ -301,7 +297,8 @@ def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
 ) -> Steps[Expired]:
-    """Delete what has expired: members without a coordinator, positions of groups without members, empty groups.
+    """Delete what has expired: members without a coordinator, positions of groups without members and what they have
+    read as share groups, empty groups.
 
     Stops after about `max_offsets` positions; a group may take several steps.
     """
@@ -316,34 +313,39 @@ def expire_groups(
         if row.members:
             _expire_members(draft, row, settings)
             continue
-        offsets = draft.offsets_of(group_id)
-        yield 2 + len(offsets) // POSITIONS_AS_A_STEP
-        over = [offset for offset in offsets if _is_over(row, offset, draft.now_ms, settings)]
-        for offset in over[: max_offsets - expired]:
-            draft.delete(GroupOffsetRow, *key_of(offset))
+        offsets, shares = draft.offsets_of(group_id), draft.shares_of(group_id)
+        yield 2 + (len(offsets) + len(shares)) // POSITIONS_AS_A_STEP
+        over: list[Row] = [each for each in offsets if _over_ms(row, each, settings) <= draft.now_ms]
+        if _shares_over_ms(row, settings) <= draft.now_ms:
+            over += shares
+        some = over[: max_offsets - expired]
+        for position in some:
+            draft.delete(type(position), *key_of(position))
             draft.visible_change()
-        expired += min(len(over), max_offsets - expired)
-        if len(over) == len(offsets) and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
+        expired += len(some)
+        if len(some) < len(over):
+            return Expired(done, expired)
+        if (
+            len(over) == len(offsets) + len(shares)
+            and row.updated_ms <= draft.now_ms - settings.empty_group_ms
+        ):
             if with_pending is None:
                 with_pending = draft.groups_with_pending()
-            if (
-                group_id not in with_pending
-                and not draft.offsets_of(group_id)
-                and not draft.shares_of(group_id)
-            ):
+            if group_id not in with_pending:
                 draft.delete(GroupRow, group_id)
     return Expired(len(group_ids), expired)
-
-
-def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: SequencerSettings) -> bool:
-    return _over_ms(row, offset, settings) <= now_ms
 
 
 def _over_ms(row: GroupRow, offset: GroupOffsetRow, settings: SequencerSettings) -> int:
     """When a position of a group without members expires: at its own time, or so long after the last member left."""
     if offset.expires_ms is not None:
-        return offset.expires_ms
+        return min(offset.expires_ms, offset.commit_ms + settings.max_offsets_retention_ms)
     return max(row.updated_ms, offset.commit_ms) + settings.offsets_retention_ms
+
+
+def _shares_over_ms(row: GroupRow, settings: SequencerSettings) -> int:
+    """When a share group without members is forgotten with what it has read."""
+    return row.updated_ms + settings.share_offsets_retention_ms
 
 
 def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:

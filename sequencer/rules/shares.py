@@ -317,4 +317,5 @@ def alter_share_offsets(
         elif draft.get(ShareRow, *key) is not None:
             draft.delete(ShareRow, *key)
             draft.visible_change()
+    draft.put(replace_row(group, updated_ms=draft.now_ms))  # its retention begins anew
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)

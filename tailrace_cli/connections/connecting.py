@@ -10,7 +10,7 @@ import typer
 
 from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.data_folder import DATABASE, OBJECTS
+from tailrace_cli.running.data_folder import last_served
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
@@ -48,13 +48,13 @@ def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitabl
 
 
 def store_urls(settings: Settings) -> tuple[str, str]:
-    """The URLs of the object store and of its database: both as given, or both in `serve`'s data folder.
+    """The URLs of the object store and of its database: both as given, or both of `serve`'s data folder.
 
     Raises CommandFailed.
     """
     if settings.store is None and settings.database is None:
-        data = settings.data.expanduser().absolute()
-        return str(data / OBJECTS), f"sqlite:///{data / DATABASE}"
+        served = last_served(settings.data.expanduser().absolute())
+        return served.store, served.database
     if settings.store is None or settings.database is None:
         raise CommandFailed(
             f"--{'store' if settings.store is None else 'database'} was not given; give both, or the --data folder of"
@@ -64,17 +64,22 @@ def store_urls(settings: Settings) -> tuple[str, str]:
 
 
 def check_exists(store: str, database: str | None) -> None:
-    """Raise CommandFailed if a named folder or file is missing: opening it would create it."""
+    """Raise CommandFailed if a named folder or file is missing, or UnknownDatabase: opening it would create it."""
     if "://" not in store and not store.startswith("memory:") and not Path(store).expanduser().is_dir():
         raise CommandFailed(
-            f"--store {store!r}: there is no such folder; give the --store that the agents use"
+            f"store {store!r}: there is no such folder; give the --store that the agents use, or the --data folder of"
+            " `tailrace serve`"
         )
-    if database is not None and database.startswith("sqlite:///"):
-        path = Path(database.removeprefix("sqlite:///"))
-        if not path.exists():
-            raise CommandFailed(
-                f"--database {database!r}: there is no such file; give the sequencer's database"
-            )
+    if database is None:
+        return
+    from sequencer.store.sql.postgres_url import read_url
+
+    url = read_url(database)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise CommandFailed(
+            f"database {database!r}: there is no such file; give the sequencer's database by --database, or the"
+            " --data folder of `tailrace serve`"
+        )
 
 
 def parse_pairs(given: Sequence[str], flag: str) -> dict[str, str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
-
 from sequencer.api import MetadataRequest, Sequencer, Topic
 from sequencer.client import SequencerClient
+from sequencer.store.sql.postgres_url import read_url
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
+from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
+from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
 from tailrace_cli.running.process import Runtime, check_one_sequencer, sequencer_server, wait_for_committer
 from tailrace_cli.running.security import check_rpc_is_closed, database_password, open_security
 from tailrace_cli.settings import Settings
@@ -49,9 +50,9 @@ class OpenedLog:
 @asynccontextmanager
 async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
     """Open the store and the sequencer that the settings name, or else those of the data folder, which `serve` may be
-    using. Raises CommandFailed."""
+    using. Raises CommandFailed, UnknownDatabase."""
     if settings.store or settings.database or settings.sequencers:
-        async with _opened(settings, _with_password(settings)) as log:
+        async with _opened(settings, settings.database) as log:
             yield log
         return
     data = settings.data.expanduser().absolute()
@@ -60,22 +61,24 @@ async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
             f"data folder {str(data)!r} does not exist; give the --data folder of `tailrace serve`, or --store and "
             "--sequencer of a cluster"
         )
+    served = last_served(data)
+    check_exists(served.store, served.database)  # before a lock is made there
+    os.umask(0o077)  # as `serve`: what is made in the folder is for its owner alone
     is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
     if not is_given and (data / SECRET).exists():
         settings = settings.model_copy(update={"rpc_secret_file": data / SECRET})
-    database = f"sqlite:///{data / DATABASE}"
     async with AsyncExitStack() as stack:
         try:
             stack.enter_context(held_folder(data))
-            found: dict[str, Any] = {"store": str(data / OBJECTS), "database": database}
+            found: dict[str, Any] = {"database": served.database}
         except FolderInUse:
-            serving = find_serving(data)
-            found = {"store": serving.store, "sequencers": (serving.rpc,)}
-        yield await stack.enter_async_context(_opened(settings.model_copy(update=found), database))
+            found = {"sequencers": (find_serving(data).rpc,)}
+        found["store"] = served.store
+        yield await stack.enter_async_context(_opened(settings.model_copy(update=found), served.database))
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]:
+async def _opened(settings: Settings, database: str | None) -> AsyncIterator[OpenedLog]:
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, the one that the agents use")
     check_one_sequencer(
@@ -84,7 +87,9 @@ async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]
     security = open_security(settings).rpc
     check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())
-    catalog = settings.tables.catalog or database
+    if settings.database:
+        check_exists(settings.store, settings.database)
+    catalog = settings.tables.catalog or _as_catalog(database, settings)
     async with AsyncExitStack() as stack:
         store = open_store(settings.store, clock=runtime.clock)
         stack.push_async_callback(store.close)
@@ -113,10 +118,11 @@ async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]
         )
 
 
-def _with_password(settings: Settings) -> str:
-    """The database's URL with the password that a file has; empty where only sequencers are known."""
-    password = database_password(settings)
-    if settings.database is None or password is None:
-        return settings.database or ""
-    url = sa.make_url(settings.database).set(password=password())
+def _as_catalog(database: str | None, settings: Settings) -> str:
+    """The URL of the database for pyiceberg, with the password that a file has; empty where it is not known."""
+    if not database:
+        return ""
+    url, password = read_url(database), database_password(settings)
+    if password is not None:
+        url = url.set(password=password())
     return url.render_as_string(hide_password=False)

@@ -73,7 +73,10 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
 - Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
   serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
   begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config.
-  There is no dead-letter topic.
+  A group without members is forgotten, with what it has read, after `sequencer.share_offsets_retention_ms`; Kafka
+  keeps it until it is deleted.
+- OffsetCommit versions 2 to 4 may ask for offsets to be kept for some time; `sequencer.max_offsets_retention_ms`
+  bounds it.
 - The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
   ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
   state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.

@@ -1,7 +1,7 @@
 """The data folder of `tailrace serve`: its contents, the process that uses it, and its file modes.
 
 A lock that ends with its process protects the folder, so a killed process blocks nobody. `serve.json` says where a
-running `serve` listens.
+running `serve` listens; `served.json` says which store and database the last one used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ OBJECTS = "objects"
 SECRET = "rpc.secret"
 LOCK = "serve.lock"
 SERVING = "serve.json"
+SERVED = "served.json"
 
 _log = structlog.get_logger("tailrace.data")
 
@@ -41,6 +42,24 @@ class Serving(msgspec.Struct, frozen=True):
     http_port: int
     rpc: str
     store: str
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The contents of `served.json`: a store and a database (URLs), each empty if it is the folder's own."""
+
+    store: str = ""
+    database: str = ""
+
+    def within(self, folder: Path) -> Served:
+        """With the folder's own where none is named."""
+        return Served(self.store or str(folder / OBJECTS), self.database or f"sqlite:///{folder / DATABASE}")
+
+    def without(self, folder: Path) -> Served:
+        """As a command finds them again: without a password, with absolute paths, without the folder's own."""
+        own = Served().within(folder)
+        store = _lasting_store(self.store) if self.store else ""
+        database = _lasting_database(self.database) if self.database else ""
+        return Served("" if store == own.store else store, "" if database == own.database else database)
 
 
 @contextmanager
@@ -71,15 +90,49 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 @contextmanager
-def shown_as_serving(path: Path, serving: Serving) -> Iterator[None]:
-    """Keep `serve.json` in the folder inside the block."""
-    unfinished = path / f".{SERVING}"
-    unfinished.write_bytes(msgspec.json.encode(serving) + b"\n")
-    unfinished.replace(path / SERVING)
+def shown_as_serving(path: Path, serving: Serving, served: Served) -> Iterator[None]:
+    """Keep `serve.json` in the folder inside the block, and `served.json` from now on."""
+    _write_whole(path / SERVED, served.without(path))
+    _write_whole(path / SERVING, serving)
     try:
         yield
     finally:
         (path / SERVING).unlink(missing_ok=True)
+
+
+def _write_whole(file: Path, contents: msgspec.Struct) -> None:
+    unfinished = file.with_name(f".{file.name}")
+    unfinished.write_bytes(msgspec.json.encode(contents) + b"\n")
+    unfinished.replace(file)
+
+
+def last_served(path: Path) -> Served:
+    """The store and the database of the `serve` that uses the folder or used it last. Raises CommandFailed."""
+    try:
+        return msgspec.json.decode((path / SERVED).read_bytes(), type=Served).within(path)
+    except FileNotFoundError:  # no `serve` was ready in it, or an older version was
+        return Served().within(path)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CommandFailed(
+            f"{str(path / SERVED)!r} can't be read ({error}); give --store and --database in place of --data"
+        ) from error
+
+
+def _lasting_store(url: str) -> str:
+    """The URL of a store; a path is absolute."""
+    if "://" in url or url.startswith("memory:"):
+        return url
+    return str(Path(url).expanduser().absolute())
+
+
+def _lasting_database(url: str) -> str:
+    """The URL of a database, without a password; SQLite's path is absolute."""
+    from sequencer.store.sql.postgres_url import read_url, without_password
+
+    read = without_password(read_url(url))
+    if read.get_backend_name() == "sqlite" and read.database not in (None, "", ":memory:"):
+        read = read.set(database=str(Path(str(read.database)).absolute()))
+    return read.render_as_string()
 
 
 def find_serving(path: Path) -> Serving:

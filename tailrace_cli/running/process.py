@@ -45,8 +45,7 @@ from tailrace.tls import Tls
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import (
-    DATABASE,
-    OBJECTS,
+    Served,
     Serving,
     held_folder,
     open_data_folder,
@@ -222,12 +221,17 @@ async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
 
 
 async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], None] | None) -> None:
-    database = settings.database or f"sqlite:///{data / DATABASE}"
+    used = _given(settings).within(data)
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
     security = open_security(settings, data=data)
-    store = settings.store or str(data / OBJECTS)
-    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc, on_ready=on_ready)
+    await _run_agent(
+        alone, used.store, used.database, security, data=data, sequencer_listens=rpc, on_ready=on_ready
+    )
+
+
+def _given(settings: Settings) -> Served:
+    return Served(settings.store or "", settings.database or "")
 
 
 def check_one_sequencer(settings: Settings, choice: str) -> None:
@@ -348,7 +352,7 @@ async def _run_agent(
                 rpc=server.address,
                 store=store_url,
             )
-            stack.enter_context(shown_as_serving(data, serving))
+            stack.enter_context(shown_as_serving(data, serving, _given(settings)))
         collect_rarely()
         notify_ready()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)

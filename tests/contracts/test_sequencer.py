@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from sequencer.api import (
+    SHARE_GROUP,
+    AcquireSpan,
     AgentRef,
     AlterConfig,
+    AlterShareOffsets,
     BatchError,
     BatchStatus,
     CommitOffsets,
@@ -59,6 +62,11 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionClosed,
     SessionRef,
+    ShareLimits,
+    ShareOffset,
+    ShareOffsetsRequest,
+    ShareRequest,
+    ShareWork,
     SizesRequest,
     StaleGroup,
     SwapRefused,
@@ -87,6 +95,8 @@ from tests.support.sequencer_bench import (
     settle,
 )
 from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
+
+DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(params=[*FACTORIES, *POSTGRES_FACTORIES])
@@ -705,7 +715,7 @@ def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordina
 
 
 def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) -> None:
-    settings = SequencerSettings(removal_step=2, offsets_retention_ms=50_000, orphaned_members_ms=20_000)
+    settings = SequencerSettings(removal_step=1, offsets_retention_ms=50_000, orphaned_members_ms=20_000)
 
     async def scenario(bench: Bench) -> None:
         sequencer, mine, topic_id = bench.sequencer, bench.agent, bench.topic.topic_id
@@ -730,6 +740,86 @@ def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) 
         )
         assert await passes(49_999) == (0, ["Empty"])
         assert await passes(settings.empty_group_ms) == (len(places), [])
+
+    run(factory, scenario, settings)
+
+
+def test_no_commit_keeps_a_group_for_longer_than_the_longest_retention(factory: Factory) -> None:
+    settings = SequencerSettings(max_offsets_retention_ms=3 * DAY_MS)
+
+    async def scenario(bench: Bench) -> None:
+        sequencer = bench.sequencer
+        position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "")
+        await sequencer.commit_offsets(
+            CommitOffsets("ever", -1, -1, -1, "", [position], retention_ms=(1 << 63) - 1)
+        )
+
+        await bench.advance(settings.max_offsets_retention_ms - 1)
+        assert (await sequencer.apply_retention(Empty())).offsets_expired == 0
+        await bench.advance(settings.max_offsets_retention_ms)
+        assert (await sequencer.apply_retention(Empty())).offsets_expired == 1
+        assert (await sequencer.list_groups(ListGroups())).groups == []
+
+    run(factory, scenario, settings)
+
+
+def test_a_share_group_without_members_goes_step_by_step_with_what_it_has_read(factory: Factory) -> None:
+    settings = SequencerSettings(
+        removal_step=1, agent_lease_ms=DAY_MS, share_offsets_retention_ms=DAY_MS // 4
+    )
+
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        kept_ms = settings.share_offsets_retention_ms
+
+        async def saved(number: int, state: str, members: list[str]) -> None:
+            group = GroupState("sh", number, state, "share", members, b"x", type=SHARE_GROUP)
+            await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, group))
+
+        async def passes(ms: int) -> tuple[int, list[str], int]:
+            await bench.advance(ms)
+            expired = (await sequencer.apply_retention(Empty())).offsets_expired
+            groups = [each.group_id for each in (await sequencer.list_groups(ListGroups())).groups]
+            known = (await sequencer.share_offsets(ShareOffsetsRequest("sh"))).offsets
+            return expired, groups, len(known)
+
+        await bench.commit(batch(5))
+        await saved(1, "Stable", ["m"])
+        works = [
+            ShareWork(bench.topic.topic_id, 0, acquire=AcquireSpan(0, 5, 5)),
+            ShareWork(bench.topic.topic_id, 1, acquire=AcquireSpan(0, 0, 5)),
+        ]
+        await sequencer.share_records(ShareRequest("sh", "m", ShareLimits(from_earliest=True), works))
+        known = len((await sequencer.share_offsets(ShareOffsetsRequest("sh"))).offsets)
+        assert await passes(2 * kept_ms) == (0, ["sh"], known), "it has a member"
+        await saved(2, "Empty", [])
+        assert await passes(kept_ms - 1) == (0, ["sh"], known)
+        assert await passes(kept_ms) == (known, [], 0)
+
+    run(factory, scenario, settings)
+
+
+def test_a_share_group_that_an_operator_sets_back_is_kept_from_then_on(factory: Factory) -> None:
+    settings = SequencerSettings(share_offsets_retention_ms=3 * DAY_MS)
+
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        kept_ms = settings.share_offsets_retention_ms
+        await bench.commit(batch(5))
+        group = GroupState("sh", 1, "Empty", "share", [], b"x", type=SHARE_GROUP)
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, group))
+        await bench.advance(kept_ms - 1)
+        await sequencer.alter_share_offsets(
+            AlterShareOffsets("sh", [ShareOffset(bench.topic.topic_id, 0, 2)])
+        )
+
+        await bench.advance(kept_ms - 1)
+        await sequencer.apply_retention(Empty())
+        (offset,) = (await sequencer.share_offsets(ShareOffsetsRequest("sh"))).offsets
+        assert offset.start_offset == 2
+        await bench.advance(kept_ms)
+        await sequencer.apply_retention(Empty())
+        assert (await sequencer.list_groups(ListGroups())).groups == []
 
     run(factory, scenario, settings)
 

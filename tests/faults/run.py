@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,12 +24,13 @@ from rich.table import Table
 from tests.faults.scenarios import SCENARIOS, Scenario, Trial
 from tests.faults.stand import Stand, StandFailed, can_mount, running_stand
 from tests.support.cluster import ClusterFailed
-from tests.support.history.availability import Availability, find_gaps, find_recovery
+from tests.support.history.availability import Availability, Flow, find_gaps, flows_served
 from tests.support.history.checker import Report, check
-from tests.support.history.events import Acked, Ended, Sent
+from tests.support.history.events import Ended
 from tests.support.history.workload import Run, Workload, WorkloadFailed, running_workload
 
 BASELINE_SECONDS = 4.0
+AFTERWARDS_SECONDS = 2.0
 FLOW_SECONDS = 60.0
 
 
@@ -50,10 +51,10 @@ class Result:
     transaction_gap: float = 0.0
     """Between ends of transactions."""
     recovery: float = 0.0
-    """What has a target, of the partition that fared worst: the time to its first acknowledgement since what had failed
-    was back; where no database or store failed, its longest gap."""
+    """What has a target: the longest gap of the flow that fared worst, since what had failed was back; where no
+    database or store was away, since the fault."""
     worst: str = ""
-    """The partition that fared worst."""
+    """That flow: its client and partition."""
     target: float | None = None
     notes: dict[str, float] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -89,13 +90,14 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
     try:
         with running_workload(stand.bootstrap, workload, path=path, settings=dict(scenario.clients)) as run:
             result.remarks = run.remarks
-            _wait_until_all_flows(run, run.now(), "before the fault")
+            _wait_until_served(run, _some_client_everywhere(run), "before the fault")
             steady_at = run.now()
             time.sleep(BASELINE_SECONDS)
             fault_at = run.now()
             trial = Trial(stand, run, result.notes)
             scenario.act(trial)
-            _wait_until_all_flows(run, run.now(), "after the fault")
+            _wait_until_served(run, _all_of(flows_served(run.events, steady_at)), "after the fault")
+            trial.observe(AFTERWARDS_SECONDS)
             ended_at = run.now()
             report = check(run.finish())
             _fill_in(
@@ -103,7 +105,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
                 report,
                 find_gaps(run.events, steady_at, fault_at),
                 find_gaps(run.events, fault_at, ended_at),
-                {} if trial.back_at is None else find_recovery(run.events, trial.back_at),
+                find_gaps(run.events, fault_at if trial.back_at is None else trial.back_at, ended_at),
             )
             if not report.is_clean:
                 print(report.text(), file=sys.stderr)
@@ -207,39 +209,38 @@ def exit_status(results: Sequence[Result]) -> int:
 # -- below: details ------------------------------------------------------------------------------------
 
 
-def _wait_until_all_flows(run: Run, since: float, when: str) -> None:
-    """Wait until every partition has accepted a record sent after `since`, and a transaction that began then has
-    ended."""
-    deadline = time.monotonic() + FLOW_SECONDS
-    workload, seen = run.workload, 0
-    wanted = {(workload.inputs, partition) for partition in range(workload.partitions)}
-    wants_end = workload.loops > 0
-    sent: dict[str, tuple[str, int]] = {}
-    while wanted or wants_end:
+def _some_client_everywhere(run: Run) -> Callable[[set[Flow]], object]:
+    """What is not served yet, of the input partitions, by whatever client."""
+    inputs = {(run.workload.inputs, partition) for partition in range(run.workload.partitions)}
+    return lambda served: inputs - {flow[1:] for flow in served}
+
+
+def _all_of(wanted: set[Flow]) -> Callable[[set[Flow]], object]:
+    """What is not served yet of these flows."""
+    return lambda served: wanted - served
+
+
+def _wait_until_served(run: Run, missing: Callable[[set[Flow]], object], when: str) -> None:
+    """Wait until nothing is missing of what was sent from now on, and a transaction that began then has ended."""
+    since, deadline = run.now(), time.monotonic() + FLOW_SECONDS
+    while True:
+        left = missing(flows_served(run.events, since))
+        has_ended = run.workload.loops == 0 or any(
+            isinstance(event, Ended) and event.at > since and event.outcome == "committed"
+            for event in run.events
+        )
+        if not left and has_ended:
+            return
         if time.monotonic() > deadline:
             raise WorkloadFailed(
-                f"{when}: not all is served within {FLOW_SECONDS:.0f} s: no acknowledgement of {sorted(wanted)}, "
-                f"transactions: {'none ended' if wants_end else 'fine'}; {run.remarks[-3:]}"
+                f"{when}: not all is served within {FLOW_SECONDS:.0f} s: no acknowledgement of {left}, "
+                f"transactions: {'fine' if has_ended else 'none ended'}; {run.remarks[-3:]}"
             )
-        count = len(run.events)
-        for event in run.events[seen:count]:
-            match event:
-                case Sent() if event.at > since:
-                    sent[event.record] = event.topic, event.partition
-                case Acked() if event.record in sent:
-                    wanted.discard(sent[event.record])
-                case Ended() if event.at > since and event.outcome == "committed":
-                    wants_end = False
-        seen = count
-        time.sleep(0.05)
+        time.sleep(0.5)
 
 
 def _fill_in(
-    result: Result,
-    report: Report,
-    before: Availability,
-    after: Availability,
-    recoveries: Mapping[tuple[str, int], float],
+    result: Result, report: Report, before: Availability, after: Availability, judged: Availability
 ) -> None:
     result.faults = {str(kind): number for kind, number in report.kinds.items()}
     result.acked = report.records_acked
@@ -248,11 +249,12 @@ def _fill_in(
     result.gap = round(after.any.seconds, 3)
     result.partition_gap = round(after.worst_partition.seconds, 3)
     result.transaction_gap = round(after.transactions.seconds, 3)
-    seconds = recoveries or {each: gap.seconds for each, gap in after.by_partition.items()}
-    worst = max(seconds, key=lambda each: seconds[each], default=None)
+    seconds = {flow: gap.seconds for flow, gap in judged.by_flow.items()}
+    worst = max(seconds, key=lambda flow: seconds[flow], default=None)
     if worst is not None:
+        client, topic, partition = worst
         result.recovery = round(seconds[worst], 3)
-        result.worst = f"{worst[0].rpartition('-')[2]}-{worst[1]}"
+        result.worst = f"{client} at {topic.rpartition('-')[2]}-{partition}"
 
 
 def _line(result: Result) -> str:

@@ -68,12 +68,9 @@ def test_a_partition_that_takes_too_long_is_told_by_the_exit_status() -> None:
     assert [run.exit_status(each) for each in ([fine], [fine, slow], [slow, wrong], [])] == [0, 2, 1, 1]
 
 
-def test_a_target_is_for_the_worst_partition_since_what_failed_was_back_or_for_its_longest_gap() -> None:
-    after = Availability(any=Gap(10.4), by_partition={("x-input", 0): Gap(10.5), ("x-output", 1): Gap(14.0)})
-    for recoveries, worst in (
-        ({("x-input", 0): 3.0, ("x-output", 1): 1.0}, (3.0, "input-0")),
-        ({}, (14.0, "output-1")),
-    ):
-        result = run.Result("a", "", target=2.0)
-        run._fill_in(result, Report(), Availability(), after, recoveries)
-        assert (result.recovery, result.worst) == worst and not result.is_within_target
+def test_a_target_is_for_the_flow_that_fared_worst() -> None:
+    after = Availability(any=Gap(10.4), by_flow={("a", "x-input", 0): Gap(10.5)})
+    judged = Availability(by_flow={("a", "x-input", 0): Gap(3.0), ("loop", "x-output", 1): Gap(1.0)})
+    result = run.Result("a", "", target=2.0)
+    run._fill_in(result, Report(), Availability(), after, judged)
+    assert (result.recovery, result.worst) == (3.0, "a at input-0") and not result.is_within_target

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -39,14 +40,14 @@ def get(url: str) -> str:
 
 
 class Server:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.kafka = f"127.0.0.1:{free_port()}"
         self.http = f"http://127.0.0.1:{(http := free_port())}"
         self.log = folder / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", "--data", str(folder / "data"), "--listen", self.kafka, "--http",
-                 f"127.0.0.1:{http}"],
+                 f"127.0.0.1:{http}", *more],
                 stderr=log, env=environment(),
             )  # fmt: skip
 
@@ -95,16 +96,72 @@ def server(tmp_path: Path) -> Iterator[Server]:
     ],
 )  # fmt: skip
 def test_a_database_that_cannot_be_used_is_one_line(postgres: PostgresServer, url: str, said: str) -> None:
-    command = [*COMMAND, "sequencer", "--http", "127.0.0.1:0", "--rpc", "127.0.0.1:0"]
+    command = ["sequencer", "--http", "127.0.0.1:0", "--rpc", "127.0.0.1:0"]
+    assert said in refusal(command, url.format(port=postgres.port))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sequencer", "--http", "127.0.0.1:0", "--rpc", "127.0.0.1:0"],
+        ["compact", "--store", "memory:"],
+        ["table", "list", "--store", "memory:"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_password_is_one_line(postgres: PostgresServer, tmp_path: Path, command: list[str]) -> None:
+    (file := tmp_path / "password").write_text("wrong")
+    file.chmod(0o600)
+    asking_for_a_password(postgres, "careful")
+    url = f"postgresql://careful@127.0.0.1:{postgres.port}/postgres"
+    line = refusal(command, url, {"TAILRACE_DATABASE_PASSWORD_FILE": str(file)})
+    assert 'password authentication failed for user "careful"' in line
+
+
+def asking_for_a_password(postgres: PostgresServer, role: str) -> None:
+    """Have a role that only comes in with its password, which is not told."""
+    rules = Path(postgres.command[2]) / "pg_hba.conf"
+    rule = f"host all {role} 127.0.0.1/32 scram-sha-256\n"
+    if not rules.read_text().startswith(rule):
+        rules.write_text(rule + rules.read_text())
+        postgres.execute("SELECT pg_reload_conf()")
+        postgres.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'right'")
+
+
+def refusal(command: list[str], database: str, more: dict[str, str] | None = None) -> str:
+    """The one line with which a command on a database ends."""
     done = subprocess.run(
-        [*command, "--database", url.format(port=postgres.port)],
-        capture_output=True, text=True, timeout=60, env=environment(),
+        [*COMMAND, *command, "--database", database],
+        capture_output=True, text=True, timeout=60, env=environment() | (more or {}),
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     # Lines in JSON are the log's: on a busy machine, that the event loop was held.
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("{"))
     assert line.startswith("tailrace: ")
-    assert said in line
+    return line
+
+
+def test_what_serve_used_elsewhere_is_found_in_its_folder_after_the_stop(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.db"
+    server = Server(tmp_path, "--database", f"sqlite:///{elsewhere}")
+    try:
+        server.wait_until_ready()
+        server.run("topic", "create", "flights", "--config", "tailrace.table=iceberg")
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(timeout=30)
+    listing = [*COMMAND, "table", "list", "--data", str(tmp_path / "data"), "--json"]
+    given: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "env": environment()}
+
+    found = subprocess.run(listing, **given)
+    assert [each["topic"] for each in json.loads(found.stdout)] == ["flights"], found.stderr
+    elsewhere.unlink()
+    refused = subprocess.run(listing, **given)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert str(elsewhere) in refused.stderr
+    files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert not any(path.name == "tailrace.db" for path in files)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:

@@ -29,6 +29,8 @@ from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import ANYBODY
+from agent.security.doors import ClientSecurity
+from agent.security.listeners import Listener, SecurityProtocol
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -139,6 +141,7 @@ class AgentBench:
         catalog.on_client_configs = lambda known: quotas.take(book_of(known.configs))
         self.services = Services(
             settings=self.settings,
+            clients=ClientSecurity((Listener("", SecurityProtocol.PLAINTEXT, "0.0.0.0", 9092),)),
             clock=clock,
             entropy=SeededEntropy(4),
             identity=identity,

@@ -56,6 +56,31 @@ def test_one_line_says_what_was_given_and_what_to_do(
     assert said in lines[0]
 
 
+@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize("command", [["compact"], ["table", "list"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("nonsense", "URL can't be read"), ("postgresql://u@h:port/n", "a port that is no number")],
+)
+def test_a_command_that_reads_a_log_explains_a_database_that_is_no_url(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    url: str,
+    said: str,
+    command: list[str],
+    has_file: bool,
+) -> None:
+    if has_file:
+        (file := tmp_path / "password").write_text("secret")
+        file.chmod(0o600)
+        monkeypatch.setenv("TAILRACE_DATABASE_PASSWORD_FILE", str(file))
+    assert call(monkeypatch, *command, "--store", "memory:", "--database", url) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def called_with_a_command_missing() -> Iterator[list[str]]:
     yield []
     for name in ("topic", "group", "object", "config"):

@@ -40,9 +40,9 @@ class UnknownDatabase(ValueError):
 
 
 def read_url(url: str) -> sa.URL:
-    """The URL's parts. Raises UnknownDatabase."""
+    """The URL's parts; PostgreSQL's as asyncpg and libpq read them. Raises UnknownDatabase."""
     try:
-        return sa.make_url(url)
+        parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise UnknownDatabase(
             "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
@@ -51,10 +51,19 @@ def read_url(url: str) -> sa.URL:
         raise UnknownDatabase(
             "the database's URL has a port that is no number: want postgresql://USER:PASSWORD@HOST:PORT/NAME"
         ) from None
+    return _postgres_url(parsed) if parsed.get_backend_name() in ("postgresql", "postgres") else parsed
 
 
-def asyncpg_url(url: sa.URL) -> sa.URL:
-    """The URL for asyncpg, with `ssl=` (SQLAlchemy's word) as `sslmode=` (PostgreSQL's). Raises UnknownDatabase."""
+def without_password(url: sa.URL) -> sa.URL:
+    """The URL without its passwords."""
+    return sa.URL.create(
+        url.drivername, url.username, host=url.host, port=url.port, database=url.database,
+        query={name: value for name, value in url.query.items() if "password" not in name},
+    )  # fmt: skip
+
+
+def _postgres_url(url: sa.URL) -> sa.URL:
+    """Without a driver, and with `ssl=` (SQLAlchemy's word) as `sslmode=` (PostgreSQL's). Raises UnknownDatabase."""
     if "@" in (url.host or ""):
         raise UnknownDatabase("the database's URL has more than one @: write that of a password as %40")
     if url.port is not None and not 0 < url.port < 65_536:

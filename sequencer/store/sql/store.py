@@ -29,7 +29,7 @@ from sequencer.store.sql import statements
 from sequencer.store.sql.database import Database, Values, table_statements
 from sequencer.store.sql.postgres import PostgresDatabase
 from sequencer.store.sql.postgres_url import UnknownDatabase as UnknownDatabase
-from sequencer.store.sql.postgres_url import asyncpg_url, check_files, read_url
+from sequencer.store.sql.postgres_url import check_files, read_url
 from sequencer.store.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.store.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
@@ -68,10 +68,9 @@ def open_database(
         return SqliteDatabase(
             None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
         )
-    if kind in ("postgresql", "postgres"):
-        postgres = asyncpg_url(parsed)
-        check_files(postgres)
-        return PostgresDatabase(postgres, clock=postgres_clock, password=password)
+    if kind == "postgresql":
+        check_files(parsed)
+        return PostgresDatabase(parsed, clock=postgres_clock, password=password)
     raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
 
 

@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from agent.security.doors import ClientSecurity
+from agent.security.kafka_configs import AUTHORIZER, security_configs
+from agent.security.listeners import Listener, SecurityProtocol
+from agent.security.settings import SecuritySettings
+from tailrace.broker_config import broker_configs
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -111,11 +116,49 @@ def test_a_broker_tells_all_of_kafkas_names_and_its_own_values() -> None:
         own = str(bench.identity.broker_id)
         rows = {row.name: row for row in (await described(bench, BROKER, own)).configs}
         assert len(rows) > 330
-        assert rows["listeners"].value == rows["advertised.listeners"].value == "PLAINTEXT://host-1:9092"
+        assert rows["listeners"].value == "PLAINTEXT://0.0.0.0:9092"
+        assert rows["advertised.listeners"].value == "PLAINTEXT://host-1:9092"
+        assert (rows["inter.broker.listener.name"].value, rows["authorizer.class.name"].value) == (None, "")
         assert rows["log.dirs"].value == "object-store"
         assert (rows["num.io.threads"].value, rows["num.io.threads"].config_type) == ("8", 3)
         assert (rows["node.id"].value, rows["node.id"].read_only) == (own, True)
         assert rows["ssl.keystore.password"].is_sensitive
+
+    run(scenario)
+
+
+def test_another_broker_is_described_by_what_the_ring_says_of_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        other = await bench.join("az-b", 2)
+        name = str(other.broker_id)
+        rows = {row.name: row.value for row in (await described(bench, BROKER, name)).configs}
+        assert (rows["node.id"], rows["broker.id"], rows["broker.rack"]) == (name, name, "az-b")
+        assert rows["listeners"] == rows["advertised.listeners"] == "PLAINTEXT://host-2:9092"
+
+    run(scenario)
+
+
+def test_a_broker_tells_how_clients_come_in() -> None:
+    inside = Listener("INTERNAL", SecurityProtocol.SASL_SSL, "0.0.0.0", 9094)
+    plain = Listener("PLAIN", SecurityProtocol.PLAINTEXT, "127.0.0.1", 9092)
+    settings = SecuritySettings(
+        sasl_mechanisms=("PLAIN", "SCRAM-SHA-512"), client_auth="required", max_connections_per_address=7
+    )
+
+    async def scenario(bench: AgentBench) -> None:
+        bench.services.clients = ClientSecurity((inside, plain), settings)
+        own = str(bench.identity.broker_id)
+        rows = {row.name: row.value for row in (await described(bench, BROKER, own)).configs}
+        told = {
+            "listeners": "INTERNAL://0.0.0.0:9094,PLAIN://127.0.0.1:9092",
+            "listener.security.protocol.map": "INTERNAL:SASL_SSL,PLAIN:PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "ssl.client.auth": "required",
+            "max.connections.per.ip": "7",
+            "authorizer.class.name": AUTHORIZER,
+        }
+        assert {name: rows[name] for name in told} == told
+        assert not set(security_configs(bench.services.clients)) - set(broker_configs())
 
     run(scenario)
 

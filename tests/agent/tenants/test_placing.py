@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from agent.http import AgentPages
 from agent.security.listeners import BadListener
@@ -167,6 +167,35 @@ def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path
             assert set(AdminClient(login("bob")).list_topics(timeout=8).topics) == {"orders"}
 
         await in_thread(work)
+
+    run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
+
+
+def test_a_tenants_client_is_told_of_its_own_listener_and_the_operator_of_all(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await users_and_topics(secured)
+        agent = secured.wired.agent
+        ports = agent.kafka_ports
+
+        def told(listener: str, user: str) -> tuple[str, ...]:
+            settings = secured.librdkafka(listener, user, **{"security.protocol": "SASL_PLAINTEXT"})
+            settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": PASSWORD}
+            broker = ConfigResource(ConfigResource.Type.BROKER, str(agent.broker_id))
+            admin = AdminClient(settings)
+            rows = admin.describe_configs([broker])[broker].result(8)
+            return tuple(
+                rows[name].value
+                for name in ("listeners", "advertised.listeners", "listener.security.protocol.map")
+            )
+
+        acme, shared = (f"{name}://127.0.0.1:{ports[name]}" for name in ("ACME", "SHARED"))
+        assert await in_thread(lambda: told("ACME", "alice")) == (acme, acme, "ACME:SASL_PLAINTEXT")
+        both = f"{acme},{shared}"
+        assert await in_thread(lambda: told("SHARED", "operator")) == (
+            both,
+            both,
+            "ACME:SASL_PLAINTEXT,SHARED:SASL_PLAINTEXT",
+        )
 
     run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
 
 from tests.support.history.events import Acked, AnyEvent, Ended, Sent
 
@@ -19,14 +18,18 @@ class Gap:
     began_at: float = 0.0
 
 
+Flow = tuple[str, str, int]
+"""What one client sends to one partition: client, topic, partition. A client that was replaced goes on as the same."""
+
+
 @dataclass(slots=True)
 class Availability:
-    """The longest gaps of a stretch of time: between any two acknowledgements, and those of one partition or client."""
+    """The longest gaps of a stretch of time: between any two acknowledgements, and those of one partition or flow."""
 
     acks: int = 0
     any: Gap = Gap()
     by_partition: dict[tuple[str, int], Gap] = field(default_factory=dict)
-    by_client: dict[str, Gap] = field(default_factory=dict)
+    by_flow: dict[Flow, Gap] = field(default_factory=dict)
     transactions: Gap = Gap()
     """Between two ends of transactions."""
 
@@ -34,52 +37,56 @@ class Availability:
     def worst_partition(self) -> Gap:
         return max(self.by_partition.values(), key=lambda gap: gap.seconds, default=Gap())
 
-    @property
-    def worst_client(self) -> Gap:
-        return max(self.by_client.values(), key=lambda gap: gap.seconds, default=Gap())
-
 
 def find_gaps(events: Iterable[AnyEvent], since: float, until: float) -> Availability:
-    """The gaps within [since, until]; one that reaches over an end is cut there."""
-    place: dict[str, tuple[str, int]] = {}
+    """The gaps within [since, until]; one that reaches over an end is cut there. A flow or a partition that was used
+    before, and has no acknowledgement at all, has a gap of the whole."""
+    flow_of: dict[str, Flow] = {}
     times: list[float] = []
     by_partition: dict[tuple[str, int], list[float]] = defaultdict(list)
-    by_client: dict[str, list[float]] = defaultdict(list)
+    by_flow: dict[Flow, list[float]] = defaultdict(list)
     ends: list[float] = []
+    has_transactions = False
     for event in events:
         match event:
-            case Sent():
-                place[event.record] = event.topic, event.partition
-                if since <= event.at <= until:
-                    by_partition.setdefault((event.topic, event.partition), [])
+            case Sent() if event.at <= until:
+                flow = _base(event.client), event.topic, event.partition
+                flow_of[event.record] = flow
+                by_flow.setdefault(flow, [])
+                by_partition.setdefault((event.topic, event.partition), [])
             case Acked() if since <= event.at <= until:
+                flow = flow_of[event.record]
                 times.append(event.at)
-                by_partition[place[event.record]].append(event.at)
-                by_client[event.client.partition("#")[0]].append(event.at)
-            case Ended() if since <= event.at <= until and event.outcome != "unknown":
-                ends.append(event.at)
+                by_flow[flow].append(event.at)
+                by_partition[flow[1:]].append(event.at)
+            case Ended() if event.at <= until:
+                has_transactions = True
+                if since <= event.at and event.outcome != "unknown":
+                    ends.append(event.at)
     return Availability(
         len(times),
         _longest(times, since, until),
         {each: _longest(found, since, until) for each, found in by_partition.items()},
-        {each: _longest(found, since, until) for each, found in by_client.items()},
-        _longest(ends, since, until) if ends else Gap(),
+        {each: _longest(found, since, until) for each, found in by_flow.items()},
+        _longest(ends, since, until) if has_transactions else Gap(),
     )
 
 
-def find_recovery(events: Iterable[AnyEvent], back_at: float) -> dict[tuple[str, int], float]:
-    """For each partition that was sent to, the seconds from `back_at` to its first acknowledgement; inf for none."""
-    place: dict[str, tuple[str, int]] = {}
-    found: dict[tuple[str, int], float] = {}
+def flows_served(events: Iterable[AnyEvent], since: float) -> set[Flow]:
+    """The flows of which a record that was sent after `since` was acknowledged."""
+    sent: dict[str, Flow] = {}
+    served: set[Flow] = set()
     for event in events:
         match event:
-            case Sent():
-                place[event.record] = event.topic, event.partition
-                found.setdefault((event.topic, event.partition), inf)
-            case Acked() if event.at >= back_at:
-                partition = place[event.record]
-                found[partition] = min(found[partition], event.at - back_at)
-    return found
+            case Sent() if event.at > since:
+                sent[event.record] = _base(event.client), event.topic, event.partition
+            case Acked() if event.record in sent:
+                served.add(sent[event.record])
+    return served
+
+
+def _base(client: str) -> str:
+    return client.partition("#")[0]
 
 
 def _longest(times: list[float], since: float, until: float) -> Gap:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.store.sql.postgres_url import UnknownDatabase, asyncpg_url, read_url
+from sequencer.store.sql.postgres_url import UnknownDatabase, read_url
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg", "postgresql+psycopg"])
 @pytest.mark.parametrize("name", ["ssl", "sslmode"])
 def test_tls_is_asked_for_in_either_spelling(scheme: str, name: str) -> None:
-    url = asyncpg_url(read_url(f"{scheme}://u:p@h:5433/n?{name}=verify-full&sslrootcert=/ca.pem"))
+    url = read_url(f"{scheme}://u:p@h:5433/n?{name}=verify-full&sslrootcert=/ca.pem")
 
     assert (url.drivername, url.password, url.port) == ("postgresql", "p", 5433)
     assert url.query == {"sslmode": "verify-full", "sslrootcert": "/ca.pem"}
@@ -32,6 +32,6 @@ def test_tls_is_asked_for_in_either_spelling(scheme: str, name: str) -> None:
 )  # fmt: skip
 def test_a_url_that_is_wrong_is_one_line_without_the_password(url: str, said: str) -> None:
     with pytest.raises(UnknownDatabase, match=said) as refused:
-        asyncpg_url(read_url(url))
+        read_url(url)
     assert "\n" not in str(refused.value)
     assert "hush" not in str(refused.value)

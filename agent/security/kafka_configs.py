@@ -1,0 +1,34 @@
+"""How clients come in, in Kafka's words: what DescribeConfigs says of an agent's listeners, logins and limits. Pure."""
+
+from __future__ import annotations
+
+from agent.security.doors import ClientSecurity
+from tailrace.rpc.link import join_address
+
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The one whose rules hold; tools look at the name to learn whether there are ACLs."""
+NO_LIMIT = 2**31 - 1
+
+
+def security_configs(clients: ClientSecurity) -> dict[str, str | None]:
+    """The values by Kafka's names. The listeners of `clients` are bound: none has port 0."""
+    settings = clients.settings
+    named = [(each.name or each.protocol.value, each) for each in clients.listeners]
+    return {
+        "listeners": ",".join(f"{name}://{join_address(each.host, each.port)}" for name, each in named),
+        "listener.security.protocol.map": ",".join(f"{name}:{each.protocol.value}" for name, each in named),
+        "authorizer.class.name": AUTHORIZER if clients.is_authenticating else "",
+        "sasl.enabled.mechanisms": ",".join(settings.sasl_mechanisms),
+        "sasl.server.max.receive.size": str(settings.max_login_bytes),
+        "sasl.oauthbearer.jwks.endpoint.url": settings.oauth_jwks or None,
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": str(round(settings.oauth_jwks_refresh_seconds * 1000)),
+        "sasl.oauthbearer.expected.issuer": settings.oauth_issuer or None,
+        "sasl.oauthbearer.expected.audience": settings.oauth_audience,
+        "sasl.oauthbearer.clock.skew.seconds": str(settings.oauth_clock_skew_seconds),
+        "sasl.oauthbearer.sub.claim.name": settings.oauth_principal_claim,
+        "ssl.client.auth": settings.client_auth,
+        "ssl.principal.mapping.rules": ",".join(settings.principal_mapping_rules),
+        "connection.failed.authentication.delay.ms": str(settings.failed_authentication_delay_ms),
+        "connections.max.reauth.ms": str(settings.max_session_ms),
+        "max.connections.per.ip": str(settings.max_connections_per_address or NO_LIMIT),
+    }
