@@ -68,8 +68,6 @@ from tailrace.turns import Turns, in_turns
 
 READ_AT_ONCE_BYTES = 32 * 1024
 """A longer request may have so many elements that it is read in several turns."""
-PRODUCE_AT_ONCE_BYTES = 1024 * 1024
-"""The same for Produce, whose elements have records."""
 
 log = structlog.get_logger("agent.requests")
 
@@ -151,7 +149,7 @@ class Dispatcher:
             return reply
         if int.from_bytes(frame[:2], "big") not in self._at_once:
             return None
-        if len(frame) > PRODUCE_AT_ONCE_BYTES and _is_long(frame):
+        if len(frame) > READ_AT_ONCE_BYTES and _is_long(frame):
             return None
         shape = connection.produce_shape
         asked = self._read(frame, connection)

@@ -1,4 +1,7 @@
-"""Whole listings, page by page: for callers that need more than one answer of the sequencer has room for."""
+"""Whole listings, page by page: for callers that need more than one answer of the sequencer has room for.
+
+Long requests are made page by page, too: a committer in the caller's process shares its loop.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,8 @@ from sequencer.api import (
     TransactionsRequest,
     Value,
 )
+from sequencer.bounds import MAX_PAGE
+from tailrace.turns import Turns
 
 
 class Page(Protocol):
@@ -112,10 +117,13 @@ async def positions_at(
 ) -> list[OffsetPosition]:
     """A group's positions in these partitions, in their order."""
     positions: list[OffsetPosition] = []
+    turns = Turns(MAX_PAGE)
     while len(positions) < len(partitions):
-        answer = await sequencer.fetch_offsets(FetchOffsets(group_id, list(partitions[len(positions) :])))
+        asked = list(partitions[len(positions) : len(positions) + MAX_PAGE])
+        answer = await sequencer.fetch_offsets(FetchOffsets(group_id, asked))
         assert answer.positions, "an answer has one position at least"
         positions += answer.positions
+        await turns.did(len(asked))
     return positions
 
 
@@ -133,10 +141,13 @@ class OffsetsSource(Protocol):
 async def all_offsets(sequencer: OffsetsSource, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
     """A result for each query, in order. A look-up that was stopped is continued after all others were begun."""
     results: list[OffsetResult] = []
+    turns = Turns(MAX_PAGE)
     while len(results) < len(queries):
-        answer = await sequencer.list_offsets(OffsetsRequest(list(queries[len(results) :])))
+        asked = list(queries[len(results) : len(results) + MAX_PAGE])
+        answer = await sequencer.list_offsets(OffsetsRequest(asked))
         assert answer.results, "an answer has one result at least"
         results += answer.results
+        await turns.did(len(asked))
     stopped = [index for index, result in enumerate(results) if result.next_offset >= 0]
     while stopped:
         rest = [

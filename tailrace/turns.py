@@ -9,7 +9,7 @@ gives turns to other tasks (`in_turns`) or doesn't (`at_once`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -37,6 +37,14 @@ class Turns:
         if self._left <= 0:
             self._left = self._step
             await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
+
+    async def over(self, items: Sequence[T]) -> AsyncIterator[T]:
+        """The items, with a step of them in a turn."""
+        for first in range(0, len(items), self._step):
+            some = items[first : first + self._step]
+            for item in some:
+                yield item
+            await self.did(len(some))
 
 
 async def in_turns(steps: Steps[T], turns: Turns) -> T:

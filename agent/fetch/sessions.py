@@ -11,11 +11,16 @@ from tailrace.clock import Entropy
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.tenants import Tenant
+from tailrace.turns import Steps, at_once
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
 """Partitions kept for all sessions together: some 300 bytes each."""
+
+
+PARTITIONS_IN_A_STEP = 1_000
+"""Partitions that are read from a request between two pauses."""
 
 
 class PartitionKey(NamedTuple):
@@ -107,13 +112,19 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(
-        self, request: FetchRequest, client: str, tenant: Tenant | None = None
+        self,
+        request: FetchRequest,
+        client: str,
+        tenant: Tenant | None = None,
+        *,
+        requested: list[RequestedPartition] | None = None,
     ) -> FetchContext | ErrorCode:
-        """The fetch to be done, or why it can't be."""
+        """The fetch to be done, or why it can't be. `requested`: what `requested_partitions` gives, if it is there."""
+        if requested is None:
+            requested = at_once(requested_partitions(request))
         session = self._sessions.get(request.session_id)
         if session is not None and session.tenant != tenant:
             session = None
-        requested = _requested(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if session is not None:
                 self._drop(request.session_id)
@@ -163,15 +174,21 @@ class FetchSessions:
         self._partition_count -= len(self._sessions.pop(session_id).partitions)
 
 
-def _requested(request: FetchRequest) -> list[RequestedPartition]:
-    return [
-        RequestedPartition(
-            key=PartitionKey(topic.topic, topic.topic_id, partition.partition),
-            fetch_offset=partition.fetch_offset,
-            max_bytes=partition.partition_max_bytes,
-            current_leader_epoch=partition.current_leader_epoch,
-            last_fetched_epoch=partition.last_fetched_epoch,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+def requested_partitions(request: FetchRequest) -> Steps[list[RequestedPartition]]:
+    """The partitions of a request. One that is named repeatedly counts once, as it is named last: Kafka makes a map of
+    them, too."""
+    by_key: dict[PartitionKey, RequestedPartition] = {}
+    for topic in request.topics:
+        for number, partition in enumerate(topic.partitions, 1):
+            key = PartitionKey(topic.topic, topic.topic_id, partition.partition)
+            by_key[key] = RequestedPartition(
+                key=key,
+                fetch_offset=partition.fetch_offset,
+                max_bytes=partition.partition_max_bytes,
+                current_leader_epoch=partition.current_leader_epoch,
+                last_fetched_epoch=partition.last_fetched_epoch,
+            )
+            if not number % PARTITIONS_IN_A_STEP:
+                yield PARTITIONS_IN_A_STEP
+        yield len(topic.partitions) % PARTITIONS_IN_A_STEP
+    return list(by_key.values())

@@ -20,7 +20,7 @@ import structlog
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.fetch.fetch_memory import Grant
-from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
+from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition, requested_partitions
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.services import HeldResponse, RequestContext, Services
 from agent.topic_counters import TopicCounts
@@ -46,7 +46,7 @@ from tailrace.kafka.messages.fetch import (
 )
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_turns
 
 log = structlog.get_logger("agent.fetch")
 
@@ -57,6 +57,8 @@ _kind = attrgetter("kind")
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
 """Runs, and rows of batch tables, that are looked through in one turn of the loop."""
+PARTITIONS_IN_A_TURN = 2_000
+"""Requested partitions that are looked up, or put into the answer, in one turn of the loop."""
 READ_IN_A_TURN = 100
 """Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
 READ_COMMITTED = 1
@@ -122,7 +124,8 @@ async def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | HeldResponse:
     """Serve one fetch; see the module."""
-    fetch = services.sessions.begin(request, context.client_id, context.access.tenant)
+    requested = await in_turns(requested_partitions(request), Turns(PARTITIONS_IN_A_TURN))
+    fetch = services.sessions.begin(request, context.client_id, context.access.tenant, requested=requested)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
     if context.charge is not None:
@@ -137,7 +140,7 @@ async def handle(
         before = services.catalog.snapshot
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
-            return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return await _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         grant = await fill(services, request, partitions)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             if grant is not None:
@@ -154,7 +157,12 @@ async def handle(
         for partition in partitions:
             if partition.read_bytes:
                 _counts_of(services, partition).cross_zone_bytes += partition.read_bytes
-    response = _response(fetch, partitions)
+    try:
+        response = await _response(fetch, partitions)
+    except BaseException:
+        if grant is not None:
+            grant.release()
+        raise
     return response if grant is None else HeldResponse(response, grant.release)
 
 
@@ -182,7 +190,7 @@ async def _partitions(
     if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in fetch.partitions):
         snapshot = await services.catalog.refresh()
     partitions = []
-    for requested in fetch.partitions:
+    async for requested in Turns(PARTITIONS_IN_A_TURN).over(fetch.partitions):
         data = PartitionData(partition_index=requested.key.partition, high_watermark=-1)
         data.aborted_transactions = [] if read_committed else None
         topic = topic_of(requested.key)
@@ -475,10 +483,10 @@ def _counts_of(services: Services, partition: PartitionFetch) -> TopicCounts:
     return services.telemetry.topics.of(partition.topic.topic.name)
 
 
-def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> FetchResponse:
+async def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> FetchResponse:
     response = FetchResponse(session_id=fetch.session_id)
     topics: dict[tuple[str, UUID], FetchableTopicResponse] = {}
-    for partition in partitions:
+    async for partition in Turns(PARTITIONS_IN_A_TURN).over(partitions):
         if not fetch.include_in_response(partition.requested, partition.data):
             continue
         fetch.note_sent(partition.requested, partition.data)

@@ -44,11 +44,14 @@ from tailrace.record_batch import (
 )
 from tailrace.records import InvalidRecords, keyless_records
 from tailrace.topic_config import Latency, TopicSettings
+from tailrace.turns import Steps, Turns, at_once, in_turns
 
 _STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
+PARTITIONS_IN_A_TURN = 1_000
+"""Partitions whose batches are checked in one turn of the loop, where a request has to wait anyway."""
 MAX_LOOKED_INTO = 64 << 20
 """Bytes to which one batch of a compacted topic may unpack."""
 MAX_RECORD_ERRORS = 100
@@ -77,10 +80,11 @@ async def handle(
     version = context.api_version
     refusal = _refusal_of(services, context, request)
     topics: list[KnownTopic | ErrorCode] = []
-    for data in request.topic_data:
+    async for data in Turns(PARTITIONS_IN_A_TURN).over(request.topic_data):
         known = refusal or _topic_known(services, data, version)
         topics.append(await _topic_of(services, data, version) if known is None else known)
-    response, accepted = _validated(services, context, request, topics)
+    validating = _validated(services, context, request, topics)
+    response, accepted = await in_turns(validating, Turns(PARTITIONS_IN_A_TURN))
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
@@ -103,7 +107,7 @@ def handle_at_once(
     refusal = _refusal_of(services, context, request)
     if refusal is not None:
         topics = [refusal] * len(topics)
-    response, accepted = _validated(services, context, request, topics)
+    response, accepted = at_once(_validated(services, context, request, topics))
     for batch in accepted:
         if batch.coordinates.flags & TRANSACTIONAL_FLAG:
             _refuse_all(services, accepted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -116,7 +120,7 @@ def _validated(
     context: RequestContext,
     request: ProduceRequest,
     topics: Sequence[KnownTopic | ErrorCode],
-) -> tuple[ProduceResponse, list[_Accepted]]:
+) -> Steps[tuple[ProduceResponse, list[_Accepted]]]:
     """The response with a row for each partition, and the batches that are not refused. `topics`: of each topic of
     the request, what is known of it or why it is refused."""
     response = ProduceResponse()
@@ -131,10 +135,11 @@ def _validated(
             rows.append(row)
             if isinstance(topic, ErrorCode):
                 _refuse(services, row, topic, "")
-                continue
-            partition = TopicPartition(topic.topic.topic_id, data.index)
-            context.leadership.note(partition)
-            _admit(services, topic=topic, partition=partition, data=data, row=row, accepted=accepted)
+            else:
+                partition = TopicPartition(topic.topic.topic_id, data.index)
+                context.leadership.note(partition)
+                _admit(services, topic=topic, partition=partition, data=data, row=row, accepted=accepted)
+            yield 1
     return response, accepted
 
 

@@ -59,7 +59,7 @@ def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 
 def decode_request_in_steps(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Steps[Any]:
     """As `decode_request`, for a request that may be long."""
     spec = _spec(api_key, api_version)
-    decode = step_decoder(spec.request, api_version, spec.is_flexible(api_version))
+    decode = step_decoder(spec.request, api_version, spec.is_flexible(api_version), spec.max_items)
     message, _ = yield from decode(memoryview(frame), offset)
     return message
 
@@ -124,7 +124,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 def request_codec(api_key: int, api_version: int) -> Codec:
     """The compiled codec of a request."""
     spec = _spec(api_key, api_version)
-    return codec(spec.request, api_version, spec.is_flexible(api_version), from_client=True)
+    return codec(spec.request, api_version, spec.is_flexible(api_version), max_items=spec.max_items)
 
 
 def response_codec(api_key: int, api_version: int) -> Codec:

@@ -12,6 +12,30 @@ from importlib import import_module
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import Api, MessageType, Versions, parse_versions
 
+MAX_ITEMS = 20_000
+"""Elements of all arrays of one request together. Each costs some hundred bytes of memory and some microseconds of the
+loop, however few bytes it takes on the wire."""
+MAX_ITEMS_BY_PARTITION = 200_000
+"""The same of requests that name the partitions, or topics, of a client: twice those of the largest cluster that is
+foreseen."""
+BY_PARTITION = frozenset(
+    (
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
@@ -32,6 +56,11 @@ class ApiSpec:
     def name(self) -> str:
         """Kafka's name, such as ListGroups."""
         return self.request.__name__.removesuffix("Request")
+
+    @property
+    def max_items(self) -> int:
+        """Elements of all arrays of a request together."""
+        return MAX_ITEMS_BY_PARTITION if self.key in BY_PARTITION else MAX_ITEMS
 
     def is_flexible(self, version: int) -> bool:
         """Whether the version has tagged fields and compact lengths (KIP-482)."""

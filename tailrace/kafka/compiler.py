@@ -39,9 +39,6 @@ MAX_STRING = 32767
 MAX_MESSAGE_BYTES = 1_000
 """An error message is cut to this: it may repeat names that a client sent, and must never be the reason why an answer
 can't be encoded."""
-MAX_ITEMS = 200_000
-"""Elements of all arrays of one request together: twice the partitions of the largest cluster that is foreseen. Each
-costs some hundred bytes of memory, and a turn of a handler's loop, however few bytes it takes on the wire."""
 STEP = 2_000
 """Elements that are read or written between two pauses: 1 to 3 ms."""
 SMALL_RECORDS = 1024
@@ -77,13 +74,13 @@ class Codec:
 
 
 @cache
-def codec(message: MessageType, version: int, flexible: bool, *, from_client: bool = False) -> Codec:
+def codec(message: MessageType, version: int, flexible: bool, *, max_items: int | None = None) -> Codec:
     """The codec of a message in a version; compiled on first use.
 
     Args:
-        from_client: decoding refuses a message of more than MAX_ITEMS.
+        max_items: decoding refuses a message of which all arrays together have more elements.
     """
-    decoder = _DecoderWriter(version, flexible, from_client)
+    decoder = _DecoderWriter(version, flexible, max_items)
     encoder = _EncoderWriter(version, flexible)
     decoder_source = decoder.write(message)
     encoder_source = encoder.write(message)
@@ -94,9 +91,9 @@ def codec(message: MessageType, version: int, flexible: bool, *, from_client: bo
 
 
 @cache
-def step_decoder(message: MessageType, version: int, flexible: bool) -> StepDecoder:
-    """The decoder of a client's message that works in steps."""
-    writer = _DecoderWriter(version, flexible, from_client=True, is_stepping=True)
+def step_decoder(message: MessageType, version: int, flexible: bool, max_items: int) -> StepDecoder:
+    """The decoder of a message that works in steps. For `max_items` see `codec`."""
+    writer = _DecoderWriter(version, flexible, max_items, is_stepping=True)
     decode: StepDecoder = _run(
         writer.write(message), writer.names, f"<{message.__name__} v{version} in steps>"
     )["decode"]
@@ -263,9 +260,11 @@ class _DecoderWriter(_Writer):
     is copied into bytes at first: slices of bytes cost half of those of a view.
     """
 
-    def __init__(self, version: int, flexible: bool, from_client: bool, *, is_stepping: bool = False) -> None:
+    def __init__(
+        self, version: int, flexible: bool, max_items: int | None, *, is_stepping: bool = False
+    ) -> None:
         super().__init__(version, flexible, is_stepping=is_stepping)
-        self.from_client = from_client
+        self.max_items = max_items
 
     def write(self, message: MessageType) -> str:
         self.names = {
@@ -284,7 +283,7 @@ class _DecoderWriter(_Writer):
             self.line("data = bytes(data)")
         self.line("end = len(data)")
         self.begin_steps()
-        if self.from_client and _has_arrays(message, self.version):
+        if self.max_items is not None and _has_arrays(message, self.version):
             self.line("items = 0")
         self.line("try:")
         self.depth += 1
@@ -410,9 +409,11 @@ class _DecoderWriter(_Writer):
             f"if {count} * {size} > end - o:"
             f" refuse(f'{{{count}}} {field.name} are declared, {{end - o}} bytes are left')"
         )
-        if self.from_client:
+        if self.max_items is not None:
             self.line(f"items += {count}")
-            self.line(f"if items > {MAX_ITEMS}: refuse('more than {MAX_ITEMS} elements in one message')")
+            self.line(
+                f"if items > {self.max_items}: refuse('more than {self.max_items} elements in one message')"
+            )
         if isinstance(kind, Wire) and kind in _FORMATS and kind is not Wire.UUID:
             code = _FORMATS[kind]
             few = self.constant(_FEW_UNPACK[code], "few_")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from tailrace.kafka.apis import MAX_ITEMS_BY_PARTITION
 from tailrace.kafka.compiler import codec
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -26,7 +27,7 @@ def read_embedded(kind: type[M], data: bytes) -> tuple[M, int]:
     if len(data) < VERSION_BYTES:
         raise MalformedRequest(f"{len(data)} bytes where a version comes first")
     declared: MessageType = kind
-    messages = codec(declared, known_version(data), False, from_client=True)
+    messages = codec(declared, known_version(data), False, max_items=MAX_ITEMS_BY_PARTITION)
     try:
         message, end = messages.decode(memoryview(data), VERSION_BYTES)
     except IndexError as error:

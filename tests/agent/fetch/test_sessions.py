@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.fetch.sessions import FetchContext, FetchSessions
+from agent.fetch.sessions import FetchContext, FetchSessions, requested_partitions
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
     FetchPartition,
@@ -13,6 +13,7 @@ from tailrace.kafka.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from tailrace.turns import at_once
 from tests.support.clocks import SeededEntropy
 
 
@@ -137,3 +138,11 @@ def test_the_epoch_after_the_last_is_one() -> None:
     opened.session.epoch = 2**31 - 1
     begun(every, asking(opened.session_id, 2**31 - 1))
     begun(every, asking(opened.session_id, 1))
+
+
+def test_a_partition_that_is_named_repeatedly_counts_once_as_named_last() -> None:
+    named = [FetchPartition(partition=0, fetch_offset=offset) for offset in (1, 2, 3)]
+    (requested,) = at_once(
+        requested_partitions(FetchRequest(topics=[FetchTopic(topic="t", partitions=named)]))
+    )
+    assert requested.fetch_offset == 3

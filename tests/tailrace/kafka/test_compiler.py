@@ -24,11 +24,12 @@ from tailrace.kafka import (
     request_codec,
     response_codec,
 )
-from tailrace.kafka.apis import APIS, listed_versions
-from tailrace.kafka.compiler import MAX_ITEMS, MAX_MESSAGE_BYTES, STEP, Codec, Parts, codec
+from tailrace.kafka.apis import APIS, MAX_ITEMS, MAX_ITEMS_BY_PARTITION, listed_versions
+from tailrace.kafka.compiler import MAX_MESSAGE_BYTES, STEP, Codec, Parts, codec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
 from tailrace.kafka.messages.fetch import (
     FetchableTopicResponse,
     FetchResponse,
@@ -299,10 +300,19 @@ def test_elements_of_a_request_are_bounded_together() -> None:
         return encoded(request_codec(ApiKey.OFFSET_FETCH, 8), OffsetFetchRequest(groups=groups))
 
     body = request_codec(ApiKey.OFFSET_FETCH, 8)
-    read, _ = body.decode(memoryview(asked(MAX_ITEMS - 2)), 0)
-    assert len(read.groups[0].topics[0].partition_indexes) == MAX_ITEMS - 2
+    read, _ = body.decode(memoryview(asked(MAX_ITEMS_BY_PARTITION - 2)), 0)
+    assert len(read.groups[0].topics[0].partition_indexes) == MAX_ITEMS_BY_PARTITION - 2
     with pytest.raises(MalformedRequest, match="elements"):
-        body.decode(memoryview(asked(MAX_ITEMS - 1)), 0)
+        body.decode(memoryview(asked(MAX_ITEMS_BY_PARTITION - 1)), 0)
+
+
+def test_requests_that_name_no_partitions_have_fewer_elements() -> None:
+    names = DescribeGroupsRequest(groups=["g"] * MAX_ITEMS)
+    body = request_codec(ApiKey.DESCRIBE_GROUPS, 5)
+    assert body.decode(memoryview(encoded(body, names)), 0)[0] == names
+    names.groups.append("g")
+    with pytest.raises(MalformedRequest, match="elements"):
+        body.decode(memoryview(encoded(body, names)), 0)
 
 
 def test_a_null_where_the_version_has_none_is_unencodable() -> None:
