@@ -64,6 +64,8 @@ REFUSED = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
 """Answers to a batch that end its producer."""
+OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+"""For the first batch in flight librdkafka takes these as fatal; for others it sends them again."""
 GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_MISSES = 20
 _TOPIC_RESOURCE = 2
@@ -81,6 +83,8 @@ class Stage(Protocol):
     """No client writes any more to what others read to process it."""
     may_refuse: bool
     """Something goes wrong that may have producers refused; they try again."""
+    may_surprise: bool
+    """Something may fail in a way that nobody foresaw."""
     names: LogNames
 
     def entropy(self, name: str) -> Entropy: ...
@@ -296,7 +300,9 @@ class Producer(Client):
             # An agent that joins or leaves sends clients to others, poison or not.
             is_told = code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, *REFUSED, *GONE)
             if not is_told and not self.stage.may_refuse:
-                self.stage.violated(f"{batch.records[0]} refused, {code.name}, for another's poison")
+                self.stage.violated(f"{batch.records[0]} refused, {code.name}, and nothing goes wrong")
+            if code is ErrorCode.UNKNOWN_SERVER_ERROR and not self.stage.may_surprise:
+                self.stage.violated(f"{batch.records[0]} refused, {code.name}: it says nothing to a client")
             if code is ErrorCode.NONE:
                 self._acked(batch, row.base_offset)
             elif code in REFUSED or (code in GONE and not batch.is_doubtful):
@@ -423,6 +429,9 @@ class IdempotentProducer(Producer):
                 self.settle([batch], await self.wait(stream, answer))
             except NoAnswer:
                 batch.is_doubtful = True
+        if waiting[0].refusal in OUT_OF_SEQUENCE:
+            refusal = f"{waiting[0].records[0]} refused: {waiting[0].refusal.name}"
+            self.stage.violated(f"{self.name}: {refusal}, and all before it were acknowledged")
 
 
 # --- readers

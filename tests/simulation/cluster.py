@@ -210,7 +210,7 @@ class SimulatedRows:
 
     async def _outside(self, work: Any) -> Any:
         task = self._database.spawn(work)
-        task.add_done_callback(seen)
+        task.add_done_callback(seen, context=self._database.context)
         return await asyncio.shield(task)
 
 
@@ -230,7 +230,7 @@ class SimulatedStore(FaultyStore):
 
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
         task = self._outside.spawn(super()._do(operation, key, effect))
-        task.add_done_callback(seen)
+        task.add_done_callback(seen, context=self._outside.context)
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -243,7 +243,7 @@ class SimulatedStore(FaultyStore):
 
 
 def seen(task: asyncio.Task[Any]) -> None:
-    """Look at how a task ended: whoever waited for it may be gone."""
+    """Look at how a task ended: whoever waited for it may be gone, and does nothing more."""
     if not task.cancelled():
         task.exception()
 

@@ -42,6 +42,8 @@ class OwnerWatch:
     owners: dict[int, set[str]] = field(default_factory=dict)
     heard_at: dict[str, float] = field(default_factory=dict)
     """When each member asked for the last time what was answered."""
+    served: set[int] = field(default_factory=set)
+    """As GroupWatch has it."""
 
     def heard(self, member: str, asked_at: float) -> None:
         """The coordinator took a request as a sign of life."""
@@ -69,22 +71,23 @@ class ConsumerMember(GroupMember):
     """One member. `generation` is its epoch, in both protocols."""
 
     def __init__(self, stage: Stage, name: str, group: str, watch: OwnerWatch) -> None:
-        super().__init__(stage, name, group, GroupWatch(lambda what: None))
+        super().__init__(stage, name, group, GroupWatch(lambda what: None, served=watch.served))
         self._owners = watch
         self._lives = 0
         self._positions: dict[int, int] = {}
         self._is_known = False
 
     async def run(self, topic: str) -> None:
-        """Until the input has ended: one life after the other."""
+        """One life after the other, until the coordinator has given every partition after the last fault."""
         log = await self.surely_look_up(topic)
-        while not self.stage.is_input_over:
+        while not self.is_over(log):
             self._lives += 1
-            is_classic = self.luck.below(2) == 0
+            is_classic = self.luck.below(2) == 0 and not self.stage.is_calm
+            self.counts = not is_classic
             until = self.stage.now() + 0.5 + 3.0 * self.luck.fraction()
             self._begin_anew()
             self.stage.note(f"{self._me} begins, {'classic' if is_classic else 'consumer'}")
-            while self.stage.now() < until and not self.stage.is_input_over:
+            while self.stage.now() < until and not self.is_over(log):
                 try:
                     await (self._turn_of_classic(log) if is_classic else self._turn(log))
                 except MustJoin as error:

@@ -52,6 +52,8 @@ class GroupWatch:
     newest_at: float = -1.0
     leaders: dict[int, str] = field(default_factory=dict)
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    served: set[int] = field(default_factory=set)
+    """Partitions whose position somebody committed after the last fault: all must be, however the group changes."""
 
     def joined(self, at: float, generation: int, leader: str) -> None:
         """A JoinGroup was answered."""
@@ -96,17 +98,23 @@ class GroupMember(Reader):
         self.member_id = ""
         self.generation = -1
         self._commits = 0
+        self.counts = True
+        """Whether what it commits shows that the group serves a partition."""
 
     async def run(self, topic: str) -> None:
-        """Until the input has ended; then a last commit, and good-bye."""
+        """Until the input has ended and every partition was served; then a last commit, and good-bye."""
         log = await self.surely_look_up(topic)
-        while not self.stage.is_input_over:
+        while not self.is_over(log):
             try:
                 partitions = await self.join(log)
                 await self._consume(log, partitions)
             except (MustJoin, NoAnswer) as error:
                 await self.look_again(error)
         await self.leave()
+
+    def is_over(self, log: Log) -> bool:
+        """Whether the input has ended, and the group serves each of the log's partitions."""
+        return self.stage.is_input_over and len(self.watch.served) == log.partitions
 
     async def look_again(self, error: MustJoin | NoAnswer) -> None:
         """After what came instead of an answer: begin as a new member if need be, or look for the coordinator."""
@@ -196,7 +204,7 @@ class GroupMember(Reader):
     # --- reading and committing
 
     async def _consume(self, log: Log, partitions: list[int]) -> None:
-        while not partitions and not self.stage.is_input_over:
+        while not partitions and not self.is_over(log):
             await self.pause(0.1, 0.4)
             await self.heartbeat()
         if not partitions:
@@ -205,7 +213,7 @@ class GroupMember(Reader):
         for partition in partitions:
             positions[partition] = max(0, positions[partition])
             self.position(log, partition, positions[partition], is_seek=True)
-        while not self.stage.is_input_over:
+        while not self.is_over(log):
             found = await self.fetch(self.some_agent(), log, positions, max_wait_ms=200)
             for partition, got in found.items():
                 if got.code is ErrorCode.NONE:
@@ -260,6 +268,8 @@ class GroupMember(Reader):
         for code in codes.values():
             self.check(code)
         self.watch.accepted(asked_at, generation, "a commit of positions")
+        if self.stage.is_calm and self.counts:
+            self.watch.served.update(positions)
 
 
 class GroupProcessor(Processor):

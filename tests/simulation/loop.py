@@ -14,6 +14,7 @@ import contextvars
 import heapq
 import io
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
@@ -115,12 +116,17 @@ class NumberedTask(asyncio.Task[T]):
     """A task that hashes by its birth number: plain ones hash by address, so that sets of them differ by run."""
 
     _number = 0
+    process: SimulatedProcess | None = None
 
     def __hash__(self) -> int:
         # Asked for at birth: asyncio puts the task into a set.
         if not self._number:
             self._number = self.get_loop().next_birth()  # type: ignore[attr-defined]
         return self._number
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As asyncio's, which takes a task that has failed for one whose error was seen, too."""
+        return not self.done() and super().cancel(msg)
 
 
 class NumberedFuture(asyncio.Future[Any]):
@@ -179,7 +185,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers = 0
         self._outside = contextvars.copy_context()
         self._is_ending = False
-        self.born: list[asyncio.Task[Any]] = []
+        self.born: list[NumberedTask[Any]] = []
         """Every task, kept to the end: what waits in a dead process would go whenever Python's collector looks."""
         self.turns = 0
         self.set_task_factory(_numbered_task)
@@ -307,6 +313,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The tasks that are not done, oldest first. asyncio.all_tasks walks those of earlier histories too."""
         return [task for task in self.born if not task.done()]
 
+    def unseen_errors(self) -> list[str]:
+        """How tasks ended that failed, and whose errors nobody has looked at. A dead process looks at nothing."""
+        failed = [
+            task
+            for task in self.born
+            if task.done() and task._log_traceback and not (task.process and task.process.is_dead)
+        ]
+        return [
+            f"nobody saw how {task.get_coro().__qualname__} of {task.process} ended: "
+            + "".join(traceback.format_exception(task.exception())[-6:])
+            for task in failed
+        ]
+
     def stacks(self) -> str:
         """Where each living task waits, oldest first."""
         out = io.StringIO()
@@ -331,6 +350,7 @@ def _numbered_task(
 ) -> asyncio.Task[T]:
     assert isinstance(loop, SimulatedLoop) and isinstance(coroutine, Coroutine)
     task = NumberedTask(coroutine, loop=loop, context=context)
+    task.process = PROCESS.get() if context is None else context.get(PROCESS)
     loop.born.append(task)
     return task
 

@@ -26,6 +26,7 @@ from uuid import UUID
 
 import msgspec
 
+import agent.errors as agent_errors
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
 import agent.groups.stored_consumer_group as stored_consumer_group
@@ -78,6 +79,7 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     GarbageRequest,
+    IncarnationChanged,
     NamedLease,
     ObjectKind,
     PartitionChange,
@@ -151,8 +153,9 @@ class Mutation:
 
 
 def _importers(where: Any, name: str, value: Any) -> list[Any]:
-    """The product's modules that have a module's function by import."""
-    if not isinstance(where, ModuleType) or not callable(value):
+    """The product's modules that have a module's function by import. One that is replaced in a module that imports it
+    itself is replaced there alone."""
+    if not isinstance(where, ModuleType) or getattr(value, "__module__", None) != where.__name__:
         return []
     return [
         module
@@ -413,6 +416,60 @@ def _shows_kind_after_kind(original: Any) -> Any:
         await original(self, draft)
 
     return show
+
+
+def _refuses_transactions(original: Any) -> Any:
+    def admit(draft: Any, topic_id: UUID, partition: int, batch: Any, **rest: Any) -> BatchError:
+        if batch.is_transactional:
+            return BatchError.TRANSACTION_CLOSED
+        error: BatchError = original(draft, topic_id, partition, batch, **rest)
+        return error
+
+    return admit
+
+
+def _refuses_now_and_then(error: BatchError) -> Callable[[Any], Any]:
+    """Every third check of a batch that is to be stored refuses it."""
+
+    def change(original: Any) -> Any:
+        stored = 0
+
+        def check_sequence(state: Any, epoch: int, base_sequence: int, record_count: int) -> SequenceCheck:
+            nonlocal stored
+            check: SequenceCheck = original(state, epoch, base_sequence, record_count)
+            stored += check is STORE
+            return SequenceCheck(error) if check is STORE and stored % 3 == 0 else check
+
+        return check_sequence
+
+    return change
+
+
+def _knows_no_code(original: Any) -> Any:
+    """One in ten errors is one that the table doesn't have."""
+    answers = 0
+
+    def produce_code(*args: Any, **kwargs: Any) -> ErrorCode:
+        nonlocal answers
+        answers += 1
+        code: ErrorCode = original(*args, **kwargs)
+        return ErrorCode.UNKNOWN_SERVER_ERROR if answers % 10 == 0 else code
+
+    return produce_code
+
+
+def _takes_leases_away(original: Any) -> Any:
+    """Every tenth renewal finds another incarnation."""
+    renewals = 0
+
+    def check_incarnation(self: Any, incarnation: int) -> None:
+        nonlocal renewals
+        renewals += 1
+        if renewals % 10 == 0:
+            raise IncarnationChanged("as planted")
+        original(self, incarnation)
+
+    return check_incarnation
 
 
 def _takes_any_epoch(original: Any) -> Any:
@@ -1072,6 +1129,9 @@ FAILS_OVER = {
     "plain_producers": 2,
     "misfortunes": at(*3 * ["the committer crashes"]),
 }
+NO_TROUBLE = {
+    name: value for name, value in ONLY_POISON.items() if name not in ("poisoners", "is_only_poisoned")
+}
 COMPACTS = {"compactors": 1}
 MERGES = {"compactors": 1, "merges": True, "idempotent_producers": 2, "batches": 8}
 KEYED = {"compactors": 1, "is_keyed": True, "partitions": 1}
@@ -1258,6 +1318,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "what was written of a producer is dropped, and what was before it is kept",
         [(RecentProducers, "apply", _drops_the_newest_producers)],
         {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "a batch that is next in order is now and then told to be out of order",
+        [(assign, "check_sequence", _refuses_now_and_then(BatchError.OUT_OF_ORDER_SEQUENCE))],
+        {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "an answer now and then says nothing but that something is wrong",
+        [(agent_errors, "produce_code", _knows_no_code)],
+        {"unforeseen": 0.0},
+    ),
+    Mutation(
+        "an agent gives up though it lost nothing",
+        [(Agent, "_check_incarnation", _takes_leases_away)],
+        NO_TROUBLE,
     ),
     # --- what is counted, and what is told of topics
     Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
@@ -1462,6 +1537,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "aborted ranges are not kept", [(transactions, "_end_range", _ends_without_aborted_ranges)], TRANSACTIONS
     ),
+    Mutation("no transaction ever takes a batch", [(transactions, "admit", _refuses_transactions)], TRANSACTIONS),
     Mutation("an abort commits", [(transactions, "_end_range", _commits_what_is_aborted)], TRANSACTIONS),
     Mutation(
         "what one commit stores joins its transaction with the first partition only",
@@ -1555,6 +1631,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a partition is given before its holder gave it up", [(ConsumerGroup, "_free_for", _all_is_free)], CONSUMERS
     ),
+    Mutation("nobody is ever given a partition", [(ConsumerGroup, "_free_for", always({}))], CONSUMERS),
     Mutation(
         "what a member says that it owns is not looked at",
         [(ConsumerGroup, "advance", _believes_that_nothing_is_owned)],

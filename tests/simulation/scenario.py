@@ -213,6 +213,15 @@ class Scenario:
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
 
     @property
+    def is_calm(self) -> bool:
+        """Nothing goes wrong that could have a client refused, or an agent end."""
+        chances = (
+            self.loss, self.repetition, self.cut, self.failing_writes, self.slow_loads_s, self.slow_writes,
+            self.unforeseen, self.stutter, self.slow_answers_s,
+        )  # fmt: skip
+        return self.plan == CALM and self.peer_delay_s < 0.1 and not self.misfortunes and not any(chances)
+
+    @property
     def keeps_its_committer(self) -> bool:
         """Whether only a slow database is in the way of who holds the lease."""
         return not self.failing_writes and not any(

@@ -9,6 +9,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,7 +24,7 @@ from tests.simulation.loop import (
     SimulatedProcess,
     run_simulated,
 )
-from tests.simulation.mutations import MUTATIONS, BrokenPatch, Mutation, find
+from tests.simulation.mutations import MUTATIONS, PRODUCT, BrokenPatch, Mutation, find
 from tests.simulation.scenario import MISFORTUNES, Scenario, slowing_its_database
 from tests.simulation.world import simulate
 from tests.support.clocks import SeededEntropy
@@ -118,11 +121,49 @@ def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
     assert ran.stdout.strip() == simulate(7, SMALL).digest
 
 
+async def _ends_early(*args: Any) -> None:
+    raise ValueError("as planned")
+
+
+def _fails(*args: Any) -> None:
+    raise ValueError("as planned")
+
+
+@pytest.mark.parametrize(
+    ("place", "instead"),
+    [
+        ("Reader.read_for_ever", _ends_early),
+        ("Poisoner.run", _ends_early),
+        ("World._restart_lost_agents", _ends_early),
+        ("WindowWatch.check", _fails),
+    ],
+)
+def test_a_client_or_a_watch_that_fails_is_a_violation(place: str, instead: Any) -> None:
+    with mock.patch(f"tests.simulation.world.{place}", instead):
+        violations = simulate(7, replace(SMALL, poisoners=1)).violations
+
+    assert any("as planned" in violation for violation in violations)
+
+
 # --- planted bugs
 
 
 def test_planted_bugs_have_names_of_their_own() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 25
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_bug_is_in_the_place_of_something_of_the_products(mutation: Mutation) -> None:
+    places = [(where, attribute) for where, attribute, _ in mutation.patches]
+    names = [getattr(where, "__module__", None) or where.__name__ for where, _ in places]
+    before = [getattr(where, attribute) for where, attribute in places]
+
+    with mutation.planted():
+        planted = [getattr(where, attribute) for where, attribute in places]
+
+    assert all(now is not was for now, was in zip(planted, before, strict=True))
+    assert [getattr(where, attribute) for where, attribute in places] == before
+    assert {name.partition(".")[0] for name in names} <= {*PRODUCT}
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)

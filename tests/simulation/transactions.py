@@ -105,7 +105,18 @@ class TransactionalProducer(Producer):
                     f"{self.name} is fenced, {error}, and nobody asked for its id but itself, once"
                 )
 
-    async def _transact(self, logs: Sequence[Log]) -> None:
+    async def commit_one(self, topics: Sequence[str]) -> bool:
+        """Whether a transaction of this instance commits, which should."""
+        logs = [await self.surely_look_up(topic) for topic in topics]
+        try:
+            await self.init()
+            return await self._transact(logs, should_commit=True)
+        except Fenced as error:
+            self.stage.note(f"{self.name} is fenced: {error}")
+            return False
+
+    async def _transact(self, logs: Sequence[Log], *, should_commit: bool = False) -> bool:
+        """One transaction; whether it is known to be committed."""
         transaction = self.begin()
         log = logs[self.luck.below(len(logs))]
         first = self.luck.below(log.partitions)
@@ -118,7 +129,8 @@ class TransactionalProducer(Producer):
             if not is_whole:
                 break
             await self.pause(0.0, 0.15)
-        await self.end(transaction, is_commit=is_whole and self.luck.below(4) != 0, is_whole=is_whole)
+        is_commit = is_whole and (should_commit or self.luck.below(4) != 0)
+        return await self.end(transaction, is_commit=is_commit, is_whole=is_whole) and is_commit
 
     # --- steps
 
@@ -219,8 +231,8 @@ class TransactionalProducer(Producer):
                 self.give_up(batch)
         return False
 
-    async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> None:
-        """EndTxn until it is known how it ended. Raises Fenced."""
+    async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> bool:
+        """EndTxn until it is known how it ended; whether as asked. Raises Fenced."""
         asked = CommitAsked if is_commit else AbortAsked
         self.stage.record(asked(at=self.stage.now(), client=self.name, transaction=transaction))
         version = 5 if self._is_v2 else 3
@@ -251,6 +263,7 @@ class TransactionalProducer(Producer):
             self._sequences.clear()
         elif not is_whole or code is not ErrorCode.NONE:
             await self.init(is_bump=True)
+        return code is ErrorCode.NONE
 
     def _ended(self, transaction: str, outcome: Outcome, error: str = "") -> None:
         self.stage.record(

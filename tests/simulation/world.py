@@ -177,7 +177,8 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
             await world.run()
         finally:
             result.turns, result.seconds = loop.turns, loop.time()
-            result.violations.extend(event for event in loop.unhandled if UNFORESEEN not in event)
+            errors = [*loop.unhandled, *loop.unseen_errors()]
+            result.violations.extend(error for error in errors if UNFORESEEN not in error)
 
     with capture_logs(processors=[_with_its_error]) as logs, low_bounds(result.scenario.has_low_bounds):
         try:
@@ -250,7 +251,8 @@ class World:
         self.luck = self.entropy("world")
         self.is_calm = False
         self.is_input_over = False
-        self.may_refuse = not scenario.is_only_poisoned
+        self.may_refuse = not scenario.is_calm
+        self.may_surprise = scenario.unforeseen > 0.0
         self.names = LogNames()
         self.objects = MemoryStore(self.clock)
         self._database = SimulatedProcess("database", loop, self._wall_error("database"))
@@ -337,15 +339,12 @@ class World:
             await self._wait_for(
                 [asyncio.create_task(self._run_as(last, last.drain(EVENTS)), name=last.name)]
             )
-        for task in background:
-            if task.done() and (error := task.exception()) is not None:
-                self.violated(f"a process ended by {error!r}")
         for task in [*self._readers, *self._poisoners, *background]:
             task.cancel()
         self.note("clients are done")
         loads = max(self.cluster.rows.loads.values())
         if not self.may_refuse and loads > 1:
-            self.violated(f"poison had a server load the state {loads} times")
+            self.violated(f"nothing goes wrong, and a server loaded the state {loads} times")
         if scenario.loses_database:
             await self.clock.sleep(SECONDS_TO_NOTICE)
         await self.clock.sleep(WINDOW_LAG_S)
@@ -504,12 +503,19 @@ class World:
         return asyncio.create_task(follow(), name=client.name)
 
     async def _run_transactions(self, name: str) -> None:
-        """Instances of one transactional producer, one after the other, now and then before the last one is gone."""
+        """Instances of one transactional producer, one after the other, now and then before the last one is gone. After
+        the faults one of them must commit, whatever the others had to abort."""
         progress = Progress(2 + self._scenario.batches // 2)
         is_second_version = bool(self.luck.below(2))
         while progress.transactions_left > 0:
             producer = TransactionalProducer(self, name, name, is_second_version=is_second_version)
             await self._let_run(producer, producer.run([EVENTS], progress), self._inputs)
+        while not self.is_calm:
+            await self.clock.sleep(0.2)
+        is_committed = False
+        while not is_committed:
+            producer = TransactionalProducer(self, name, name, is_second_version=is_second_version)
+            is_committed = await self._run_as(producer, producer.commit_one([EVENTS]))
 
     async def _run_processors(self, number: int) -> None:
         log = self._logs[EVENTS]
@@ -762,6 +768,8 @@ class World:
             for host, agent in list(self.cluster.agents.items()):
                 if agent.is_lost and not agent.process.is_dead:
                     self.note(f"{host} is lost and started anew")
+                    if not self.may_refuse:
+                        self.violated(f"{host} gave up, and nothing goes wrong")
                     await self._start_agent(host)
 
     async def _let_rot(self, seconds: float) -> None:
