@@ -1,7 +1,7 @@
 """TLS from files: a certificate, its key, and the authorities that sign peers' certificates. Replaced files are
 reloaded.
 
-A listener keeps one context for its life, which passes each handshake to the newest one; a client uses the newest
+A listener keeps one context for its life, which begins each handshake with the newest one; a client uses the newest
 context for each connection. So replaced files take effect with the next connection, without a restart.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -70,8 +70,7 @@ class Tls:
         self._minimum = minimum
         self._seen = self._look()
         self._current = self._load()
-        self.server_context = self._empty(ssl.PROTOCOL_TLS_SERVER, self._of_clients)
-        self.server_context.sni_callback = self._hand_on  # called for every handshake, with or without a name
+        self.server_context: ssl.SSLContext = _ListenerContext(lambda: self._current.server)
 
     @property
     def client_context(self) -> ssl.SSLContext:
@@ -111,9 +110,6 @@ class Tls:
 
     # --- details
 
-    def _hand_on(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._current.server
-
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_fingerprint(path) for path in self._files.paths)
 
@@ -143,11 +139,31 @@ class Tls:
     def _empty(self, protocol: int, peers: ssl.VerifyMode) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = self._minimum
-        context.options |= ssl.OP_NO_TICKET  # a resumed session would not meet the newest authorities
+        context.options |= (
+            ssl.OP_NO_TICKET
+        )  # what may be resumed is known by this context alone, and goes with it
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
             context.verify_mode = peers
         return context
+
+
+class _ListenerContext(ssl.SSLContext):
+    """A listener's: each connection begins with the newest context, and has the whole handshake there.
+
+    Sessions of TLS 1.2 are kept by the context that began the connection. So a session can't be resumed once the files
+    were replaced, and its client meets the newest authorities. (A server-name callback would come too late for this.)
+    """
+
+    def __new__(cls, newest: Callable[[], ssl.SSLContext]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, newest: Callable[[], ssl.SSLContext]) -> None:
+        self._newest = newest
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """What asyncio and uvloop call for each connection."""
+        return self._newest().wrap_bio(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -220,6 +221,48 @@ def test_an_authority_is_exchanged_without_a_restart_and_the_old_one_counts_no_m
         await stand.is_refused(old)
 
     served(server, use)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_that_a_removed_authority_opened_is_not_resumed(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, loop_factory: Any
+) -> None:
+    tls = Tls("http", authority.files(tmp_path / "server", HERE), minimum=ssl.TLSVersion.TLSv1_2)
+    files = authority.files(tmp_path / "client", HERE)
+    context = ssl.create_default_context(cafile=str(files.authorities))
+    context.load_cert_chain(files.certificate, files.key)
+    context.maximum_version = version
+
+    def ask(port: int, session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        with (
+            socket.create_connection((HERE, port), 10) as plain,
+            context.wrap_socket(plain, server_hostname=HERE, session=session) as secured,
+        ):
+            if secured.recv(10) != b"served":
+                raise ConnectionResetError
+            return secured.session, secured.session_reused
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"served")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, HERE, 0, ssl=tls.server_context)
+        port = server.sockets[0].getsockname()[1]
+        session, _ = await asyncio.to_thread(ask, port, None)
+        _, is_reused = await asyncio.to_thread(ask, port, session)
+        assert is_reused == (version == ssl.TLSVersion.TLSv1_2)  # else this shows nothing
+        next_one = Authority.make("next")
+        authority.files(tmp_path / "server", HERE, authorities=next_one.certificate)
+        tls.refresh()
+        for brought in (session, None):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(ask, port, brought)
+        server.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(run(), 30))
 
 
 def test_a_client_shows_its_newest_certificate(authority: Authority, tmp_path: Path) -> None:
