@@ -70,6 +70,10 @@ class Receiver(Protocol):
         """The longest frame that is accepted now, in bytes."""
         ...
 
+    def makes_room(self, length: int) -> bool:
+        """Whether a buffer of this size may be made for a frame that comes in parts: until `received` or `lost`."""
+        ...
+
     def received(self, frame: memoryview) -> None:
         """A whole frame, without its length. The view is the receiver's to keep."""
         ...
@@ -147,11 +151,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         accept: Callable[[FrameProtocol], Receiver],
         *,
         reads_wait_for_writes: bool = False,
+        write_high_bytes: int = WRITE_HIGH_BYTES,
         tls: Tls | None = None,
     ) -> None:
         self._accept = accept
         self._tls = tls
         self._reads_wait_for_writes = reads_wait_for_writes
+        self._write_high_bytes = write_high_bytes
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._room: asyncio.Future[None] | None = None
@@ -198,7 +204,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has a class of its own
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=self._write_high_bytes)
         if self._tls is not None:
             try:
                 self._tls.check_peer(self._transport.get_extra_info("peercert"))
@@ -264,6 +270,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             staged = self._staged - start
             if staged < length:
                 if LENGTH.size + length > STAGING_BYTES:
+                    if not self._receiver.makes_room(length):
+                        self._violate(f"there is no memory for a frame of {length} bytes now")
+                        return
                     self._own = memoryview(bytearray(length))
                     self._own[:staged] = self._staging[start : self._staged]
                     self._own_filled = staged

@@ -42,6 +42,8 @@ _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
 MAX_STRANGERS = 1024
+UNSENT_BYTES = 64 << 10
+"""Unsent bytes of a connection that are not counted as held. Above, its next answers wait."""
 
 
 class RpcServer:
@@ -49,9 +51,11 @@ class RpcServer:
 
     Bounds: `max_connections` that have finished their hello (more are refused and counted in `refused_connections`);
     `max_strangers` that have not (of more, one is closed and counted in `refused_strangers`); `max_concurrent` requests
-    per connection; `max_held_bytes` of running requests and unsent answers of all connections together (requests beyond
-    it are answered 'overloaded'); frames of `max_frame_bytes`. The server stops reading from a peer that does not read
-    its answers, and disconnects one that has not finished its hello within `hello_timeout_s`.
+    per connection; `max_held_bytes` of requests that run or are half there, and of answers until their peers have taken
+    them, of all connections together; frames of `max_frame_bytes`. Requests and answers beyond `max_held_bytes` become
+    'overloaded'; a frame that is announced beyond it ends its connection (decision 58). The server stops reading from a
+    peer that does not read its answers. It disconnects one that has not finished its hello within `hello_timeout_s`, or
+    of which a long frame or an answer is under way for longer than `stall_timeout_s` (twice that at most).
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class RpcServer:
         max_strangers: int = MAX_STRANGERS,
         max_held_bytes: int = MAX_HELD_BYTES,
         hello_timeout_s: float = 5.0,
+        stall_timeout_s: float = 30.0,
     ) -> None:
         self.known = known if known is not None else KnownCluster()
         self._handler = handler
@@ -84,6 +89,8 @@ class RpcServer:
         self.refused_connections = 0
         self.refused_strangers = 0
         self._hello_timeout_s = hello_timeout_s
+        self._stall_timeout_s = stall_timeout_s
+        self._sweeper: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
         self._connections: dict[_Served, None] = {}
         """Those that have finished their hello; the others are strangers."""
@@ -109,12 +116,15 @@ class RpcServer:
         loop = asyncio.get_running_loop()
         tls = self._security.tls
         self._listener = await loop.create_server(
-            lambda: FrameProtocol(self.accept, reads_wait_for_writes=True, tls=tls),
+            lambda: FrameProtocol(
+                self.accept, reads_wait_for_writes=True, write_high_bytes=UNSENT_BYTES, tls=tls
+            ),
             host,
             port,
             ssl=None if tls is None else tls.server_context,
             ssl_handshake_timeout=None if tls is None else self._hello_timeout_s,
         )
+        self._sweeper = asyncio.create_task(self._end_stalled(), name="rpc stalls")
 
     def accept(self, wire: RpcConnection) -> Receiver:
         """Serve a connection made by any link."""
@@ -138,6 +148,9 @@ class RpcServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
         running = {task for task in self._running if task is not asyncio.current_task()}
         if running and grace_s > 0:
             bell = asyncio.ensure_future(self._clock.sleep(grace_s))
@@ -174,12 +187,25 @@ class RpcServer:
         if not served.is_greeted:
             served.wire.abort()
 
+    async def _end_stalled(self) -> None:
+        while True:
+            await self._clock.sleep(self._stall_timeout_s)
+            for served in list(self._connections):
+                if served.is_stalled():
+                    _log.warning("an RPC connection is closed", reason="a frame was under way for too long",
+                                 peer=served.wire.peer_host)  # fmt: skip
+                    served.wire.abort()
+
+    def _has_room(self, more: int, own: int = 0) -> bool:
+        """Whether so much more may be held, by somebody who holds `own` already. One alone always may."""
+        return self.held_bytes <= own or self.held_bytes + more <= self._max_held_bytes
+
     def _serve(self, served: _Served, frame: Frame) -> None:
         if self._closing:
             served.fail(frame.header, "closing", "this server is shutting down")
         elif served.running >= self._max_concurrent:
             served.fail(frame.header, "overloaded", f"{self._max_concurrent} requests are running already")
-        elif self.held_bytes and self.held_bytes + len(frame.body) + len(frame.tail) > self._max_held_bytes:
+        elif not self._has_room(len(frame.body) + len(frame.tail)):
             served.fail(frame.header, "overloaded", f"{self.held_bytes} bytes are held already")
         else:
             served.running += 1
@@ -200,15 +226,16 @@ class RpcServer:
                 raise CallFailed(
                     "too_large", f"the answer has {size} bytes, allowed are {self._max_frame_bytes}"
                 )
+            if not self._has_room(size, held):
+                raise CallFailed("overloaded", f"{self.held_bytes} bytes of requests and answers are held")
             self.held_bytes += size
             held += size
             while (room := served.wire.room()) is not None:
-                if self.held_bytes > self._max_held_bytes:
-                    raise CallFailed(
-                        "overloaded", f"{self.held_bytes} bytes of requests and answers are held"
-                    )
                 await asyncio.shield(room)
             served.reply(header, RESPONSE, body, tail)
+            if (room := served.wire.room()) is not None:
+                held -= size
+                room.add_done_callback(lambda _: self._give_back(size))
         except CallFailed as failure:
             served.fail(header, failure.code, failure.message)
         except asyncio.CancelledError:
@@ -219,7 +246,11 @@ class RpcServer:
             served.fail(header, "internal", f"{header.method} failed: {type(error).__name__}")
         finally:
             served.running -= 1
-            self.held_bytes -= held
+            self._give_back(held)
+
+    def _give_back(self, size: int) -> None:
+        self.held_bytes -= size
+        assert self.held_bytes >= 0, "more given back than held"
 
     async def _handle(self, method: str, frame: Frame) -> tuple[bytes, Sequence[Buffer]]:
         if not len(frame.tail):
@@ -245,6 +276,16 @@ class _Served:
         self._secret = b""
         self._signer: FrameSigner | None = None
         self._verifier: FrameVerifier | None = None
+        self._arriving = 0
+        self._long_frames = 0
+        self._under_way: tuple[int, asyncio.Future[None] | None] = 0, None
+
+    def is_stalled(self) -> bool:
+        """Whether a long frame or an answer is under way that was so when this was last asked."""
+        frame, room = self._long_frames if self._arriving else 0, self.wire.room()
+        last_frame, last_room = self._under_way
+        self._under_way = frame, room
+        return (frame > 0 and frame == last_frame) or (room is not None and room is last_room)
 
     def reply(self, asked: Header, flags: int, body: bytes, tail: Sequence[Buffer] = ()) -> None:
         if self.is_over:
@@ -263,7 +304,17 @@ class _Served:
     def frame_limit(self) -> int:
         return self._server._max_frame_bytes if self.is_greeted else MAX_HELLO_BYTES
 
+    def makes_room(self, length: int) -> bool:
+        if not self._server._has_room(length):
+            _log.warning("an RPC connection is closed", reason="no memory for its frame", bytes=length)
+            return False
+        self._server.held_bytes += length
+        self._arriving = length
+        self._long_frames += 1
+        return True
+
     def received(self, frame: memoryview) -> None:
+        self._arrived()
         if self.is_over:
             return
         try:
@@ -283,10 +334,16 @@ class _Served:
 
     def lost(self, reason: str) -> None:
         self.is_over = True
+        self._arrived()
         self._server._connections.pop(self, None)
         self._server._strangers.discard(self)
         if self.doorman is not None:
             self.doorman.cancel()
+
+    def _arrived(self) -> None:
+        """What was counted of a long frame is counted as a request from here on, or not any more."""
+        self._server._give_back(self._arriving)
+        self._arriving = 0
 
     def _agree(self, hello: hello_messages.Hello, welcome: hello_messages.Welcome) -> None:
         """The client has shown that it belongs here: what the two agreed on holds from the next frame on."""

@@ -34,7 +34,7 @@ from tailrace.rpc import (
     split_address,
 )
 from tailrace.rpc.client import following
-from tailrace.rpc.frames import Header, decode_frame, encode_frame
+from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
 from tailrace.rpc.strangers import Strangers
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -226,6 +226,97 @@ def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
     with_server(use, server_options={"max_connections": 1})
 
 
+async def connected(client: RpcClient) -> tuple[Any, asyncio.Transport]:
+    """A connection after its hello, and its transport."""
+    connection = await client._connected("any", client._clock.monotonic() + 5)
+    return connection, connection.wire._transport  # type: ignore[attr-defined]
+
+
+def ask_patiently(connection: Any, number: Number) -> asyncio.Future[Any]:
+    """Ask for a chunk, and don't mind that nothing comes."""
+    answer = connection._waiting[500] = asyncio.get_running_loop().create_future()
+    connection._send(Header(connection.version, 500, "chunk", 0), encode_body(number))
+    return answer
+
+
+def test_a_frame_that_is_half_there_counts_as_held_and_beyond_the_bound_ends_its_connection() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        others = [tcp_client(server), tcp_client(server)]
+        for other in others:
+            connection, transport = await connected(other)
+            transport.write(LENGTH.pack(600_000) + bytes(400_000))
+            while not server.held_bytes or (other is others[1] and connection._ended is None):
+                await asyncio.sleep(0)
+            assert server.held_bytes == 600_000
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        for other in others:
+            await other.close()
+        while server.held_bytes:
+            await asyncio.sleep(0)
+
+    with_server(use, {"max_held_bytes": 1_000_000})
+
+
+def test_an_answer_counts_as_held_until_its_peer_has_taken_it() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        half = 12 << 20  # more than sockets take
+        lazy = tcp_client(server)
+        connection, transport = await connected(lazy)
+        transport.pause_reading()
+        answer = ask_patiently(connection, Number(half))
+        while server.held_bytes < 2 * half or server._running:
+            await asyncio.sleep(0)
+        with pytest.raises(CallFailed) as refused:
+            await client.call("chunk", Number(half), Number, 5)
+        assert refused.value.code == "overloaded"
+        transport.resume_reading()
+        assert len((await answer).tail) == 2 * half
+        while server.held_bytes:
+            await asyncio.sleep(0)
+        assert len((await client.call("chunk", Number(half), Number, 5))[1]) == 2 * half
+        await lazy.close()
+
+    with_server(use, {"max_held_bytes": 40 << 20})
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_frame_that_never_ends_and_an_answer_that_nobody_takes_end_their_connection(sends: bool) -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        connection, transport = await connected(client)
+        if sends:
+            transport.write(LENGTH.pack(600_000) + bytes(400_000))
+        else:
+            transport.pause_reading()
+            ask_patiently(connection, Number(12 << 20))
+        while not server.held_bytes:
+            await asyncio.sleep(0)
+        while server.held_bytes or server.connections:
+            await asyncio.sleep(0)
+
+    with_server(use, {"stall_timeout_s": 0.05})
+
+
+def test_a_connection_that_makes_progress_is_not_stalled() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        _, transport = await connected(client)
+        (served,) = server._connections
+        frame = b"".join(encode_frame(Header(1, 99, "add", 0), encode_body(Number(1)), [bytes(600_000)]))
+        for _ in range(3):
+            transport.write(frame[:400_000])
+            while not server.held_bytes:
+                await asyncio.sleep(0)
+            assert not served.is_stalled()
+            transport.write(frame[400_000:])
+            while server.held_bytes:
+                await asyncio.sleep(0)
+        transport.write(frame[:400_000])
+        while not server.held_bytes:
+            await asyncio.sleep(0)
+        assert [served.is_stalled(), served.is_stalled()] == [False, True]
+
+    with_server(use)
+
+
 def test_strangers_that_say_nothing_keep_no_peer_out() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
@@ -415,6 +506,9 @@ def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
         class Whole:
             def frame_limit(self) -> int:
                 return 1 << 20
+
+            def makes_room(self, length: int) -> bool:
+                return True
 
             def received(self, frame: memoryview) -> None:
                 heard.set()
