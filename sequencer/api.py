@@ -1642,7 +1642,7 @@ class Statistics(Value, frozen=True, kw_only=True):
     """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state.
 
     `oldest_transaction_ms`: for how long the oldest open transaction has been open. `small_objects`: live Parquet
-    objects of less than 64 MiB, which are merged."""
+    objects of less than 64 MiB, which are merged. `group_bytes`: of what the members of groups say of themselves."""
 
     runs: int
     objects: int
@@ -1658,6 +1658,7 @@ class Statistics(Value, frozen=True, kw_only=True):
     open_transactions: int = 0
     oldest_transaction_ms: int = 0
     small_objects: int = 0
+    group_bytes: int = 0
 
 
 # --- users and access control lists -----------------------------------------------------------------------

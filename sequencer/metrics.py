@@ -33,11 +33,15 @@ class StatisticsGauges:
         self._object_bytes = Gauge(
             "tailrace_sequencer_object_bytes", "Bytes of objects, by state.", ["state"], registry=registry
         )
+        self._group_bytes = Gauge(
+            "tailrace_sequencer_group_bytes", "Bytes of the stored states of all groups.", registry=registry
+        )
 
     def show(self, statistics: Statistics) -> None:
         """Set all of them."""
         for kind in _ROW_KINDS:
             self._rows.labels(kind).set(getattr(statistics, kind))
+        self._group_bytes.set(statistics.group_bytes)
         self._object_bytes.labels("live").set(statistics.live_bytes)
         self._object_bytes.labels("retired").set(statistics.retired_bytes)
 

@@ -96,6 +96,9 @@ class SequencerSettings(SettingsSection):
     """Writes of Spark whose last epoch is remembered."""
     max_groups: int = Field(default=50_000, ge=1, le=10_000_000)
     """Consumer groups."""
+    max_group_bytes: int = Field(default=512 << 20, ge=1 << 20, le=1 << 40)
+    """What the members of all groups say of themselves and are assigned; the sequencer keeps it in memory. Above it a
+    group that grows is refused; others go on."""
     max_share_partitions: int = Field(default=200_000, ge=1, le=10_000_000)
     """Partitions that share groups read, counted for each group."""
     max_transactional_ids: int = Field(default=100_000, ge=1, le=10_000_000)

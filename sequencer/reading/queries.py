@@ -412,6 +412,7 @@ class Reader:
             open_transactions=len(started),
             oldest_transaction_ms=max(0, now_ms - min(started)) if started else 0,
             small_objects=state.count(SmallObjectRow),
+            group_bytes=state.group_bytes,
         )
 
 

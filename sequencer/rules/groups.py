@@ -30,6 +30,7 @@ from sequencer.api import (
     Lag,
     Lags,
     LagsRequest,
+    LimitReached,
     ListGroups,
     LoadGroup,
     OffsetErrors,
@@ -117,6 +118,7 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
     _check_turn(row, request.turn)
     if 0 < request.turn <= row.turn:
         return Empty()  # a later one arrived first
+    _check_size(draft, len(state.blob) - len(row.blob), settings)
     draft.put(
         replace_row(
             row,
@@ -131,6 +133,14 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
         )
     )
     return Empty()
+
+
+def _check_size(draft: Draft, more: int, settings: SequencerSettings) -> None:
+    """Raise LimitReached for a group that grows above the bytes of all groups. One that doesn't grow goes on."""
+    if more > 0 and draft.grow_groups(more) > settings.max_group_bytes:
+        raise LimitReached(
+            f"{draft.durable.group_bytes} bytes of groups, {more} more; max_group_bytes is {settings.max_group_bytes}"
+        )
 
 
 def _check_turn(row: GroupRow, turn: int) -> None:

@@ -109,6 +109,8 @@ class HotState:
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by broker id."""
+        self.group_bytes = 0
+        """Of the states of all groups."""
         self.answer_bytes = 0
         """Of the answers that are kept for retries."""
         self._indexes: dict[type[Row], _Index] = {
@@ -288,12 +290,17 @@ class HotState:
         self.open_transactions.pop(row.transactional_id, None)
 
     def _put_group(self, key: Key, row: Any, before: Any) -> None:
+        self.group_bytes += len(row.blob) - (0 if before is None else len(before.blob))
         if before is None or before.owner != row.owner:
             if before is not None:
-                self._delete_group(key, before)
+                self._disown(before)
             self.groups_of.setdefault(row.owner, {})[row.group_id] = None
 
     def _delete_group(self, key: Key, row: Any) -> None:
+        self.group_bytes -= len(row.blob)
+        self._disown(row)
+
+    def _disown(self, row: Any) -> None:
         owned = self.groups_of[row.owner]
         del owned[row.group_id]
         if not owned:
@@ -449,6 +456,7 @@ class Draft:
         "partition_sets",
         "_aborted",
         "_commit_number",
+        "_group_bytes",
         "_live_topic",
         "_parent",
     )
@@ -469,6 +477,7 @@ class Draft:
         self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
         """The keys of aborted rows changed here, by partition."""
         self._commit_number: int | None = None
+        self._group_bytes = 0
         self._live_topic: UUID | None = None
         """The topic that was last found not to be deleted."""
         self._parent = parent
@@ -485,6 +494,7 @@ class Draft:
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         parent.moves.add(self.moves)
+        parent._group_bytes += self._group_bytes
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
         if not parent.published:
@@ -571,6 +581,17 @@ class Draft:
         if self.counter(name) != value:
             self.put(CounterRow(name=name, value=value))
         return value
+
+    def grow_groups(self, more: int) -> int:
+        """Note that the state of a group grows by so many bytes; the bytes of all of them then, or somewhat more: what
+        this draft deletes is not taken off."""
+        self._group_bytes += more
+        size = self.durable.group_bytes
+        layer: Draft | None = self
+        while layer is not None:
+            size += layer._group_bytes
+            layer = layer._parent
+        return size
 
     def visible_change(self) -> int:
         """The commit number of this transaction, which changes what readers see."""
