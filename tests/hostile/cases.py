@@ -64,10 +64,10 @@ WIDE = (
 )
 """APIs with fields of 64 bits; where they are kept, more often."""
 APIS_WITH_ARRAYS = sorted({api for api, _ in SERVED if array_fields(api)})
-LARGE, AS_MANY_AS_ARE_DECODED = 5_000, 20_000
-"""Elements of one array; all others of its request have one or two."""
+LARGE, VERY_LARGE = 5_000, 20_000
+"""Elements of one array; all others of its request have one."""
 LARGE_PER_SECOND, ONE_IN_SO_MANY = 5, 20
-"""All arrays in 20 s; in each slice one of as many elements as are decoded."""
+"""All arrays in 20 s; in each slice one that is very large."""
 WIDTH = 200
 UNKNOWN_SERVER_ERROR = -1
 
@@ -229,7 +229,7 @@ def _joining_sharers(known: Known) -> ShareGroupHeartbeatRequest:
 
 
 async def large_counts(stage: Stage, rng: random.Random) -> None:
-    """Every array of every API in turn, with one name that exists 5,000 times; now and then as often as is decoded."""
+    """Every array of every API in turn, with one name that exists 5,000 times, now and then more often."""
     connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
     await _set_the_stage(connection, known)
     await _widen_the_stage(connection, known)
@@ -242,7 +242,7 @@ async def large_counts(stage: Stage, rng: random.Random) -> None:
         api, (kind, array) = arrays.pop()
         version = rng.choice([of for each, of in SERVED if each is api and of in array.versions])
         count += 1
-        elements = AS_MANY_AS_ARE_DECODED if count % ONE_IN_SO_MANY == 0 else LARGE
+        elements = VERY_LARGE if count % ONE_IN_SO_MANY == 0 else LARGE
         request = request_of_many(api, version, Count(kind, array, elements), known, rng)
         await connection.ask(api, version, request, about=f"{elements} x {array.name}")
         await asyncio.sleep(1 / LARGE_PER_SECOND)

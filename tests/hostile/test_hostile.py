@@ -10,8 +10,8 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
-from tailrace.kafka import ApiKey, request_codec
-from tailrace.kafka.compiler import Parts
+from tailrace.kafka import ApiKey, decode_request, encode_request, parse_request_header, request_codec
+from tailrace.kafka.compiler import MAX_ITEMS, Parts
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -81,6 +81,23 @@ def test_every_array_is_as_long_as_asked_and_names_what_exists(api: ApiKey) -> N
             assert {len(each) for each in found} == {100}, array.name
             assert len(repr(request)) < 100 * 2_000, "elements are many, not long"
             check_as_kio_does(api, version, request)
+
+
+@pytest.mark.parametrize(
+    "api", [ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.DELETE_GROUPS], ids=lambda api: api.name
+)
+def test_an_array_has_as_many_elements_as_are_decoded(api: ApiKey) -> None:
+    rng, known = random.Random(1), Known()
+    for kind, array in array_fields(api):
+        version = max(of for each, of in SERVED if each is api and of in array.versions)
+        request = request_of_many(api, version, Count(kind, array, MAX_ITEMS), known, rng)
+        frame = b"".join(encode_request(1, api, version, request, None))[4:]
+        header = parse_request_header(memoryview(frame))
+        decode_request(api, version, memoryview(frame), header.body_offset)
+        assert (
+            len(getattr(next(part for part in parts_of(request) if isinstance(part, kind)), array.name))
+            > 30_000
+        )
 
 
 def test_what_is_read_often_is_what_has_long_answers() -> None:

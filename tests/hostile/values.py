@@ -15,11 +15,12 @@ from uuid import UUID
 
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
+from tailrace.kafka.compiler import MAX_ITEMS
 from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
 from tailrace.record_batch import assemble
 from tailrace.records import NewRecord, encode_batch
-from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member
+from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member, parts_of
 
 READING = frozenset({
     ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR,
@@ -70,6 +71,8 @@ WIDTHS = {Wire.INT8: 8, Wire.INT16: 16, Wire.INT32: 32, Wire.INT64: 64}
 BROKER_RESOURCE = 4
 SOUND_FOR_EVER = 1 << 30
 MANY = 300
+REST_OF_REQUEST = 100
+"""More than the elements that a request has beside those that it has many of."""
 SHORT = 32
 """The longest value of an element that a request has again and again: elements are what it has many of, not bytes."""
 TIME = 1_790_000_000_000
@@ -77,7 +80,8 @@ TIME = 1_790_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An array of a request (a field of a structure in it), and how many elements it is to have."""
+    """An array of a request (a field of a structure in it), and how many elements it is to have, if so many are
+    decoded."""
 
     kind: MessageType
     array: Field
@@ -138,6 +142,11 @@ def request_at_an_end(
     return _without_change_of_defaults(api, request)
 
 
+def _items_in(element: Any) -> int:
+    values = [getattr(part, name) for part in parts_of(element) for name in part.__struct_fields__]
+    return sum(len(value) for value in values if isinstance(value, list))
+
+
 class _Maker:
     """Fills in the fields of one request. Half of them have one extreme value: what is sound otherwise gets further.
     `is_outsider`: who sends it is no member of any group, as its fields say all together."""
@@ -181,11 +190,11 @@ class _Maker:
         return self._rng.random() < chance and (self._count is None or self._is_repeated)
 
     def _repeated(self, kind: MessageType, each: Field, elements: int) -> list[Any]:
-        """One element, again and again."""
+        """One element, again and again, at most as often as is decoded with what is in it."""
         self._is_repeated = True
-        made = [self._single(kind, each)] * elements
+        made = self._single(kind, each)
         self._is_repeated = False
-        return made
+        return [made] * min(elements, (MAX_ITEMS - REST_OF_REQUEST) // (1 + _items_in(made)))
 
     def _field(self, kind: MessageType, each: Field) -> Any:
         if self._count is not None and (kind, each) == (self._count.kind, self._count.array):
@@ -215,7 +224,7 @@ class _Maker:
             return self._pick([*self._topic_ids(), UUID(int=0), UUID(int=2**128 - 1)])
         if wire is Wire.STRING:
             return self._text(kind, each.name)
-        if wire is Wire.BYTES and self._is_repeated:
+        if wire is Wire.BYTES and self._count is not None:
             return bytes(SHORT)
         if wire is Wire.BYTES:
             return self._pick((b"", b"\x00\x00\xff", bytes(32), bytes(1_000), b"\xff" * 70_000))
@@ -241,7 +250,7 @@ class _Maker:
         if name == "value" and self._config in WIDE_CONFIGS and self._rng.random() < 0.5:
             return self._pick(WIDE_VALUES)
         names = self._names(kind, name)
-        if self._is_repeated:
+        if self._count is not None:
             names = [each for each in names if len(each) <= SHORT]
         text = self._pick(names)
         if text in CONFIGS:
@@ -351,7 +360,7 @@ class _Maker:
     def _records(self) -> bytes:
         producer_id, epoch = self._pick(self._known.producers or [(0, 0)])
         sequence = self._pick((0, 1, 5, 2**31 - 1))
-        if self._is_repeated:
+        if self._count is not None:
             return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
         chosen = self._pick(("good", "producer", "transaction", "many", "old", "garbage", "empty"))
         if chosen == "good":
