@@ -1,10 +1,10 @@
 """Loads that need more memory than there is: how much the server uses at most, and whether it serves everybody in the
 end.
 
-Each case starts its own processes with small budgets (BUDGETS), overloads them, and then probes: it produces a record
-and reads it back. `above_start_mib` is the highest resident memory above that of the idle server. `allowed_mib` is the
-sum of the budgets, CONNECTION_KIB for each connection, and SLACK_MIB for the allocator and everything that is not
-counted in bytes. A case needs a file descriptor for each connection, here and in the server.
+Each case starts its own processes with small budgets (`Sizes.budgets`), overloads them, and then probes: it produces a
+record and reads it back. `above_start_mib` is the highest resident memory above that of the idle server. `allowed_mib`
+is the sum of the budgets, CONNECTION_KIB for each connection, and `slack_mib` for the allocator and everything that is
+not counted in bytes. A case needs a file descriptor for each connection, here and in the server.
 """
 
 from __future__ import annotations
@@ -49,14 +49,13 @@ from tailrace_cli.demo.ports import free_port
 from tailrace_cli.running.data_folder import SECRET
 
 MIB = 2**20
-BUDGETS = {
-    "TAILRACE_AGENT__MEMORY_BUDGET_BYTES": 128 * MIB,
-    "TAILRACE_AGENT__FETCH_MEMORY_BYTES": 64 * MIB,
-    "TAILRACE_CACHE__MEMORY_BYTES": 64 * MIB,
-    "TAILRACE_CACHE__FRAMED_BYTES": 16 * MIB,
+BUDGETS_MIB = {
+    "TAILRACE_AGENT__MEMORY_BUDGET_BYTES": 128,
+    "TAILRACE_AGENT__FETCH_MEMORY_BYTES": 64,
+    "TAILRACE_CACHE__MEMORY_BYTES": 64,
+    "TAILRACE_CACHE__FRAMED_BYTES": 16,
 }
 CONNECTION_KIB = 24
-SLACK_MIB = 128
 READY_SECONDS = 150.0
 RECOVERY_SECONDS = 120.0
 FRAME_BYTES = 60_000
@@ -64,7 +63,8 @@ FRAME_BYTES = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The size of each case. `make overload` runs the defaults; a test runs SMALL in seconds."""
+    """The size of each case. `make overload` runs the defaults; a test runs SMALL in seconds, with budgets that are so
+    much smaller that its loads exceed what is allowed, too."""
 
     away_seconds: float = 120.0
     senders: int = 16
@@ -74,9 +74,27 @@ class Sizes:
     partitions: int = 1_000
     runs_each: int = 1_000
     most_seconds: float = 1_800.0
+    budgets_share: int = 1
+    slack_mib: int = 128
+
+    @property
+    def budgets(self) -> dict[str, int]:
+        """The budgets' settings, in bytes."""
+        return {name: mib * MIB // self.budgets_share for name, mib in BUDGETS_MIB.items()}
 
 
-SMALL = Sizes(2.0, 4, 200, 40, 8, 20, 25, 60.0)
+SMALL = Sizes(
+    away_seconds=4.0,
+    senders=8,
+    half_sent_connections=400,
+    frame_connections=60,
+    frames_each=64,
+    partitions=20,
+    runs_each=25,
+    most_seconds=60.0,
+    budgets_share=8,
+    slack_mib=48,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +144,10 @@ class Result:
 async def sequencer_away(sizes: Sizes, place: Place) -> Result:
     """Stop the sequencer (SIGSTOP) for two minutes under full load, then let it continue."""
     result = Result("sequencer-away")
-    with agent_and_sequencer(place) as server:
+    with agent_and_sequencer(place, sizes.budgets) as server:
         await create_topics(server.bootstrap)
         sent: dict[str, int] = {}
-        async with watched(server, result, sizes.senders):
+        async with watched(server, result, sizes, sizes.senders):
             stop = asyncio.Event()
             batch = batch_of(512, 1024)
             load = [
@@ -153,10 +171,11 @@ async def sequencer_away(sizes: Sizes, place: Place) -> Result:
 async def half_sent(sizes: Sizes, place: Place) -> Result:
     """Connections that declare a megabyte and stop, with a probe beside them."""
     result = Result("half-sent")
-    with serve(place, {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}) as server:
+    most = {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}
+    with serve(place, {**sizes.budgets, **most}) as server:
         await create_topics(server.bootstrap)
         held: list[Connection] = []
-        async with watched(server, result, sizes.half_sent_connections):
+        async with watched(server, result, sizes, sizes.half_sent_connections):
             try:
                 while len(held) < sizes.half_sent_connections:
                     held += await asyncio.gather(
@@ -180,11 +199,11 @@ async def half_sent(sizes: Sizes, place: Place) -> Result:
 async def frames_60k(sizes: Sizes, place: Place) -> Result:
     """Connections that send requests of 60 KiB without waiting for answers; every request is answered."""
     result = Result("frames-60k")
-    with serve(place) as server:
+    with serve(place, sizes.budgets) as server:
         await create_topics(server.bootstrap)
         batch = batch_of(1, FRAME_BYTES)
         answers: dict[str, int] = {}
-        async with watched(server, result, sizes.frame_connections):
+        async with watched(server, result, sizes, sizes.frame_connections):
             began = time.monotonic()
             async with asyncio.timeout(sizes.most_seconds):
                 await asyncio.gather(
@@ -204,9 +223,9 @@ async def many_small_runs(sizes: Sizes, place: Place) -> Result:
     """A consumer reads a million small runs of a thousand partitions, with a probe beside it."""
     result = Result("many-small-runs")
     await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
-    with serve(place) as server:
+    with serve(place, sizes.budgets) as server:
         await create_topics(server.bootstrap)
-        async with watched(server, result, 1):
+        async with watched(server, result, sizes, 1):
             began = time.monotonic()
             probing = asyncio.create_task(keep_probing(server.bootstrap))
             read = await read_backlog(server.bootstrap, sizes)
@@ -223,9 +242,9 @@ async def compaction_backlog(sizes: Sizes, place: Place) -> Result:
     result = Result("compaction-backlog")
     total = sizes.partitions * sizes.runs_each
     await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
-    with serve(place) as server:
+    with serve(place, sizes.budgets) as server:
         await create_topics(server.bootstrap)
-        async with watched(server, result, 1):
+        async with watched(server, result, sizes, 1):
             began = time.monotonic()
             probing = asyncio.create_task(keep_probing(server.bootstrap))
             done = await compact(server, sizes.most_seconds)
@@ -487,29 +506,29 @@ async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
 
 
 @asynccontextmanager
-async def watched(server: Server, result: Result, connections: int) -> Any:
+async def watched(server: Server, result: Result, sizes: Sizes, connections: int) -> Any:
     """Record the server's highest resident memory inside the block, and whether it was allowed."""
     yield
     result.peak_mib = peak_rss_mib(server.pid)
     result.above_start_mib = result.peak_mib - server.started_mib
-    budgets = sum(BUDGETS.values()) / MIB
-    result.allowed_mib = budgets + connections * CONNECTION_KIB / 1024 + SLACK_MIB
+    budgets = sum(sizes.budgets.values()) / MIB
+    result.allowed_mib = budgets + connections * CONNECTION_KIB / 1024 + sizes.slack_mib
     result.is_within = result.above_start_mib <= result.allowed_mib
 
 
 @contextmanager
-def serve(place: Place, more: dict[str, int] | None = None) -> Iterator[Server]:
+def serve(place: Place, settings: dict[str, int]) -> Iterator[Server]:
     """`tailrace serve` at that place."""
     kafka, http, rpc = (free_port() for _ in range(3))
     data = place.folder
     arguments = ["serve", "--data", str(data), "--database", place.database]
     arguments += ["--listen", f"127.0.0.1:{kafka}", "--rpc", f"127.0.0.1:{rpc}"]
-    with process(arguments, http, {**BUDGETS, **(more or {})}) as pid:
+    with process(arguments, http, settings) as pid:
         yield Server(pid, f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", data, started_mib=rss_mib(pid))
 
 
 @contextmanager
-def agent_and_sequencer(place: Place) -> Iterator[Server]:
+def agent_and_sequencer(place: Place, settings: dict[str, int]) -> Iterator[Server]:
     """An agent and its sequencer, one process each."""
     kafka, http, rpc, sequencer_http = (free_port() for _ in range(4))
     with ExitStack() as stack:
@@ -530,7 +549,7 @@ def agent_and_sequencer(place: Place) -> Iterator[Server]:
                     *("--listen", f"127.0.0.1:{kafka}"),
                 ],
                 http,
-                BUDGETS,
+                settings,
             )
         )
         yield Server(
