@@ -2,7 +2,8 @@
 
 A transaction may lie in several items of its partition: its records must be gone before its marker goes, and the
 sequencer refuses a swap that comes too early. So a result waits until every earlier item of its partition has an
-outcome. Other partitions do not wait for it.
+outcome. Other partitions do not wait for it. Merges wait for nothing and hold nothing up: what they replace has no
+markers and no aborted records. (They have no common order either: of two, each may be the earlier in one partition.)
 
 Pure.
 """
@@ -22,7 +23,9 @@ Place = tuple[UUID, int, int]
 
 @dataclass(slots=True)
 class _Expected:
+    name: Place
     places: list[Place]
+    """Where it has its turn in an order."""
     result: RewriteResult | None = None
 
 
@@ -58,14 +61,15 @@ class SwapOrder:
         ready: list[RewriteResult] = []
         while looked_at:
             item = looked_at.pop(0)
-            if item.result is not None and item.places[0] in self._items and self._is_first(item):
+            if item.result is not None and item.name in self._items and self._is_first(item):
                 ready.append(item.result)
-                looked_at += self._remove(item.places[0])
+                looked_at += self._remove(item.name)
         return ready
 
     def _expect(self, item: WorkItem) -> None:
-        expected = self._items[item.places[0]] = _Expected(item.places)
-        for topic_id, partition, base_offset in item.places:
+        name = item.places[0]
+        expected = self._items[name] = _Expected(name, [] if item.is_merge else item.places)
+        for topic_id, partition, base_offset in expected.places:
             self._queues.setdefault((topic_id, partition), {})[base_offset] = expected
 
     def _is_first(self, item: _Expected) -> bool:

@@ -17,19 +17,19 @@ def item_at(partition: int, base_offset: int, size: int = 10) -> WorkItem:
     return WorkItem("t", [piece_at(partition, base_offset, size)])
 
 
-def item_of(*places: tuple[int, int]) -> WorkItem:
+def item_of(*places: tuple[int, int], kind: ObjectKind = ObjectKind.MIXED) -> WorkItem:
     """Pieces of several partitions."""
-    return WorkItem("t", [piece_at(*place) for place in places])
+    return WorkItem("t", [piece_at(*place, kind=kind) for place in places])
 
 
-def piece_at(partition: int, base_offset: int, size: int = 10) -> Piece:
+def piece_at(partition: int, base_offset: int, size: int = 10, kind: ObjectKind = ObjectKind.MIXED) -> Piece:
     run = Run(
         topic_id=TOPIC,
         partition=partition,
         base_offset=base_offset,
         end_offset=base_offset + 1,
         object_id=UUID(int=1),
-        kind=ObjectKind.MIXED,
+        kind=kind,
         key="k",
         object_size=size,
         index_start=0,
@@ -71,6 +71,16 @@ def result_of(item: WorkItem) -> RewriteResult:
 
 def bases(results: list[RewriteResult]) -> list[tuple[int, int]]:
     return [result.places[0][1:] for result in results]
+
+
+def test_merges_wait_for_nothing_so_two_never_wait_for_each_other() -> None:
+    one = item_of((0, 13), (1, 0), kind=ObjectKind.PARQUET)
+    other = item_of((0, 0), (1, 19), (2, 0), kind=ObjectKind.PARQUET)
+    order = SwapOrder([one, other, item_at(1, 30)])
+    assert bases(order.add(result_of(one))) == [(0, 13)]
+    assert bases(order.add(result_of(other))) == [(0, 0)]
+    assert bases(order.add(result_of(item_at(1, 30)))) == [(1, 30)]
+    assert order.is_complete
 
 
 def test_a_result_waits_for_the_earlier_ones_of_its_partition_only() -> None:
