@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -102,12 +102,15 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
     file: Path | None = None,
+    mistakes_of: Callable[[S], Iterable[str]] | None = None,
 ) -> S:
     """The settings that flags, environment and file add up to.
 
     Args:
         flags: what was given on the command line, by setting; None values were not given.
         file: a TOML file that must exist; without it, the one that TAILRACE_CONFIG names, if any.
+        mistakes_of: a line for each mistake that is not in one value alone; it is asked about the values that are
+            allowed, so that all mistakes are told at once.
 
     Raises:
         BadSettings: the file can't be read, a name is unknown, or a value isn't allowed.
@@ -119,18 +122,37 @@ def load_settings(
     names = [field.path for field in fields(model)]
     lines = unknown = _unknown_names(names, from_file, environ, file)
     values = _merged(_merged(from_file, _Environment(model, environ)()), given)
-    settings = None
+    settings = allowed = None
     try:
-        settings = model(**values)
+        settings = allowed = model(**values)
     except ValidationError as error:
         lines = unknown + [
             _explain(detail, given, environ, file)
             for detail in error.errors(include_url=False)
             if not (unknown and detail["type"] == _UNKNOWN)  # already told, with what was probably meant
         ]
+        allowed = _without_refused(model, values, error)
+    if mistakes_of is not None and allowed is not None:
+        lines = [*lines, *mistakes_of(allowed)]
     if lines or settings is None:
         raise BadSettings("\n".join(dict.fromkeys(lines)))
     return settings
+
+
+def _without_refused(model: type[S], values: Mapping[str, Any], error: ValidationError) -> S | None:
+    """The settings with defaults in place of the values that are refused; None where that is not enough."""
+    kept = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+    for detail in error.errors(include_url=False):
+        outer, *inner = detail["loc"] or ("",)
+        section = kept.get(str(outer))
+        if inner and isinstance(section, dict):
+            section.pop(inner[0], None)
+        else:
+            kept.pop(str(outer), None)
+    try:
+        return model(**kept)
+    except ValidationError:
+        return None
 
 
 def fields(model: type[BaseModel], parents: tuple[str, ...] = ()) -> Iterator[SettingField]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
+from agent.security.listeners import parse_rules
 from tailrace.settings import SettingsSection
 
 _DAY_MS = 24 * 3600 * 1000
@@ -28,8 +29,16 @@ def _typed(principals: tuple[str, ...]) -> tuple[str, ...]:
     return principals
 
 
+def _rule(text: str) -> str:
+    parse_rules([text])
+    return text
+
+
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 """In a variable separated by semicolons, as names of certificates contain commas."""
+
+
+Rules = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], NoDecode, BeforeValidator(_listed)]
 
 
 class SecuritySettings(SettingsSection):
@@ -47,7 +56,7 @@ class SecuritySettings(SettingsSection):
     user to create the others."""
     client_auth: Literal["none", "requested", "required"] = "none"
     """Client certificates on listeners with protocol SSL (ssl.client.auth)."""
-    principal_mapping_rules: Texts = ("DEFAULT",)
+    principal_mapping_rules: Rules = ("DEFAULT",)
     """How a certificate's distinguished name becomes a principal (ssl.principal.mapping.rules)."""
     handshake_timeout_ms: int = Field(default=10_000, ge=100, le=_DAY_MS)
     """A TLS handshake that takes longer ends the connection."""
@@ -70,7 +79,7 @@ class SecuritySettings(SettingsSection):
     limit."""
     tenant_listeners: Texts = ()
     """Listeners whose clients belong to a tenant, each `LISTENER=tenant`."""
-    tenant_rules: Texts = ()
+    tenant_rules: Rules = ()
     """How the names of other clients become the names of their tenants, written as `principal_mapping_rules`; an empty
     name: no tenant. With rules, a client that none matches is refused."""
     oauth_jwks: str = ""

@@ -63,7 +63,11 @@ class OpenedSecurity:
 
     def _read(self) -> tuple[bytes, ...]:
         assert self._file is not None, "asked where there is a file"
-        return _checked(read_secrets(self._file.expanduser()), f"rpc_secret_file {str(self._file)!r}")
+        try:
+            secrets = read_secrets(self._file.expanduser())
+        except BadCredential as error:
+            raise BadCredential(f"rpc_secret_file: {error}") from error
+        return _checked(secrets, f"rpc_secret_file {str(self._file)!r}")
 
 
 def _checked(secrets: tuple[str, ...], source: str) -> tuple[bytes, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -57,10 +57,12 @@ class ProcessFlags:
         str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
     ] = None
 
-    def load(self, **given: Any) -> Settings:
+    def load(
+        self, *, mistakes_of: Callable[[Settings], Iterable[str]] | None = None, **given: Any
+    ) -> Settings:
         """The settings that these flags, `given`, environment and file add up to. Sets up logging accordingly.
 
-        Raises CommandFailed and BadSettings.
+        `mistakes_of`: see load_settings. Raises CommandFailed and BadSettings.
         """
         from tailrace.settings import load_settings
         from tailrace.telemetry import configure_logging
@@ -70,7 +72,7 @@ class ProcessFlags:
         refuse_password_in_command("--database", self.database)
         flags = {**asdict(self), **given}
         file = flags.pop("config")
-        settings = load_settings(Settings, flags=flags, file=file)
+        settings = load_settings(Settings, flags=flags, file=file, mistakes_of=mistakes_of)
         configure_logging(settings.log_level, settings.log_format)
         return settings
 
@@ -134,8 +136,10 @@ def serve(
     ] = False,
 ) -> None:
     """Run everything in one process, on SQLite and a folder."""
+    from tailrace_cli.running.checks import agent_mistakes
+
     settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
-                          gateway=_section("listen", gateway))  # fmt: skip
+                          mistakes_of=agent_mistakes, gateway=_section("listen", gateway))  # fmt: skip
     from tailrace_cli.running.process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)
@@ -158,9 +162,11 @@ def agent(
     ] = None,
 ) -> None:
     """Run one agent of a cluster, or N with --processes."""
+    from tailrace_cli.running.checks import agent_mistakes
+
     settings = flags.load(sequencers=sequencer, listen=listen, advertise=advertise, rpc=rpc,
                           rpc_advertise=rpc_advertise, http=http, zone=zone, processes=processes,
-                          gateway=_section("listen", gateway))  # fmt: skip
+                          mistakes_of=agent_mistakes, gateway=_section("listen", gateway))  # fmt: skip
     if settings.processes > 1:
         from tailrace_cli.running.supervisor import run_supervisor
 
@@ -182,7 +188,9 @@ def sequencer(
 
     Several servers can share one database. Without --store the server collects no garbage.
     """
-    settings = flags.load(rpc=rpc, rpc_advertise=rpc_advertise, http=http)
+    from tailrace_cli.running.checks import sequencer_mistakes
+
+    settings = flags.load(rpc=rpc, rpc_advertise=rpc_advertise, http=http, mistakes_of=sequencer_mistakes)
     from tailrace_cli.running.process import run_sequencer
 
     _run(run_sequencer(settings), settings.store)

@@ -31,7 +31,6 @@ from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
-from tailrace.cost import BadPrices, Prices, read_prices
 from tailrace.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import GET_PATIENCE, PUT_PATIENCE, HedgedStore
@@ -44,6 +43,7 @@ from tailrace.telemetry import name_process
 from tailrace.tls import Tls
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.checks import open_prices
 from tailrace_cli.running.data_folder import (
     Served,
     Serving,
@@ -255,14 +255,6 @@ async def run_agent(settings: Settings) -> None:
     await _run_agent(settings, settings.store, settings.database, security)
 
 
-def open_prices(settings: Settings) -> Prices:
-    """The price table of the settings. Raises CommandFailed."""
-    try:
-        return read_prices(settings.prices)
-    except BadPrices as error:
-        raise CommandFailed(str(error)) from None
-
-
 async def _run_agent(
     settings: Settings,
     store_url: str,
@@ -385,11 +377,6 @@ def agent_options(
     advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
     if clients.listeners:
         advertise_host = clients.listeners[0].advertise_host
-    elif not advertise_host and host in ("0.0.0.0", "::"):
-        raise CommandFailed(
-            f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
-            "give --advertise HOST:PORT"
-        )
     peer_host, peer_port = split_address(settings.rpc) if settings.rpc else ("127.0.0.1", None)
     peer_advertise = split_address(settings.rpc_advertise)[0] if settings.rpc_advertise else ""
     if not peer_advertise and peer_host in ("0.0.0.0", "::"):

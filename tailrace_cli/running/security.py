@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from agent.security.doors import ClientSecurity
-from agent.security.listeners import BadListener, parse_listeners, parse_rules
+from agent.security.listeners import EVERY_ADDRESS, BadListener, Listener, parse_listeners
 from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
@@ -103,30 +103,58 @@ def open_gateway_tls(settings: Settings) -> Tls | None:
 
 def open_client_security(settings: Settings) -> ClientSecurity:
     """How Kafka clients come in. Raises CommandFailed."""
-    security, files = settings.security, settings.tls
+    check_tenants(settings)
+    check_client_auth(settings)
+    return ClientSecurity(open_listeners(settings), settings.security, open_kafka_tls(settings))
+
+
+def open_listeners(settings: Settings) -> tuple[Listener, ...]:
+    """The addresses in `listeners`; none where clients come to `listen`. Raises CommandFailed."""
+    if (
+        not settings.listeners
+        and split_address(settings.listen)[0] in EVERY_ADDRESS
+        and not settings.advertise
+    ):
+        raise CommandFailed(
+            f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
+            "give --advertise HOST:PORT"
+        )
     try:
-        listeners = parse_listeners(settings.listeners, settings.advertised_listeners)
-        parse_rules(security.principal_mapping_rules)
-        parse_tenants(security.tenant_listeners, security.tenant_rules, [each.name for each in listeners])
+        return parse_listeners(settings.listeners, settings.advertised_listeners)
     except BadListener as error:
         raise CommandFailed(str(error)) from error
-    asks = security.client_auth != "none"
-    if asks and files.kafka_client_ca_file is None:
-        raise CommandFailed(
-            "security.client_auth needs the authorities of clients: set tls.kafka_client_ca_file"
-        )
-    authorities = files.kafka_client_ca_file if asks else None
-    peers = ssl.CERT_REQUIRED if security.client_auth == "required" else ssl.CERT_OPTIONAL
+
+
+def check_tenants(settings: Settings) -> None:
+    """Raises CommandFailed."""
+    security, names = settings.security, [each.name for each in open_listeners(settings)]
+    try:
+        parse_tenants(security.tenant_listeners, security.tenant_rules, names)
+    except BadListener as error:
+        raise CommandFailed(str(error)) from error
+
+
+def open_kafka_tls(settings: Settings) -> Tls | None:
+    """The TLS identity of `listeners`; None for plain ones. Raises CommandFailed."""
+    asked, files = settings.security.client_auth, settings.tls
     tls = _open_tls(
         purpose="kafka",
         certificate=files.kafka_cert_file,
         key=files.kafka_key_file,
-        authorities=authorities,
-        peers=peers,
+        authorities=None if asked == "none" else files.kafka_client_ca_file,
+        peers=ssl.CERT_REQUIRED if asked == "required" else ssl.CERT_OPTIONAL,
     )
-    if tls is None and any(listener.protocol.has_tls for listener in listeners):
+    if tls is None and any(listener.protocol.has_tls for listener in open_listeners(settings)):
         raise CommandFailed("a listener with TLS needs tls.kafka_cert_file and tls.kafka_key_file")
-    return ClientSecurity(listeners, security, tls)
+    return tls
+
+
+def check_client_auth(settings: Settings) -> None:
+    """Raises CommandFailed."""
+    if settings.security.client_auth != "none" and settings.tls.kafka_client_ca_file is None:
+        raise CommandFailed(
+            "security.client_auth needs the authorities of clients: set tls.kafka_client_ca_file"
+        )
 
 
 def _open_tls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from cache.settings import CacheSettings
 from tailrace.settings import BadSettings, fields, load_settings
+from tailrace_cli.running.checks import agent_mistakes, sequencer_mistakes
 from tailrace_cli.settings import Settings
 
 
@@ -106,6 +108,68 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     assert sorted(line.split(":")[0] for line in lines) == [
         "TAILRACE_ZON", "agent.flush_lanes", "agent.linger", "cache.chunk", "cache.peer_failures", "http", "listn",
     ]  # fmt: skip
+
+
+LATE = """
+prices = "none.toml"
+rpc_secret_file = "no.secret"
+database = "sqlite:///x.db"
+database_password_file = "no.password"
+listeners = ["SSL://127.0.0.1:9092"]
+advertised_listeners = ["TLS://127.0.0.1:9092"]
+[security]
+client_auth = "required"
+principal_mapping_rules = ["DEFAULT", "RULE:a", "RULE:(/x/"]
+tenant_rules = ["none"]
+first_user_file = "no.user"
+[tls]
+kafka_cert_file = "no.pem"
+http_key_file = "no.key"
+gateway_client_ca_file = "no.pem"
+"""
+"""Each is a mistake that is only seen beside other settings, or in a file."""
+
+
+def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single_values(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path, LATE + "rpc_cert_file = 5\n[agent]\nflush_lanes = 0\nlinger = 1\n")
+    with pytest.raises(BadSettings) as refused:
+        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+    lines = str(refused.value).splitlines()
+    starts = [
+        "agent.flush_lanes: ", "agent.linger: ", "tls.rpc_cert_file: ",
+        "security.principal_mapping_rules.1: ", "security.principal_mapping_rules.2: ", "security.tenant_rules.0: ",
+        "prices 'none.toml': ", "rpc_secret_file: 'no.secret' ", "database_password_file: 'no.password' ",
+        "security.first_user_file: 'no.user' ", "'TLS://127.0.0.1:9092' advertises a listener that is not ",
+        "security.client_auth needs ", "tls.kafka_key_file is missing", "tls.http_cert_file is missing",
+        "tls.gateway_cert_file is missing",
+    ]  # fmt: skip
+    assert [start for start in starts if not any(line.startswith(start) for line in lines)] == []
+    assert len(lines) == len(starts), lines
+
+
+@pytest.mark.parametrize(
+    ("listeners", "expected"),
+    [
+        ('listen = "0.0.0.0:9092"', "listen '0.0.0.0:9092' stands for every address"),
+        ('listeners = ["PLAINTEXT://[::]:9092"]', "listener 'PLAINTEXT' stands for every address"),
+        ('listeners = ["SSL://127.0.0.1:9092"]', "a listener with TLS needs tls.kafka_cert_file"),
+    ],
+)
+def test_what_listeners_lack_is_told_to_an_agent_alone(tmp_path: Path, listeners: str, expected: str) -> None:
+    file = write(tmp_path, listeners)
+    load_settings(Settings, environ={}, file=file, mistakes_of=sequencer_mistakes)
+    with pytest.raises(BadSettings, match=f"^{re.escape(expected)}"):
+        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+
+
+def test_mistakes_that_follow_from_another_are_not_told(tmp_path: Path) -> None:
+    file = write(tmp_path, 'listeners = ["x"]\n[security]\ntenant_listeners = ["a=b"]\n')
+    with pytest.raises(BadSettings) as refused:
+        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith("'x': expected NAME://HOST:PORT")
 
 
 def test_all_values_of_a_section_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:

@@ -92,6 +92,26 @@ def test_rpc_off_this_machine_without_a_secret_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
+    ("command", "count"), [("serve", 3), ("agent", 3), ("agent --processes 2", 3), ("sequencer", 2)]
+)
+def test_a_process_tells_all_mistakes_of_its_file_before_it_makes_anything(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    count: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "tailrace.toml"
+    file.write_text('prices = "no.toml"\nhttp = "x"\n[tls]\nhttp_key_file = "no.pem"\n')
+
+    assert call(monkeypatch, *command.split(), "--config", str(file)) == 2
+
+    assert len(capsys.readouterr().err.splitlines()) == count
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
     ("command", "said"),
     [
         (["sequencer", "--database", "postgresql://u:hushhush@h/n"], "PGPASSWORD"),
