@@ -662,31 +662,37 @@ class Agent:
 
     async def _sweep_connections(self) -> None:
         """Close what is idle or stuck for too long: seldom, and every second while somebody waits for memory."""
-        idle = self._settings.idle_connection_ms / 1000
-        stalled = self._settings.stalled_connection_ms / 1000
-        seldom = min(idle, stalled) / 4
+        seldom = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
         due = self._clock.monotonic() + seldom
         while True:
             await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
-            self._close_late_logins()
-            self._close_refused()
-            self.telemetry.client_metrics.forget_silent(self._clock.monotonic())
-            pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
             now = self._clock.monotonic()
-            if now < due and pressed == NOT_PRESSED:
-                continue
-            due = now + seldom
-            closed: dict[str, list[KafkaConnection]] = {}
-            for connection in list(self._connections):
-                reason = connection.staleness(idle, stalled, pressed)
-                if reason is not None:
-                    closed.setdefault(reason, []).append(connection)
-                    connection.abort()
-            for reason, connections in closed.items():
-                self.telemetry.closed_connections.labels(reason).inc(len(connections))
-                log.info(
-                    "closed connections", reason=reason, count=len(connections), peer=connections[0].peer_host
-                )
+            looks: list[Callable[[], object]] = [
+                self._close_late_logins,
+                self._close_refused,
+                partial(self.telemetry.client_metrics.forget_silent, now),
+            ]
+            pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
+            if now >= due or pressed != NOT_PRESSED:
+                due = now + seldom
+                looks.append(partial(self._close_stale, pressed))
+            for look in looks:
+                with outlived(log, "connections were not looked at"):
+                    look()
+
+    def _close_stale(self, pressed: Pressed) -> None:
+        idle, stalled = self._settings.idle_connection_ms / 1000, self._settings.stalled_connection_ms / 1000
+        closed: dict[str, list[KafkaConnection]] = {}
+        for connection in list(self._connections):
+            reason = connection.staleness(idle, stalled, pressed)
+            if reason is not None:
+                closed.setdefault(reason, []).append(connection)
+                connection.abort()
+        for reason, connections in closed.items():
+            self.telemetry.closed_connections.labels(reason).inc(len(connections))
+            log.info(
+                "closed connections", reason=reason, count=len(connections), peer=connections[0].peer_host
+            )
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -16,15 +16,21 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
+
+import structlog
 
 from cache.chunk import ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.read_batches import ReadBatches
 from sequencer.api import FindAnswer, FindPartition, FindRequest, Run, SequencerError
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
+
+log = structlog.get_logger("cache.read_ahead")
 
 LEAST_WINDOW_CHUNKS = 0.25
 """A stream looks ahead at least so far; of many partitions, each has little in a chunk."""
@@ -232,10 +238,9 @@ class ReadAhead:
         while self._wanted:
             streams = [self._wanted.popleft() for _ in range(min(MAX_ASKED, len(self._wanted)))]
             wanted = [each.next_runs() for each in streams]
-            try:
+            answer = None  # without one, the stream's next read asks again
+            with outlived(log, "runs to read ahead were not found"), suppress(SequencerError):
                 answer = await find(FindRequest(wanted, sum(each.max_bytes for each in wanted)))
-            except SequencerError:
-                answer = None  # the stream's next read asks again
             for number, stream in enumerate(streams):
                 stream.is_asking = False
                 if answer is not None and stream.known_end == wanted[number].offset:

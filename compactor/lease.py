@@ -18,12 +18,17 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import structlog
+
 from sequencer.api import (
+    IncarnationChanged,
+    LeaseLost,
     OpenSession,
     Sequencer,
     SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
+    SessionClosed,
     SessionGrant,
     SessionRef,
     TakeLease,
@@ -31,6 +36,9 @@ from sequencer.api import (
 from sequencer.engine.term import REMEMBERED_ROUND_TRIPS, lease_for
 from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
+
+log = structlog.get_logger("tailrace.compactor")
 
 LEASE_MS = 4_000
 """With a second until another compactor asks again, a lease is handed on within five after a crash."""
@@ -75,15 +83,19 @@ class HeldLease:
 
     async def keep(self) -> None:
         """Renew lease and session until another compactor has the lease: this one's swaps are refused from then on."""
-        unavailable = (SequencerUnavailable, SequencerOverloaded)
         while True:
             pause_ms = min(self.lease_ms / RENEWALS_A_LEASE, self.session.lease_ms / 3)
             await self._clock.sleep(pause_ms / 1000)
             # Each by itself: a lease that is not renewed in time must not cost the session, too.
-            with suppress(*unavailable):
-                await self._sequencer.renew_session(SessionRef(self.session.session_id))
-            with suppress(*unavailable):
-                await self.renew()
+            for renew in (self._renew_session, self.renew):
+                with outlived(log, "a lease was not renewed", SequencerUnavailable, SequencerOverloaded):
+                    try:
+                        await renew()
+                    except (LeaseLost, SessionClosed, IncarnationChanged):
+                        return
+
+    async def _renew_session(self) -> None:
+        await self._sequencer.renew_session(SessionRef(self.session.session_id))
 
     async def give_back(self) -> None:
         """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait."""

@@ -11,8 +11,9 @@ import datetime
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 
@@ -45,11 +46,26 @@ _QUIET_BELOW_WARNING = (
 )
 
 
+class _LenientFile:
+    """Drops what can't be written: a full disk under the log must not end the task that says something."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
+
+
 class NamedLogger(structlog.WriteLogger):
     """Writes lines and knows its module's name."""
 
-    def __init__(self, file: TextIO, name: str) -> None:
-        super().__init__(file)
+    def __init__(self, file: _LenientFile, name: str) -> None:
+        super().__init__(cast(TextIO, file))
         self.name = name
 
 
@@ -120,7 +136,7 @@ def configure_logging(
     to, time = stream or sys.stderr, clock or SystemClock()
     is_console = log_format == "console" or (log_format == "auto" and to.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
-    gate = RepeatGate(time)
+    gate, file = RepeatGate(time), _LenientFile(to)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -136,7 +152,7 @@ def configure_logging(
     structlog.configure(
         processors=[_leave_out_repeats(gate), *shared, _add_logger, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *names: NamedLogger(to, names[0] if names else ""),
+        logger_factory=lambda *names: NamedLogger(file, names[0] if names else ""),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(to)

@@ -34,6 +34,23 @@ BY_POSITION = {
 }
 """Calls that are made too often for keywords, or where order is what the reader knows."""
 
+WITHOUT_A_NET = {
+    "agent/connection.py:_handle_frames": "a connection's; an error closes it",
+    "agent/gateway/events.py:run": "a stream's",
+    "agent/groups/coordinator.py:close": "ends with the groups that are left",
+    "sequencer/checkpoint/checkpointer.py:run": "has one that knows refusals",
+    "sequencer/client.py:call": "a call's",
+    "sequencer/engine/group_commit.py:run": "an error ends the term; another begins",
+    "tailrace/rpc/client.py:_ring": "sets and cancels what is not done; nothing else",
+    "tailrace/rpc/client.py:call": "a call's",
+    "tailrace/rpc/client.py:close": "ends with the calls that are left",
+    "tailrace/rpc/client.py:listen": "a connection's",
+    "tailrace/rpc/server.py:_answer": "a call's",
+    "tailrace_cli/commands/compact.py:keep_current": "a command's bar of progress",
+    "tailrace_cli/running/service_manager.py:_keep_notifying": "without it the service manager restarts the process",
+}
+"""Tasks that loop and that an error may end."""
+
 
 @cache
 def trees() -> dict[Path, ast.Module]:
@@ -86,6 +103,47 @@ def long_calls(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
             ):
                 found[name_of(node)].append(f"{path}:{node.lineno}")
     return found
+
+
+def loops_of_tasks(modules: dict[Path, ast.Module]) -> dict[str, bool]:
+    """Coroutines of ours that are started as tasks and that loop by themselves, and whether a round that fails leaves
+    the task alive."""
+    started = {
+        name_of(node.args[0])
+        for tree in modules.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and name_of(node) == "create_task"
+        and node.args
+        and isinstance(node.args[0], ast.Call)
+    }
+    found: dict[str, bool] = {}
+    for path, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AsyncFunctionDef) and node.name in started:
+                loops = [each for each in ast.walk(node) if isinstance(each, ast.While)]
+                if loops:
+                    found[f"{path}:{node.name}"] = all(has_net(loop) for loop in loops)
+    return found
+
+
+def has_net(loop: ast.While) -> bool:
+    return any(isinstance(node, ast.Call) and name_of(node).endswith("outlived") for node in ast.walk(loop))
+
+
+def test_a_task_that_loops_outlives_a_round_that_fails() -> None:
+    found = loops_of_tasks(trees())
+    assert {name for name, is_safe in found.items() if not is_safe} - set(WITHOUT_A_NET) == set()
+    assert {name for name in WITHOUT_A_NET if found.get(name, True)} == set(), "no longer needed"
+
+
+def test_a_task_without_a_net_is_found() -> None:
+    module = ast.parse(
+        "async def bare():\n while True: await sleep()\n"
+        "async def safe():\n while True:\n  with outlived(log): await look()\n"
+        "create_task(bare())\ncreate_task(self.safe(), name='x')\n"
+    )
+    assert loops_of_tasks({Path("one.py"): module}) == {"one.py:bare": False, "one.py:safe": True}
 
 
 def test_a_name_is_one_public_class() -> None:

@@ -14,6 +14,7 @@ from agent.gateway.door import GatewayDoor
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.gateway")
 SWEEPS = 4
@@ -115,9 +116,13 @@ class GatewayConnections:
         seconds = self.settings.idle_ms / 1000
         while True:
             await self.clock.sleep(seconds / SWEEPS)
-            now = self.clock.monotonic()
-            for connection in list(self.open.values()):
-                if not connection.requests and now - connection.quiet_since >= seconds:
-                    self.telemetry.closed_connections.labels("idle").inc()
-                    if connection.transport is not None:
-                        connection.transport.abort()
+            with outlived(log, "connections were not looked at"):
+                self._close_idle(seconds)
+
+    def _close_idle(self, seconds: float) -> None:
+        now = self.clock.monotonic()
+        for connection in list(self.open.values()):
+            if not connection.requests and now - connection.quiet_since >= seconds:
+                self.telemetry.closed_connections.labels("idle").inc()
+                if connection.transport is not None:
+                    connection.transport.abort()

@@ -30,7 +30,7 @@ from agent.produce.active_buffer import (
     transactions_of,
 )
 from agent.produce.gaps import MAY_CLOSE, Gap, gaps_to_retry
-from agent.produce.sealing import Budgets, GiveUp, LaneLoad, SealNow, SealReason, Share, can_seal, next_seal
+from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -79,6 +79,7 @@ SAFE_PART = 0.1
 """Of its last share, what an agent uses that has heard of none for as long as its lease."""
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+_NOT_SEALED = FlushFailure("storage", "the batches could not be sealed; the agent's log says why")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
 
 
@@ -259,27 +260,42 @@ class Lane:
         """Do with the active buffer what `next_seal` says, for as long as the lane lives."""
         while True:
             self._buffer_changed.clear()
-            if self._buffer is None:
+            buffer = self._buffer
+            if buffer is None:
                 await self._buffer_changed.wait()
                 continue
-            lane = LaneLoad(self._session is not None, self._uploads, self._unanswered)
-            decision = next_seal(
-                self._clock.monotonic(),
-                buffer=self._buffer,
-                lane=lane,
-                budgets=self._budgets,
-                settings=self._settings,
-            )
-            if isinstance(decision, SealNow):
-                self._seal(decision.reason)
-            elif isinstance(decision, GiveUp):
-                buffer, self._buffer = self._buffer, None
-                self._telemetry.flush_failures.labels("full").inc()
-                buffer.fail(self._cannot_seal())
-            else:
+            wait = Wait(0.0)
+            with outlived(log, "a buffer could not be sealed", lane=self._number):
+                try:
+                    wait = self._seal_if_due(buffer)
+                except Exception:
+                    self._buffer = None
+                    self._telemetry.flush_failures.labels(_NOT_SEALED.kind).inc()
+                    buffer.fail(_NOT_SEALED)
+                    raise
+            if self._buffer is not None:
                 await wait_until_set(
-                    self._clock, self._buffer_changed, max(decision.seconds, _LEAST_WAIT_SECONDS)
+                    self._clock, self._buffer_changed, max(wait.seconds, _LEAST_WAIT_SECONDS)
                 )
+
+    def _seal_if_due(self, buffer: ActiveBuffer) -> Wait:
+        """One turn of `_seal_when_due`; until when the buffer may wait, if the lane still has it."""
+        decision = next_seal(
+            self._clock.monotonic(),
+            buffer=buffer,
+            lane=LaneLoad(self._session is not None, self._uploads, self._unanswered),
+            budgets=self._budgets,
+            settings=self._settings,
+        )
+        if isinstance(decision, Wait):
+            return decision
+        if isinstance(decision, SealNow):
+            self._seal(decision.reason)
+        else:
+            self._buffer = None
+            self._telemetry.flush_failures.labels("full").inc()
+            buffer.fail(self._cannot_seal())
+        return Wait(0.0)
 
     @property
     def _can_seal(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from tailrace.clock import Clock, SystemClock, wait_for
+from tailrace.keepers import outlived
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
 from tailrace_cli.errors import CommandFailed
@@ -183,23 +184,29 @@ class Supervisor:
     async def _keep(self, plan: ChildPlan, stopping: asyncio.Task[Any]) -> None:
         pause = FIRST_PAUSE_SECONDS / 2
         while not self._stopping.is_set():
-            began = self._clock.monotonic()
-            environment = {**os.environ, **plan.environment}
-            child = await asyncio.create_subprocess_exec(
-                *plan.command, env=environment, start_new_session=True
-            )
-            self._running[plan.name] = child
+            began, code = self._clock.monotonic(), None
+            with outlived(log, "a child could not be started", OSError, child=plan.name):
+                code = await self._run_child(plan)
+            if self._stopping.is_set():
+                return
+            pause = next_pause(pause, self._clock.monotonic() - began)
+            log.error("a child does not run; it is started again", child=plan.name, code=code, pause_s=pause)
+            await wait_for(self._clock, stopping, pause)
+
+    async def _run_child(self, plan: ChildPlan) -> int:
+        """Start a child and wait for its end. Raises OSError: it could not be started."""
+        child = await asyncio.create_subprocess_exec(
+            *plan.command, env={**os.environ, **plan.environment}, start_new_session=True
+        )
+        self._running[plan.name] = child
+        try:
             if self._on_start is not None:
                 self._on_start(plan.name, child.pid)
             if self._stopping.is_set():
                 _send(child, signal.SIGTERM)
-            code = await child.wait()
+            return await child.wait()
+        finally:
             del self._running[plan.name]
-            if self._stopping.is_set():
-                return
-            pause = next_pause(pause, self._clock.monotonic() - began)
-            log.error("a child ended by itself; it is restarted", child=plan.name, code=code, pause_s=pause)
-            await wait_for(self._clock, stopping, pause)
 
 
 def _send(child: asyncio.subprocess.Process, number: signal.Signals) -> None:

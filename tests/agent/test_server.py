@@ -180,6 +180,33 @@ def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None
     asyncio.run(whole())
 
 
+def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(hosts: Hosts) -> None:
+        agent = await hosts.start(2)
+        broken = asyncio.Event()
+
+        def breaks(now: float) -> None:
+            broken.set()
+            raise ZeroDivisionError("a bug")
+
+        _, writer = await asyncio.open_connection("127.0.0.1", agent.kafka_port)
+        async with asyncio.timeout(10):
+            while not agent._connections:
+                await asyncio.sleep(0.01)
+            with monkeypatch.context() as patched:
+                patched.setattr(agent.telemetry.client_metrics, "forget_silent", breaks)
+                while not broken.is_set():
+                    await hosts.advance(1)
+            hosts.clock.advance(agent._settings.idle_connection_ms / 1000)
+            while agent._connections:
+                await hosts.advance(1)
+        writer.close()
+
+    run(scenario)
+
+
 def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(hosts: Hosts) -> None:
         agent = await hosts.start(2)

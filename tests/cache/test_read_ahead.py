@@ -118,12 +118,12 @@ class Following:
         chosen = settings or CacheSettings(memory_bytes=3 << 20, chunk_bytes=self.log.chunk_bytes)
         self.cache = ChunkCache(self.store, chosen, lambda: ALONE)
         self.asked: list[FindRequest] = []
-        self.is_down = False
+        self.trouble: Exception | None = None
         self.reader = BatchReader(self.cache, self.clock, POOL, find=self.find)
 
     async def find(self, request: FindRequest) -> FindAnswer:
-        if self.is_down:
-            raise SequencerUnavailable("away")
+        if self.trouble is not None:
+            raise self.trouble
         self.asked.append(request)
         return await self.log.find_batches(request)
 
@@ -194,15 +194,16 @@ def test_runs_that_were_replaced_cost_a_get_and_nothing_else() -> None:
     asyncio.run(whole())
 
 
-def test_a_sequencer_that_is_away_leaves_readers_as_they_are() -> None:
+@pytest.mark.parametrize("trouble", [SequencerUnavailable("away"), ZeroDivisionError("a bug")])
+def test_a_sequencer_that_is_away_leaves_readers_as_they_are(trouble: Exception) -> None:
     async def whole() -> None:
         following = Following()
         await following.put(range(following.log.objects))
-        following.is_down = True
+        following.trouble = trouble
         offset = 0
         for _ in range(5):
             offset = await following.read(0, offset)
-        following.is_down = False
+        following.trouble = None
         assert offset < await following.read(0, offset)
         assert following.asked, "it is asked again by the next read"
         await following.close()

@@ -648,6 +648,25 @@ def test_a_lease_is_handed_on_within_five_seconds_after_its_holder_was_killed() 
     asyncio.run(scenario())
 
 
+def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+
+            async def breaks(request: object) -> None:
+                raise ZeroDivisionError("a bug")
+
+            async with held_lease(log.sequencer, clock, holder="this one"):
+                log.sequencer.renew_session = breaks  # type: ignore[method-assign, assignment]
+                for _ in range(40):
+                    clock.advance(0.25)
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+                with pytest.raises(LeaseLost):
+                    await log.sequencer.take_lease(TakeLease("compactor", "another", 0, ALL.lease_ms))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("answers_s", "lease_ms"), [([3.0], ALL.lease_ms), ([3.0, 3.0], 12_000), ([30.0] * 4, 30_000)]
 )

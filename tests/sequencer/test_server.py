@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from sequencer import server
 from sequencer.api import (
     AgentInfo,
     CommitRequest,
@@ -89,11 +90,12 @@ class NotedCalls(Unobserved):
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, *, has_bucket: bool = False) -> None:
         self.observer = NotedCalls()
         self.clock = ManualClock()
         self.entropy = SeededEntropy(9)
         self.store = MemoryRowStore(self.clock)
+        bucket = MemoryStore(self.clock) if has_bucket else None
         self.cuts = {name: Cut(self.store) for name in ("a:1", "b:1")}
         self.nodes = {
             name: SequencerServer(
@@ -101,6 +103,7 @@ class World:
                 self.clock,
                 self.entropy,
                 settings=ServerSettings(advertise=name),
+                object_store=bucket,
                 link=self.link,
                 observer=self.observer,
             )
@@ -146,9 +149,9 @@ class World:
         return await task
 
 
-def run(use: Callable[[World], Awaitable[None]]) -> None:
+def run(use: Callable[[World], Awaitable[None]], *, has_bucket: bool = False) -> None:
     async def whole() -> None:
-        world = World()
+        world = World(has_bucket=has_bucket)
         for node in world.nodes.values():
             await node.start(listen=False)
         await use(world)
@@ -505,22 +508,23 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
     asyncio.run(asyncio.wait_for(use(), 20))
 
 
-def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw() -> None:
+def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(world: World) -> None:
         local = world.nodes["a:1"]._local
         assert local is not None
         asked: list[str] = []
 
         def breaking(name: str) -> Callable[[object], Awaitable[None]]:
-            async def breaks(request: object) -> None:
+            async def breaks(*_: object) -> None:
                 asked.append(name)
                 raise ZeroDivisionError("a bug")
 
             return breaks
 
         local.apply_retention = breaking("retention")  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(server, "collect", breaking("collection"))
         await world.pass_time(100)
-        assert asked == ["retention"] * 3
+        assert Counter(asked) == {"retention": 3, "collection": 3}
         assert world.nodes["a:1"]._local is local
 
-    run(use)
+    run(use, has_bucket=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -15,6 +16,7 @@ import structlog
 from agent.security import audit
 from agent.security.audit import MAX_LINES_PER_SECOND, Audit
 from agent.telemetry import AgentTelemetry
+from tailrace.keepers import outlived
 from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
 from tests.support.clocks import ManualClock
 
@@ -42,6 +44,19 @@ def written() -> Iterator[Written]:
         name_process(lambda: "")
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_a_line_that_cannot_be_written_ends_nobody(written: Written) -> None:
+    configure_logging("info", "json", stream=FullDisk(), clock=written.clock)
+
+    structlog.get_logger("a.part").warning("loud")
+    with outlived(structlog.get_logger("a.keeper"), "put off"):
+        raise ZeroDivisionError("a bug")
 
 
 def test_a_line_begins_with_time_level_and_process(written: Written) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 from tailrace.clock import SystemClock
 from tailrace.settings import load_settings
@@ -80,3 +81,22 @@ def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
 
     first, second = asyncio.run(scenario())
     assert first != second
+
+
+def test_a_child_that_can_not_be_started_is_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "child"
+
+    async def scenario() -> None:
+        started = asyncio.Event()
+        plan = ChildPlan("late", (str(program),), {})
+        supervisor = Supervisor(HastyClock(), [plan], on_start=lambda *_: started.set())
+        running = asyncio.create_task(supervisor.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        program.symlink_to("/bin/cat")
+        async with asyncio.timeout(10):
+            await started.wait()
+            supervisor.stop()
+            await running
+
+    asyncio.run(scenario())

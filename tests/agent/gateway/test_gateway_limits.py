@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from agent.gateway.client import CLIENT_ID
+from agent.gateway.connections import GatewayConnections
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -62,6 +65,25 @@ def test_who_begins_a_request_and_never_ends_it_is_closed(tmp_path: Path) -> Non
         task.cancel()
 
     run_served(scenario, tmp_path, idle_ms=400)
+
+
+def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_idle, looks = GatewayConnections._close_idle, itertools.count()
+
+    def breaks_once(connections: GatewayConnections, seconds: float) -> None:
+        if next(looks) == 0:
+            raise ZeroDivisionError("a bug")
+        close_idle(connections, seconds)
+
+    monkeypatch.setattr(GatewayConnections, "_close_idle", breaks_once)
+
+    async def scenario(there: Served) -> None:
+        silent, _ = await opened(there)
+        assert await closed(silent) == b"" and next(looks) > 1
+
+    run_served(scenario, tmp_path, idle_ms=300)
 
 
 def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from agent.produce import lanes
 from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.produce.sealing import Share
 from agent.settings import AgentSettings
@@ -128,6 +129,22 @@ def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_co
         stored = await result_of(bench, submit(bench, topic, batch(b"kept")))
         assert stored.failure is None and stored.base_offset == 0
         assert numbers(bench) == [(0, False), (1, True)]
+
+    run(scenario)
+
+
+def test_a_lane_goes_on_sealing_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        with monkeypatch.context() as patched:
+            patched.setattr(lanes, "next_seal", breaks)
+            failed = await result_of(bench, submit(bench, topic, batch(b"lost")))
+        assert failed.failure is not None and failed.failure.kind == "storage"
+        stored = await result_of(bench, submit(bench, topic, batch(b"kept")))
+        assert stored.failure is None and stored.base_offset == 0
 
     run(scenario)
 
