@@ -14,11 +14,13 @@ from tailrace.http_server import Page, Readiness
 
 
 class CompactorPages:
-    """The `tailrace.http_server.Pages` of `rounds`. `sequencer` is asked for the backlog."""
+    """The `tailrace.http_server.Pages` of `rounds`. `sequencer` is asked for the backlog; `registry` gets the metrics."""
 
-    def __init__(self, rounds: Rounds, sequencer: Sequencer, clock: Clock) -> None:
+    def __init__(
+        self, rounds: Rounds, sequencer: Sequencer, clock: Clock, registry: CollectorRegistry
+    ) -> None:
         self.routes: Mapping[str, Page] = {}
-        self.registry = CollectorRegistry()
+        self.registry = registry
         self._rounds = rounds
         self._sequencer = sequencer
         self._clock = clock

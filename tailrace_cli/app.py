@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tailrace.settings import BadSettings
+from tailrace.telemetry import name_process
 from tailrace_cli.command_group import group_of_commands, print_help_when_bare
 from tailrace_cli.commands import (
     acl,
@@ -71,6 +72,8 @@ app.add_typer(acl.app, name="acl")
 
 def main() -> None:
     """Run the command that the arguments name and exit: 0, 1 if it failed, 2 for wrong usage."""
+    command = next(iter(sys.argv[1:]), "")
+    name_process(lambda: command)
     try:
         code = app(standalone_mode=False)
     except typer.Abort:

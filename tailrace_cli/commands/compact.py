@@ -6,25 +6,30 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
+from agent.server import package_version
 from sequencer.api import MetadataRequest, Sequencer
+from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock
 from tailrace.http_server import HttpServer
 from tailrace.rpc.link import split_address
-from tailrace.telemetry import name_process
 from tailrace_cli.connections.opened_log import OpenedLog, opened_log
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.security import open_http_tls
+from tailrace_cli.running.loop_watch import watched_loop
+from tailrace_cli.running.process_metrics import add_process_metrics
+from tailrace_cli.running.security import kept_current, open_http_tls
 from tailrace_cli.settings import Settings
 
 if TYPE_CHECKING:
     from compactor.cycle import CompactionSettings, CompactionSummary
     from compactor.job import SparkRunner
+    from compactor.rounds import Rounds
     from compactor.tables.follow import TablesFollowing
 
     StartedRunner = AbstractAsyncContextManager[SparkRunner]
@@ -52,18 +57,18 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
 
     Without a store, a database and a sequencer, it compacts the data folder of `serve`, which may be running.
     """
-    name_process(lambda: "compact")
+    registry = CollectorRegistry()
     with _extra_explained():
         from compactor.java import NoJava
         from compactor.job import ExecutorsUnfit, spark_runner
 
-        async with opened_log(settings) as log, tables_of(log) as tables:
+        async with opened_log(settings, SequencerMetrics(registry)) as log, tables_of(log) as tables:
             await _check_topics(log.sequencer, options.topics)
             started = spark_runner(log.store_url, master=options.master, spark_settings=options.spark)
             try:
                 if options.every_s is None:
                     return await _compact_once(log, tables, started, options)
-                await _compact_until_stopped(log, tables, started, options)
+                await _compact_until_stopped(log, tables, started, options=options, registry=registry)
             except (NoJava, ExecutorsUnfit) as error:
                 raise CommandFailed(str(error)) from error
     raise CommandFailed("Spark's driver has ended; start the compactor again (a supervisor does)")
@@ -125,11 +130,15 @@ async def _compact_once(
 
 
 async def _compact_until_stopped(
-    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
+    log: OpenedLog,
+    tables: TablesFollowing,
+    started: StartedRunner,
+    *,
+    options: CompactOptions,
+    registry: CollectorRegistry,
 ) -> None:
-    """Rounds until a signal (CancelledError), or until Spark's driver has ended. Metrics where `http` is set."""
+    """Rounds until a signal (CancelledError), or until Spark's driver has ended."""
     from compactor.job import ExecutorsUnfit
-    from compactor.metrics import CompactorPages
     from compactor.rounds import Rounds
 
     async def run_round(summary: CompactionSummary) -> None:
@@ -137,13 +146,27 @@ async def _compact_until_stopped(
 
     assert options.every_s is not None, "asked by the caller"
     rounds = Rounds(run_round, log.runtime.clock, foreseen=(ExecutorsUnfit,))
-    async with AsyncExitStack() as stack:
-        if "http" in log.settings.model_fields_set:
-            http = HttpServer(CompactorPages(rounds, log.sequencer, log.runtime.clock), log.runtime.clock)
-            stack.push_async_callback(http.close)
-            await http.start(*split_address(log.settings.http), open_http_tls(log.settings))
-        runner = await stack.enter_async_context(started)
+    async with watched(log, rounds, registry), started as runner:
         await rounds.keep_on(options.every_s, until=lambda: runner.has_stopped)
+
+
+@asynccontextmanager
+async def watched(log: OpenedLog, rounds: Rounds, registry: CollectorRegistry) -> AsyncIterator[HttpServer]:
+    """What every process that runs for long has: files that are reloaded, a watch on its loop, and metrics and health
+    where `http` is set."""
+    from compactor.metrics import CompactorPages
+
+    clock, http_tls = log.runtime.clock, open_http_tls(log.settings)
+    add_process_metrics(registry, version=package_version(), kind="compact")
+    http = HttpServer(CompactorPages(rounds, log.sequencer, clock, registry), clock)
+    with watched_loop(clock, registry):
+        async with kept_current(clock, registry, log.security, http_tls):
+            try:
+                if "http" in log.settings.model_fields_set:
+                    await http.start(*split_address(log.settings.http), http_tls)
+                yield http
+            finally:
+                await http.close()
 
 
 async def _run_round(

@@ -10,10 +10,12 @@ from typing import Any
 
 from sequencer.api import MetadataRequest, Sequencer, Topic
 from sequencer.client import SequencerClient
+from sequencer.observer import SequencerObserver
 from sequencer.store.sql.postgres_url import read_url
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
+from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
@@ -24,12 +26,13 @@ from tailrace_cli.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """`settings` are those given, with the addresses that were found."""
+    """`settings` are those given, with the addresses that were found; `security` is what the sequencer is shown."""
 
     settings: Settings
     store: ObjectStore
     sequencer: Sequencer
     runtime: Runtime
+    security: OpenedSecurity
     catalog: str
     """The address of the tables' catalog: the one that is set, or the sequencer's database where it is known."""
 
@@ -48,11 +51,13 @@ class OpenedLog:
 
 
 @asynccontextmanager
-async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
+async def opened_log(
+    settings: Settings, observer: SequencerObserver | None = None
+) -> AsyncIterator[OpenedLog]:
     """Open the store and the sequencer that the settings name, or else those of the data folder, which `serve` may be
     using. Raises CommandFailed, UnknownDatabase."""
     if settings.store or settings.database or settings.sequencers:
-        async with _opened(settings, settings.database) as log:
+        async with _opened(settings, settings.database, observer) as log:
             yield log
         return
     data = settings.data.expanduser().absolute()
@@ -74,18 +79,21 @@ async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
         except FolderInUse:
             found = {"sequencers": (find_serving(data).rpc,)}
         found["store"] = served.store
-        yield await stack.enter_async_context(_opened(settings.model_copy(update=found), served.database))
+        opened = _opened(settings.model_copy(update=found), served.database, observer)
+        yield await stack.enter_async_context(opened)
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, database: str | None) -> AsyncIterator[OpenedLog]:
+async def _opened(
+    settings: Settings, database: str | None, observer: SequencerObserver | None
+) -> AsyncIterator[OpenedLog]:
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, the one that the agents use")
     check_one_sequencer(
         settings, "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
     )
-    security = open_security(settings).rpc
-    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
+    security = open_security(settings)
+    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())
     if settings.database:
         check_exists(settings.store, settings.database)
@@ -100,21 +108,30 @@ async def _opened(settings: Settings, database: str | None) -> AsyncIterator[Ope
                     database=settings.database,
                     runtime=runtime,
                     store=None,
-                    security=security,
+                    security=security.rpc,
                     listen=None,
+                    observer=observer,
                 )
             )
             await wait_for_committer(server, runtime.clock)
-            yield OpenedLog(
-                settings=settings, store=store, sequencer=server.sequencer, runtime=runtime, catalog=catalog
+            sequencer: Sequencer = server.sequencer
+        else:
+            remote = SequencerClient(
+                settings.sequencers,
+                clock=runtime.clock,
+                entropy=runtime.entropy,
+                security=security.rpc,
+                observer=observer,
             )
-            return
-        remote = SequencerClient(
-            settings.sequencers, clock=runtime.clock, entropy=runtime.entropy, security=security
-        )
-        stack.push_async_callback(remote.close)
+            stack.push_async_callback(remote.close)
+            sequencer = remote.sequencer
         yield OpenedLog(
-            settings=settings, store=store, sequencer=remote.sequencer, runtime=runtime, catalog=catalog
+            settings=settings,
+            store=store,
+            sequencer=sequencer,
+            runtime=runtime,
+            security=security,
+            catalog=catalog,
         )
 
 

@@ -22,6 +22,7 @@ from tailrace.clock import Clock, SystemClock, wait_for
 from tailrace.keepers import outlived
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
+from tailrace.telemetry import name_process
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.security import check_rpc_is_closed, open_security
 from tailrace_cli.settings import Settings
@@ -120,6 +121,7 @@ def next_pause(before: float, lived_seconds: float) -> float:
 
 async def run_supervisor(settings: Settings, config: Path | None) -> None:
     """Run the children until SIGTERM or SIGINT, which is passed on to them; a second signal kills them."""
+    name_process(lambda: "supervisor")
     address = http = None
     if settings.database is not None and settings.sequencers:
         raise CommandFailed("--database and --sequencer exclude each other; give one of them")

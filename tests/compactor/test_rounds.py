@@ -7,6 +7,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
@@ -126,7 +127,7 @@ def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
             await log.topic("t")
             await log.produce(("t", 0, batch_of([b"x" * 100])))
             rounds, _ = rounds_of(clock, SequencerUnavailable("gone"))
-            pages = CompactorPages(rounds, sequencer, clock)
+            pages = CompactorPages(rounds, sequencer, clock, CollectorRegistry())
             assert (await pages.readiness()).reasons == []
             await rounds.run_once()
             await pages.update_gauges()

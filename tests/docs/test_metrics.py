@@ -48,8 +48,9 @@ def families() -> Iterator[Metric]:
     LoopWatch(SystemClock(), agent.registry)
     process = CollectorRegistry()
     add_process_metrics(process, version="1", kind="agent")
-    compactor = CompactorPages(Rounds(no_round, SystemClock()), never_asked(), SystemClock())
-    for registry in (agent.registry, SequencerPages().registry, compactor.registry, process):
+    compactor = CollectorRegistry()
+    CompactorPages(Rounds(no_round, SystemClock()), never_asked(), SystemClock(), compactor)
+    for registry in (agent.registry, SequencerPages().registry, compactor, process):
         yield from (family for family in registry.collect() if family.name.startswith("tailrace_"))
 
 

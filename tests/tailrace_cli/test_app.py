@@ -19,7 +19,7 @@ import typer
 from tailrace.clock import SystemClock
 from tailrace.mixed_object import seal
 from tailrace.object_store.open import open_store
-from tailrace.telemetry import configure_logging
+from tailrace.telemetry import configure_logging, name_process
 from tailrace_cli.app import app, main
 
 
@@ -81,15 +81,17 @@ def test_a_command_that_reads_a_log_explains_a_database_that_is_no_url(
     assert said in line
 
 
-def called_with_a_command_missing() -> Iterator[list[str]]:
-    yield []
-    for name in ("topic", "group", "object", "config"):
-        yield [name]
+def groups(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The commands that hold others, by the words that name them; the first is `tailrace` itself."""
+    if inner := getattr(command, "commands", {}):
+        yield path
+        for name, each in inner.items():
+            yield from groups(each, (*path, name))
 
 
-@pytest.mark.parametrize("arguments", called_with_a_command_missing(), ids=str)
+@pytest.mark.parametrize("arguments", groups(typer.main.get_command(app)), ids=" ".join)
 def test_a_command_that_only_holds_others_prints_its_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert call(monkeypatch, *arguments) == 0
     printed = capsys.readouterr()
@@ -147,6 +149,18 @@ def test_the_command_line_starts_without_spark_or_servers() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_lines_of_a_command_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stream = io.StringIO()
+    assert call(monkeypatch, "table", "list", "--data", str(tmp_path / "nowhere")) == 1
+    configure_logging("warning", "json", stream=stream)
+    try:
+        structlog.get_logger("a.part").warning("loud")
+    finally:
+        structlog.reset_defaults()
+        name_process(lambda: "")
+    assert json.loads(stream.getvalue())["process"] == "table"
 
 
 def test_logs_are_json_with_level_and_logger_and_filtered() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
+import pytest
+import structlog
+
 from tailrace.clock import SystemClock
 from tailrace.settings import load_settings
-from tailrace_cli.running.supervisor import ChildPlan, Supervisor, next_pause, plan_children
+from tailrace.telemetry import configure_logging, name_process
+from tailrace_cli.running.supervisor import ChildPlan, Supervisor, next_pause, plan_children, run_supervisor
 from tailrace_cli.settings import Settings
 
 
@@ -64,6 +70,21 @@ def test_children_that_die_young_wait_longer_each_time() -> None:
     assert next_pause(0.5, 1) == 1
     assert next_pause(30, 1) == 30
     assert next_pause(30, 60) == 0.5
+
+
+def test_the_lines_of_a_supervisor_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(_: Supervisor) -> None:
+        structlog.get_logger("a.part").error("a child ended by itself")
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    stream = io.StringIO()
+    configure_logging("warning", "json", stream=stream)
+    try:
+        asyncio.run(run_supervisor(settings_of(sequencers=("127.0.0.1:1",), processes=2), None))
+    finally:
+        structlog.reset_defaults()
+        name_process(lambda: "")
+    assert json.loads(stream.getvalue())["process"] == "supervisor"
 
 
 def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
