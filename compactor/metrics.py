@@ -14,7 +14,7 @@ from tailrace.http_server import Page, Readiness
 
 
 class CompactorPages:
-    """The `tailrace.http_server.Pages` of `rounds`. `sequencer` is asked for the backlog; `registry` gets the metrics."""
+    """The `tailrace.http_server.Pages` of `rounds`, in `registry`. `sequencer` is asked for the backlog."""
 
     def __init__(
         self, rounds: Rounds, sequencer: Sequencer, clock: Clock, registry: CollectorRegistry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ PATIENT = {
     "TAILRACE_SEQUENCER__SESSION_LEASE_MS": "60000",
 }
 """A lease that lapses as the machine is busy is a reason for a warning; it is not what is looked for here."""
+GATEWAY = {"TAILRACE_GATEWAY__LISTEN": "127.0.0.1:0"}
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -73,13 +75,16 @@ def loud_lines(part: Part) -> list[str]:
 
 
 def test_a_start_some_load_and_a_drain_log_no_warning() -> None:
-    with running_cluster(zones=("az-a", "az-b"), environ=PATIENT) as cluster:
+    with running_cluster(zones=("az-a", "az-b"), environ=PATIENT | GATEWAY) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("quiet", 4)])["quiet"].result()
 
         for part in (*cluster.agents, *cluster.sequencers):
             metrics = part.get("/metrics")
             assert "tailrace_build_info{" in metrics and "\nprocess_open_fds " in metrics, part.name
+        for agent in cluster.agents:
+            with urllib.request.urlopen(f"{gateway_of(agent)}/v3/clusters", timeout=30) as answer:
+                assert answer.status == 200
         with load(cluster.bootstrap, "quiet"):
             cluster.drain(cluster.agents[0])
             drain_the_committer_and_wait_for_the_next(cluster)
@@ -89,6 +94,12 @@ def test_a_start_some_load_and_a_drain_log_no_warning() -> None:
         assert [line for part in (*cluster.agents, *cluster.sequencers) for line in loud_lines(part)] == []
         names = {json.loads(part.log.read_text().splitlines()[-1])["process"] for part in cluster.agents}
         assert len(names) == 2 and all(name.startswith("agent ") for name in names)
+
+
+def gateway_of(agent: Part) -> str:
+    lines = map(json.loads, agent.log.read_text().splitlines())
+    listens: list[str] = [line["listen"] for line in lines if line["event"] == "serving topics over HTTP"]
+    return f"http://{listens[0]}"
 
 
 def drain_the_committer_and_wait_for_the_next(cluster: Cluster) -> None:

@@ -55,10 +55,10 @@ def test_a_compactor_shows_its_build_its_process_its_loop_and_its_sequencer(tmp_
 
     metrics = asyncio.run(asyncio.wait_for(scenario(), 60))
     for name in (
-        "tailrace_build_info{kind=\"compact\"",
+        'tailrace_build_info{kind="compact"',
         "process_open_fds ",
         "tailrace_event_loop_lag_seconds_count ",
-        "tailrace_rpc_client_duration_seconds_count{method=\"create_topic\"} 1.0",
+        'tailrace_rpc_client_duration_seconds_count{method="create_topic"} 1.0',
         "tailrace_security_reload_failures",
         "tailrace_compactor_objects_total",
     ):

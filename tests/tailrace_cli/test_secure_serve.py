@@ -15,6 +15,8 @@ from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.secure_serve import secured
 from tailrace_cli.settings import Settings
 
+QUIET = ("debug", "info")
+
 
 def tailrace(*words: str, client: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({} if client is None else {"TAILRACE_CLIENT": str(client)})}
@@ -40,9 +42,12 @@ def test_the_files_of_secure_are_made_once_and_for_their_owner_alone(tmp_path: P
 def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> None:
     client = tmp_path / "data" / "secure" / "client.properties"
     serve = [sys.executable, "-m", "tailrace", "serve", "--secure", "--data", str(tmp_path / "data")]
-    with subprocess.Popen(
-        [*serve, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    serve += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json"]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -77,6 +82,11 @@ def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> 
         finally:
             process.terminate()
             process.wait(30)
+    assert process.returncode == 0
+    loud = [line for line in map(json.loads, log.read_text().splitlines()) if line["level"] not in QUIET]
+    assert [line for line in loud if line["logger"] not in ("tailrace.audit", "tailrace.loop")] == []
+    (refusal,) = (line for line in loud if line["event"] == "refused")
+    assert (refusal["principal"], refusal["resource_type"]) == ("User:alice", "CLUSTER")
 
 
 def _bootstrap(client: Path) -> str:
