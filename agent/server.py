@@ -370,6 +370,7 @@ class Agent:
             identity=lambda: identity,
             catalog=self.catalog,
         )
+        self.telemetry.group_bytes.set_function(lambda: groups.bytes.total)
         return Services(
             settings=self._settings,
             clients=self._bound_clients(),

@@ -85,6 +85,9 @@ class AgentSettings(SettingsSection):
     """Members of one group (group.max.size)."""
     group_max_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=32 * MIB)
     """Metadata and assignments of the members of one group, together."""
+    groups_max_bytes: int = Field(default=256 * MIB, ge=MIB, le=1 << 40)
+    """The same of all groups that this agent coordinates. Above it a member that asks for more is told to come later;
+    assignments may pass it by a quarter."""
     group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1, le=_DAY_MS)
     """group.consumer.session.timeout.ms (KIP-848)."""
     group_consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1, le=_DAY_MS)

@@ -128,6 +128,11 @@ class AgentTelemetry:
         self.unsent_bytes = Gauge(
             "tailrace_unsent_bytes", "Bytes of records on their way to consumers.", registry=self.registry
         )
+        self.group_bytes = Gauge(
+            "tailrace_group_bytes",
+            "Bytes that members of the groups of this agent say of themselves.",
+            registry=self.registry,
+        )
         self.consumer_lag_records = Gauge(
             "tailrace_consumer_lag_records", "Records between a group's committed offset and the end.",
             ["group", "topic", "partition"], registry=self.registry,

@@ -28,6 +28,7 @@ from agent.catalog import Catalog
 from agent.groups import classic_members, stored_consumer_group, stored_group, stored_share_group
 from agent.groups.consumer_group import JOINS, ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat, Topics
 from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.group_bytes import AnyGroup, GroupBytes
 from agent.groups.group_configs import GroupConfigs
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
 from agent.identity import AgentIdentity
@@ -64,7 +65,6 @@ T = TypeVar("T")
 G = TypeVar("G", Group, ConsumerGroup, ShareGroup)
 M = TypeVar("M", ConsumerGroup, ShareGroup)
 
-AnyGroup = Group | ConsumerGroup | ShareGroup
 JoinedGroup = Group | ConsumerGroup
 """What a client that sends JoinGroup may be in: a consumer group has members of both protocols during a change."""
 SESSION_TIMEOUT_OF = {CONSUMER_GROUP: CONSUMER_SESSION_TIMEOUT_MS, SHARE_GROUP: SHARE_SESSION_TIMEOUT_MS}
@@ -94,6 +94,12 @@ class GroupRefusal(Exception):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
         self.code = code
+
+
+def _refuse_unless(has_room: bool) -> None:
+    """Refuse what would bring all groups above their bytes; a client takes this as "later"."""
+    if not has_room:
+        raise GroupRefusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "agent.groups_max_bytes is reached")
 
 
 class _TopicsNeeded(Exception):
@@ -139,6 +145,7 @@ class GroupCoordinator:
         self._identity = identity
         self._catalog = catalog
         self.configs = GroupConfigs(catalog, settings)
+        self.bytes = GroupBytes(settings.groups_max_bytes)
         self._held: dict[str, _Held] = {}
         self._loading: dict[str, asyncio.Task[_Held]] = {}
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -173,10 +180,13 @@ class GroupCoordinator:
         """JoinGroup: waits until the next generation is made and stored."""
 
         def act(group: JoinedGroup, now: float, ticket: int) -> None:
+            _refuse_unless(self.bytes.may_join(group, request))
+            before = self.bytes.of_member(group, request)
             if isinstance(group, ConsumerGroup):
                 group.answer(ticket, classic_members.join(group, now, request, self._topics))
             else:
                 group.join(now, ticket, request)
+            self.bytes.add(group_id, self.bytes.of_member(group, request) - before)
 
         answer = await self._ask(group_id, act, if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         assert isinstance(answer, JoinAnswer), "a join is answered as a join"
@@ -186,6 +196,7 @@ class GroupCoordinator:
         """SyncGroup: waits until the leader's assignment has come and is stored."""
 
         def act(group: JoinedGroup, now: float, ticket: int) -> None:
+            _refuse_unless(self.bytes.may_assign(group, request))
             if isinstance(group, ConsumerGroup):
                 group.answer(ticket, classic_members.sync(group, now, request, self._topics))
             else:
@@ -215,6 +226,7 @@ class GroupCoordinator:
 
         def act(group: AnyGroup, now: float) -> ConsumerAnswer:
             assert isinstance(group, ConsumerGroup), "it was made so"
+            _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
 
         try:
@@ -225,12 +237,12 @@ class GroupCoordinator:
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
         """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator."""
-        return await self._step_of(
-            ShareGroup,
-            group_id,
-            lambda group, now: self._configured(group).heartbeat(now, request, self._topics),
-            if_other=ErrorCode.GROUP_ID_NOT_FOUND,
-        )
+
+        def act(group: ShareGroup, now: float) -> ShareHeartbeatAnswer:
+            _refuse_unless(self.bytes.may_subscribe(group, request))
+            return self._configured(group).heartbeat(now, request, self._topics)
+
+        return await self._step_of(ShareGroup, group_id, act, if_other=ErrorCode.GROUP_ID_NOT_FOUND)
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: one code per (member id, instance id)."""
@@ -497,8 +509,12 @@ class GroupCoordinator:
             async with held.lock:
                 if held.is_over:
                     continue
-                prepare(held)
-                result = self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
+                try:
+                    prepare(held)
+                    result = self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
+                except GroupRefusal:
+                    self._rest(held)  # a refusal keeps nothing in memory
+                    raise
                 if await self._settle(held):
                     return result
                 break
@@ -518,20 +534,32 @@ class GroupCoordinator:
         """Store what changed, then let the answers leave. False: the group is lost, and so they say."""
         group = held.group
         answers = group.take_answers()
-        if group.is_dirty and not await self._save(held):
-            self._forget(held)
+        if group.is_dirty:
+            self.bytes.count(group)
+            if not await self._save(held):
+                self._forget(held)
         if held.is_over or not self._is_mine(held):
             for ticket, answer in answers:
                 self._deliver(ticket, _refused(answer))
             return False
         for ticket, answer in answers:
             self._deliver(ticket, answer)
-        if group.is_idle:
+        self._rest(held)
+        return True
+
+    def _rest(self, held: _Held) -> None:
+        """Let go of a group that has nothing to keep; see to the deadlines of another."""
+        if held.group.is_idle:
             held.is_over = True
-            self._held.pop(group.group_id, None)
+            self._let_go(held)
         else:
             self._arm(held)
-        return True
+
+    def _let_go(self, held: _Held) -> None:
+        group_id = held.group.group_id
+        if self._held.get(group_id) is held:
+            del self._held[group_id]
+            self.bytes.forget(group_id)
 
     async def _save(self, held: _Held) -> bool:
         held.group.is_dirty = False
@@ -561,8 +589,7 @@ class GroupCoordinator:
 
     def _forget(self, held: _Held) -> None:
         held.is_over = True
-        if self._held.get(held.group.group_id) is held:
-            del self._held[held.group.group_id]
+        self._let_go(held)
         held.group.close(ErrorCode.NOT_COORDINATOR)
         for ticket, answer in held.group.take_answers():
             self._deliver(ticket, _refused(answer))
@@ -609,6 +636,7 @@ class GroupCoordinator:
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held
+        self.bytes.count(held.group)
         self._arm(held)
         return held
 

@@ -14,7 +14,8 @@ from agent.groups.consumer_group import (
     ConsumerGroup,
     ConsumerHeartbeat,
 )
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group_bytes import AnyGroup
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code

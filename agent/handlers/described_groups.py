@@ -9,7 +9,8 @@ from uuid import UUID
 from agent.catalog import KnownTopic
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerGroup
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ShareGroup
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services

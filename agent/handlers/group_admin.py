@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from agent.errors import EXPECTED
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
+from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services

@@ -6,7 +6,8 @@ from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.errors import PARTITION_CODES
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group_bytes import AnyGroup
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.groups.consumer_group import JOINS, LEAVES
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, ShareMember
 from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code

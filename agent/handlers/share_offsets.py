@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from agent.errors import PARTITION_CODES
-from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ShareGroup
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services

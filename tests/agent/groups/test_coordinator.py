@@ -14,6 +14,8 @@ from agent.groups import coordinator
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
+from agent.groups.group_bytes import GroupBytes
+from agent.groups.share_group import ShareHeartbeat
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import Replicas
@@ -240,6 +242,45 @@ def test_a_group_that_can_not_be_stored_is_let_go() -> None:
             await bench.member(0, "m")
         bench.sequencer.save_group = real  # type: ignore[method-assign]
         assert (await bench.member(0, "m")).generation == 1
+
+    run(scenario)
+
+
+def test_joins_beyond_the_bytes_of_all_groups_come_later_and_earlier_groups_go_on() -> None:
+    async def scenario(bench: Bench) -> None:
+        agent = bench.agents[0]
+        agent.bytes = GroupBytes(64 << 20)
+
+        def large(name: str, member_id: str = "") -> JoinRequest:
+            return replace(request(name, None, member_id), protocols=[("range", bytes((4 << 20) - 100))])
+
+        async def refused(group_id: str, asked: JoinRequest) -> None:
+            with pytest.raises(GroupRefusal, match="groups_max_bytes") as error:
+                await agent.join(group_id, asked)
+            assert error.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+        joined = [await agent.join(f"g{each}", large("m")) for each in range(16)]
+        assert {answer.code for answer in joined} == {ErrorCode.NONE}
+        await refused("g16", large("m"))
+        await refused("g0", large("m2"))
+        await refused("g1", replace(large("m", "m"), protocols=[("range", bytes(4 << 20))] * 2))
+        assert agent.held_group("g16") is None, "a refused join leaves nothing behind"
+        with pytest.raises(GroupRefusal, match="groups_max_bytes"):
+            await agent.consumer_heartbeat("c", replace(joining("m"), topics=frozenset({"t" * 4_000})))
+        with pytest.raises(GroupRefusal, match="groups_max_bytes"):
+            await agent.share_heartbeat("s", ShareHeartbeat("m", 0, topics=frozenset({"t" * 4_000})))
+        again = await agent.join("g0", large("m", "m"))
+        assert (again.code, again.generation) == (ErrorCode.NONE, 1)
+        await agent.sync("g0", SyncRequest("m", None, 1, "consumer", "range", [("m", b"all")]))
+        assert await agent.heartbeat("g0", "m", None, 1) is ErrorCode.NONE
+        before = agent.bytes.total
+        assert await agent.leave("g0", [("m", None)]) == [ErrorCode.NONE]
+        assert before - agent.bytes.total > (4 << 20) - 200
+        assert (await agent.join("late", large("m"))).code is ErrorCode.NONE
+        for each in range(1, 16):
+            await agent.leave(f"g{each}", [("m", None)])
+        await agent.leave("late", [("m", None)])
+        assert agent.bytes.total == 0
 
     run(scenario)
 

@@ -1,0 +1,80 @@
+"""What the members of an agent's groups say of themselves and are assigned: bounded for all groups together.
+
+Each group counts its own bytes, for its own bound. The sum is moved by what changes, so that no request looks at other
+groups. A group that doesn't grow goes on when all is taken. Pure.
+"""
+
+from __future__ import annotations
+
+from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
+from agent.groups.group import Group, JoinRequest, SyncRequest
+from agent.groups.share_group import ShareGroup, ShareHeartbeat
+
+AnyGroup = Group | ConsumerGroup | ShareGroup
+
+ASSIGNMENTS_MAY_PASS = 4
+"""By this part of the bytes the assignments may pass them: a group whose members were admitted gets its assignment."""
+
+
+class GroupBytes:
+    """The bytes of all groups of one agent; `most` for all together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[str, int] = {}
+        self.total = 0
+
+    def count(self, group: AnyGroup) -> None:
+        """Look through a group's members, after a change."""
+        self._set(group.group_id, sum(member.kept_bytes for member in group.members.values()))
+
+    def forget(self, group_id: str) -> None:
+        """A group is no longer held."""
+        self._set(group_id, 0)
+
+    def add(self, group_id: str, more: int) -> None:
+        """A group has grown by this, or shrunk."""
+        self._set(group_id, self._of.get(group_id, 0) + more)
+
+    def _set(self, group_id: str, size: int) -> None:
+        self.total += size - self._of.pop(group_id, 0)
+        if size:
+            self._of[group_id] = size
+
+    def may_join(self, group: Group | ConsumerGroup, request: JoinRequest) -> bool:
+        """Whether there is room for what a classic member says."""
+        said = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+        return self._has_room(said - self.of_member(group, request), self._most)
+
+    def may_assign(self, group: Group | ConsumerGroup, request: SyncRequest) -> bool:
+        """Whether there is room for the assignments of a leader."""
+        if not request.assignments or isinstance(group, ConsumerGroup):
+            return True
+        given = sum(len(member_id) + len(assignment) for member_id, assignment in request.assignments)
+        before = sum(len(member.assignment) for member in group.members.values())
+        return self._has_room(given - before, self._most + self._most // ASSIGNMENTS_MAY_PASS)
+
+    def may_subscribe(
+        self, group: ConsumerGroup | ShareGroup, request: ConsumerHeartbeat | ShareHeartbeat
+    ) -> bool:
+        """Whether there is room for what a member of the new protocols subscribes to."""
+        pattern = request.pattern if isinstance(request, ConsumerHeartbeat) else None
+        if request.topics is None and pattern is None:
+            return True
+        known = group.members.get(request.member_id)
+        said = sum(map(len, request.topics or ())) + len(pattern or "")
+        return self._has_room(said - (0 if known is None else known.kept_bytes), self._most)
+
+    def _has_room(self, more: int, most: int) -> bool:
+        return more <= 0 or self.total + more <= most
+
+    @staticmethod
+    def of_member(group: Group | ConsumerGroup, request: JoinRequest) -> int:
+        """The bytes of the member that sends this: it is known, was just added, or has an instance id."""
+        ids = dict.fromkeys((request.member_id, request.fresh_id))
+        if request.instance_id is not None:
+            static = group.static_member(request.instance_id)
+            if static is not None:
+                ids[static.member_id] = None
+        found = (group.members.get(member_id) for member_id in ids)
+        return sum(member.kept_bytes for member in found if member is not None)
