@@ -1,9 +1,10 @@
-"""What blocks the event loop, and for how long: a metric and a line in the log.
+"""What blocks the event loop, and for how long: metrics and a line in the log.
 
-A heartbeat on the loop measures its own delay: every lease, time-out and answer of this process is as late. By the time
-the heartbeat runs, the cause is over, so a thread samples the loop's stack meanwhile. It is the only thread of ours
-outside an executor: it must run while the loop does not. It reads a number forty times a second, and never touches what
-the loop owns.
+A heartbeat on the loop measures its own delay: every lease, time-out and answer of this process is as late. For a part
+of that time the loop's thread has used the CPU; for the rest it waited for a processor, another thread or a file. By
+the time the heartbeat runs, the cause is over, so a thread samples the loop's stack meanwhile. It is the only thread of
+ours outside an executor: it must run while the loop does not. It reads a number forty times a second, and never touches
+what the loop owns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -41,7 +43,14 @@ class LoopWatch:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._held = Histogram(
+            "tailrace_event_loop_held_seconds",
+            "CPU time that the event loop's thread used while the loop was late, sampled forty times a second.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         self._due = 0.0
+        self._used = 0.0
         self._seen = ""
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
@@ -51,6 +60,7 @@ class LoopWatch:
     def start(self) -> None:
         """Begin, on the running loop and its thread."""
         self._due = self._clock.monotonic()
+        self._used = time.thread_time()
         self._watched = threading.get_ident()
         self._beat()
         self._thread.start()
@@ -65,10 +75,15 @@ class LoopWatch:
     def _beat(self) -> None:
         now = self._clock.monotonic()
         late = max(0.0, now - self._due)
+        used = time.thread_time()
+        held = min(late, used - self._used)
         self._blocked.observe(late)
+        self._held.observe(held)
         if late >= HELD_SECONDS:
             where = self._seen or "not seen: it was over too soon"
-            log.warning("the event loop was held", seconds=round(late, 3), where=where)
+            seconds, cpu_seconds = round(late, 3), round(held, 3)
+            log.warning("the event loop was held", seconds=seconds, cpu_seconds=cpu_seconds, where=where)
+        self._used = used
         self._seen = ""
         self._due = now + BEAT_SECONDS
         self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)

@@ -5,11 +5,12 @@ Three things are judged:
   shows in the median, and what strikes only some is mostly the machine's.
 - **stalls**: the records of no slice may wait many times longer than in quiet, as one request in one slice may be the
   one that holds all others up.
-- **the loop**: in no slice may a request hold it for long, as the broker itself measures it.
+- **the loop**: in no slice may a request hold it for long, by the CPU time that the broker itself measures. A busy
+  machine is no excuse for that.
 
-All times are judged by the time that the broker could run. Where something else needs the machine's processors, the
+Latencies are judged by the time that the broker could run. Where something else needs the machine's processors, the
 broker waits for one as soon as it has much to do, and all that it does takes longer: by that much (`Slice.stretch`) a
-slice's times are divided.
+slice's latencies are divided.
 
 Pure.
 """
@@ -27,7 +28,7 @@ STALL_RATIO = 20.0
 """A slice whose p99 is so many times the quiet one is a stall. Disks and neighbours cost a factor of ten at times."""
 MAX_HELD_SECONDS = 0.1
 """The loop may be held for less than that in any slice. The CPU time of a turn is bounded lower, in tests of their own
-(`tests/agent/test_turns.py`); here all that is ready at once and threads that need the interpreter add to it."""
+(`tests/agent/test_turns.py`); here all that is ready at once and the garbage collector add to it."""
 BUSY_STRETCH = 2.0
 """A broker that waits for a processor as long as it runs says little of itself."""
 
@@ -35,7 +36,7 @@ BUSY_STRETCH = 2.0
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The bystanders' latencies in one slice of time, for how long the broker ran in it and waited to run, and for how
-    long its loop was held, at least."""
+    long its loop was held in one turn, at least: CPU time."""
 
     latencies_s: Sequence[float]
     ran_s: float
@@ -53,11 +54,6 @@ class Slice:
         ordered = sorted(self.latencies_s)
         return ordered[int(len(ordered) * 0.99)] / self.stretch if ordered else math.inf
 
-    @property
-    def is_held(self) -> bool:
-        """Whether something held the loop for too long, alone on the machine too."""
-        return self.held_s / self.stretch >= MAX_HELD_SECONDS
-
 
 def p99_ratio(quiet: Sequence[Slice], hostile: Sequence[Slice]) -> float:
     """The median hostile slice's p99 over that of the median quiet one."""
@@ -67,6 +63,11 @@ def p99_ratio(quiet: Sequence[Slice], hostile: Sequence[Slice]) -> float:
 def stalls(quiet: Sequence[Slice], hostile: Sequence[Slice]) -> int:
     """How many hostile slices made others wait many times longer than they do in quiet."""
     return sum(each.p99_s >= STALL_RATIO * _median_p99_s(quiet) for each in hostile)
+
+
+def longest_held_s(hostile: Sequence[Slice]) -> float:
+    """The longest turn of the loop in any slice."""
+    return max(each.held_s for each in hostile)
 
 
 def was_busy(hostile: Sequence[Slice]) -> bool:

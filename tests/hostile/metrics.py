@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 FAILURES = "tailrace_request_failures"
-LOOP_LAG = "tailrace_event_loop_lag_seconds"
+LOOP_HELD = "tailrace_event_loop_held_seconds"
 
 
 class MetricMissing(AssertionError):
@@ -29,15 +29,15 @@ def unforeseen_failures(page: str) -> list[str]:
     ]
 
 
-def loop_lags(page: str) -> dict[float, float]:
-    """How often the loop has been late by at most so many seconds, by bucket. Raises MetricMissing."""
+def loop_turns(page: str) -> dict[float, float]:
+    """How often the loop was held for at most so many seconds, by bucket. Raises MetricMissing."""
     counts = {
         float(sample.labels["le"]): sample.value
-        for sample in _family(page, LOOP_LAG).samples
-        if sample.name == f"{LOOP_LAG}_bucket"
+        for sample in _family(page, LOOP_HELD).samples
+        if sample.name == f"{LOOP_HELD}_bucket"
     }
     if counts.get(math.inf, 0) <= 0:
-        raise MetricMissing(f"{LOOP_LAG} counts nothing: nobody watches the loop")
+        raise MetricMissing(f"{LOOP_HELD} counts nothing: nobody watches the loop")
     return counts
 
 

@@ -11,7 +11,8 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
 from tailrace.kafka import ApiKey, decode_request, encode_request, parse_request_header, request_codec
-from tailrace.kafka.compiler import MAX_ITEMS, Parts
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.compiler import Parts
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -32,6 +33,7 @@ from tests.hostile.values import (
 )
 
 SECONDS = 20.0
+MANY_MORE = 1_000_000
 SEED = 1
 TIMES = ("_ms", "timestamp", "duration_filter")
 
@@ -90,14 +92,12 @@ def test_an_array_has_as_many_elements_as_are_decoded(api: ApiKey) -> None:
     rng, known = random.Random(1), Known()
     for kind, array in array_fields(api):
         version = max(of for each, of in SERVED if each is api and of in array.versions)
-        request = request_of_many(api, version, Count(kind, array, MAX_ITEMS), known, rng)
+        request = request_of_many(api, version, Count(kind, array, MANY_MORE), known, rng)
         frame = b"".join(encode_request(1, api, version, request, None))[4:]
         header = parse_request_header(memoryview(frame))
         decode_request(api, version, memoryview(frame), header.body_offset)
-        assert (
-            len(getattr(next(part for part in parts_of(request) if isinstance(part, kind)), array.name))
-            > 30_000
-        )
+        (found,) = {len(getattr(part, array.name)) for part in parts_of(request) if isinstance(part, kind)}
+        assert found > APIS[api].max_items // 5
 
 
 def test_what_is_read_often_is_what_has_long_answers() -> None:
@@ -183,6 +183,6 @@ def test_hostile_clients_cost_others_nothing(database: str) -> None:
     verdict = verdicts[-1]
     assert verdict.faults == [], "\n".join(verdict.lines())
     assert verdict.figures["records"] > 100 and verdict.figures["requests"] > 100
-    if not verdict.is_fit and verdict.was_busy:
+    if not verdict.is_fit and verdict.is_excused:
         pytest.skip("times are not judged: the broker waited for a processor longer than it ran")
     assert verdict.is_fit, "\n".join(line for each in verdicts for line in each.lines())

@@ -7,18 +7,18 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from tests.hostile.metrics import FAILURES, LOOP_LAG, MetricMissing, held_s, loop_lags, unforeseen_failures
+from tests.hostile.metrics import FAILURES, LOOP_HELD, MetricMissing, held_s, loop_turns, unforeseen_failures
 
 
-def page(*lags: float, failed: int = 0) -> str:
+def page(*turns: float, failed: int = 0) -> str:
     registry = CollectorRegistry()
     failures = Counter(FAILURES, "Requests that failed.", ["api"], registry=registry)
     failures.labels("FETCH").inc(0)
     if failed:
         failures.labels("METADATA").inc(failed)
-    histogram = Histogram(LOOP_LAG, "Lag.", buckets=(0.05, 0.1, 0.5, 5.0), registry=registry)
-    for lag in lags:
-        histogram.observe(lag)
+    histogram = Histogram(LOOP_HELD, "Held.", buckets=(0.05, 0.1, 0.5, 5.0), registry=registry)
+    for turn in turns:
+        histogram.observe(turn)
     return generate_latest(registry).decode()
 
 
@@ -30,25 +30,25 @@ def test_requests_that_failed_are_named_by_their_api() -> None:
 def test_a_page_without_the_metric_is_not_one_without_failures() -> None:
     with pytest.raises(MetricMissing, match=FAILURES):
         unforeseen_failures("")
-    with pytest.raises(MetricMissing, match=LOOP_LAG):
-        loop_lags("")
+    with pytest.raises(MetricMissing, match=LOOP_HELD):
+        loop_turns("")
 
 
 def test_a_loop_that_nobody_watches_is_not_one_that_is_never_held() -> None:
     with pytest.raises(MetricMissing, match="nobody watches"):
-        loop_lags(page())
+        loop_turns(page())
 
 
 def test_the_loop_was_held_for_as_long_as_the_last_bucket_that_grew_says() -> None:
-    before = loop_lags(page(0.01, 0.3))
+    before = loop_turns(page(0.01, 0.3))
 
-    assert held_s(before, loop_lags(page(0.01, 0.3, 0.01))) == 0.0
-    assert held_s(before, loop_lags(page(0.01, 0.3, 0.07, 0.01))) == 0.05
-    assert held_s(before, loop_lags(page(0.01, 0.3, 0.4, 0.01))) == 0.1
-    assert held_s(before, loop_lags(page(0.01, 0.3, 60.0, 0.01))) == 5.0
+    assert held_s(before, loop_turns(page(0.01, 0.3, 0.01))) == 0.0
+    assert held_s(before, loop_turns(page(0.01, 0.3, 0.07, 0.01))) == 0.05
+    assert held_s(before, loop_turns(page(0.01, 0.3, 0.4, 0.01))) == 0.1
+    assert held_s(before, loop_turns(page(0.01, 0.3, 60.0, 0.01))) == 5.0
 
 
 def test_a_loop_that_has_not_run_since_is_held() -> None:
-    before = loop_lags(page(0.01))
+    before = loop_turns(page(0.01))
 
     assert held_s(before, before) == math.inf

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.compiler import MAX_ITEMS
 from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
 from tailrace.record_batch import assemble
@@ -194,7 +193,7 @@ class _Maker:
         self._is_repeated = True
         made = self._single(kind, each)
         self._is_repeated = False
-        return [made] * min(elements, (MAX_ITEMS - REST_OF_REQUEST) // (1 + _items_in(made)))
+        return [made] * min(elements, (APIS[self._api].max_items - REST_OF_REQUEST) // (1 + _items_in(made)))
 
     def _field(self, kind: MessageType, each: Field) -> Any:
         if self._count is not None and (kind, each) == (self._count.kind, self._count.array):

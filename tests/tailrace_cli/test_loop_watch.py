@@ -14,9 +14,24 @@ from tailrace_cli.running import loop, loop_watch
 
 
 def holds_the_loop(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    """Use this much CPU time, at least."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
         pass
+
+
+def test_a_loop_that_waits_is_late_and_not_held() -> None:
+    async def scenario() -> None:
+        with loop_watch.watched_loop(SystemClock(), registry):
+            await asyncio.sleep(0)
+            time.sleep(0.4)  # as it would where another process has the CPU
+            await asyncio.sleep(2 * loop_watch.BEAT_SECONDS)
+
+    registry = CollectorRegistry()
+    loop.run(scenario())
+    assert (registry.get_sample_value("tailrace_event_loop_lag_seconds_sum") or 0) > 0.3
+    held = registry.get_sample_value("tailrace_event_loop_held_seconds_sum")
+    assert held is not None and held < 0.2
 
 
 def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
@@ -30,7 +45,8 @@ def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
     with capture_logs() as lines:
         loop.run(scenario())
     held = [line for line in lines if line["event"] == "the event loop was held"]
-    assert any("holds_the_loop" in line["where"] and line["seconds"] > 0.3 for line in held)
+    assert any("holds_the_loop" in line["where"] and line["cpu_seconds"] > 0.3 for line in held)
+    assert (registry.get_sample_value("tailrace_event_loop_held_seconds_sum") or 0) > 0.3
     assert (registry.get_sample_value("tailrace_event_loop_lag_seconds_sum") or 0) > 0.3
     beats = registry.get_sample_value("tailrace_event_loop_lag_seconds_count")
     assert beats is not None and beats >= 2
