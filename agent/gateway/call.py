@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
+from agent.gateway.body_memory import BodyMemory
 from agent.gateway.client import GatewayClient
 from agent.gateway.errors import HttpRefusal
 from agent.gateway.settings import GatewaySettings
@@ -40,6 +41,7 @@ class GatewayParts:
     telemetry: GatewayTelemetry
     cluster_id: Callable[[], str]
     draining: asyncio.Future[None]
+    bodies: BodyMemory
     streams: OpenStreams = field(default_factory=OpenStreams)
 
     def seen_by(self, tenant: Tenant | None) -> GatewayParts:
@@ -100,13 +102,13 @@ class HttpCall:
 
     async def body(self, kind: type[T]) -> T:
         """The body, a JSON object of this shape. Raises HttpRefusal."""
-        data = bytearray()
-        while chunk := await self.read():
-            data += chunk
-            if len(data) > self.parts.settings.max_record_bytes:
-                raise HttpRefusal(
-                    413, f"The body is larger than {self.parts.settings.max_record_bytes} bytes."
-                )
+        data, most = bytearray(), self.parts.settings.max_record_bytes
+        with self.parts.bodies.body() as kept:
+            while chunk := await self.read():
+                data += chunk
+                if len(data) > most:
+                    raise HttpRefusal(413, f"The body is larger than {most} bytes.")
+                kept.keep(len(data))
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -140,14 +140,29 @@ async def produce(call: HttpCall) -> web.StreamResponse:
     """Store the records of the body as they come, and report each."""
     if call.request.headers.get("Content-Encoding", "identity") != "identity":
         raise HttpRefusal(415, "The body must not be compressed.")
-    settings = call.parts.settings
     producing = _Producing(call, len((await topic_of(call)).partitions))
-    objects = JsonObjects(settings.max_record_bytes)
     stream = ResponseStream(call, JSON)
-    counted = call.parts.telemetry.records
     try:
+        await _store_body(call, producing, stream)
+    except (HttpRefusal, NotAnObject, ObjectTooLarge) as error:
+        status = 413 if isinstance(error, ObjectTooLarge) else 400
+        refusal = error if isinstance(error, HttpRefusal) else HttpRefusal(status, str(error))
+        if not stream.has_begun:
+            raise refusal from None
+        await stream.write(msgspec.json.encode(refusal.body) + b"\n")
+        stream.close_after()
+    return await stream.end()
+
+
+async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStream) -> None:
+    """Raises HttpRefusal, NotAnObject, ObjectTooLarge."""
+    settings = call.parts.settings
+    counted = call.parts.telemetry.records
+    objects = JsonObjects(settings.max_record_bytes)
+    with call.parts.bodies.body() as kept:
         while chunk := await call.read():
             found = objects.feed(chunk)
+            kept.keep(objects.held_bytes + sum(map(len, found)))
             for first in range(0, len(found), MAX_TOGETHER):
                 if producing.count >= settings.max_records_per_request:
                     raise HttpRefusal(413, f"A request may have {settings.max_records_per_request} records.")
@@ -158,14 +173,7 @@ async def produce(call: HttpCall) -> web.StreamResponse:
                 await stream.write(b"".join(msgspec.json.encode(each) + b"\n" for each in reports))
                 await call.client.throttled()
                 await call.check_login()
+            kept.keep(objects.held_bytes)
         objects.finish()
         if not producing.count:
             raise HttpRefusal(400, "The body has no record.")
-    except (HttpRefusal, NotAnObject, ObjectTooLarge) as error:
-        status = 413 if isinstance(error, ObjectTooLarge) else 400
-        refusal = error if isinstance(error, HttpRefusal) else HttpRefusal(status, str(error))
-        if not stream.has_begun:
-            raise refusal from None
-        await stream.write(msgspec.json.encode(refusal.body) + b"\n")
-        stream.close_after()
-    return await stream.end()

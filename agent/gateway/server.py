@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from agent.gateway.body_memory import BodyMemory
 from agent.gateway.call import GatewayParts, HttpCall, answered
 from agent.gateway.client import GatewayClient
 from agent.gateway.connections import GatewayConnections
@@ -53,6 +54,7 @@ class Gateway:
             telemetry=telemetry,
             cluster_id=lambda: agent.catalog.snapshot.cluster_id,
             draining=asyncio.get_running_loop().create_future(),
+            bodies=BodyMemory(self._door.budget),
         )
         self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
         telemetry.connections.set_function(lambda: len(self._connections.open))

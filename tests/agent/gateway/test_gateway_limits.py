@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 
 from agent.gateway.client import CLIENT_ID
 from agent.gateway.connections import GatewayConnections
@@ -19,7 +20,8 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
-from tests.agent.gateway.serving import Served, run_served
+from tests.agent.gateway.serving import Served, run_served, served
+from tests.support.wire import wired_agent
 
 
 async def opened(there: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -84,6 +86,46 @@ def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
         assert await closed(silent) == b"" and next(looks) > 1
 
     run_served(scenario, tmp_path, idle_ms=300)
+
+
+def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        budget = there.wired.agent._budget
+        path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
+        size = 1_900_000
+
+        async def half_sent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await opened(there)
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {2 * size}\r\n\r\n".encode())
+            writer.write(b'{"value": "' + bytes(size))
+            return reader, writer
+
+        kept = []
+        for number in (1, 2):
+            kept.append(await half_sent())
+            while budget.used < number * size:
+                await asyncio.sleep(0.001)
+        for _ in range(5):
+            reader, writer = await half_sent()
+            assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+            writer.close()
+        assert 2 * size <= budget.used < 2 * size + 100
+        assert (await there.get("/topics/t"))["topic_name"] == "t"  # through the handlers of Kafka's APIs
+        for _, writer in kept:
+            writer.close()
+        while budget.used:
+            await asyncio.sleep(0.001)
+
+    async def whole() -> None:
+        async with (
+            asyncio.timeout(30),
+            wired_agent(tmp_path, memory_budget_bytes=16 << 20) as wired,
+            served(wired) as there,
+        ):
+            await scenario(there)
+
+    uvloop.run(whole())
 
 
 def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
