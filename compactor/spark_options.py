@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tailrace.rpc.opened_security import SecurityFiles
+from tailrace.rpc.openness import check_rpc_is_closed
 
 SECURITY = (
     "rpc_secret", "rpc_secret_file", "rpc_cert_file", "rpc_key_file", "rpc_ca_file", "rpc_name",
@@ -46,13 +47,13 @@ def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
     return int(value)
 
 
-def security_files(given: Mapping[str, str]) -> SecurityFiles:
-    """What RPC is opened with."""
+def security_files(given: Mapping[str, str], sequencers: Sequence[str]) -> SecurityFiles:
+    """What RPC to these is opened with. Raises ValueError if one is on another machine, and there is no secret."""
 
     def path(name: str) -> Path | None:
         return Path(given[name]) if given.get(name) else None
 
-    return SecurityFiles(
+    files = SecurityFiles(
         secret=given.get("rpc_secret", ""),
         secret_file=path("rpc_secret_file"),
         certificate=path("rpc_cert_file"),
@@ -60,6 +61,8 @@ def security_files(given: Mapping[str, str]) -> SecurityFiles:
         authorities=path("rpc_ca_file"),
         peer_name=given.get("rpc_name", ""),
     )
+    check_rpc_is_closed(listen=None, sequencers=sequencers, is_closed=files.is_closed)
+    return files
 
 
 def names_in(value: str) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class SinkOptions:
             compression=Compression[codec],
             object_bytes=object_bytes,
             is_atomic=is_true(given, "atomic", default=True),
-            security=security_files(given),
+            security=security_files(given, sequencers),
         )
 
     def check_columns(self, types: Mapping[str, str]) -> None:

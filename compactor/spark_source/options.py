@@ -113,7 +113,7 @@ class SourceOptions:
             fails_without_time=strategy == ERROR,
             fails_on_data_loss=is_true(given, "failOnDataLoss", default=True),
             min_tasks=count_of(given, "minPartitions", default=1),
-            security=security_files(given),
+            security=security_files(given, sequencers),
         )
 
 

@@ -25,6 +25,11 @@ class SecurityFiles:
     authorities: Path | None = None
     peer_name: str = ""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether unknown peers are refused."""
+        return bool(self.secret) or self.secret_file is not None or self.certificate is not None
+
 
 class OpenedSecurity:
     """`rpc` as the files say. Raises BadCredential, BadCertificate when it is made.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace.keepers import outlived
-from tailrace.rpc.link import split_address
+from tailrace.rpc import openness
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.tls import BadCertificate, Tls, TlsFiles
 from tailrace_cli.errors import CommandFailed
@@ -31,37 +30,13 @@ log = structlog.get_logger("tailrace.security")
 REFRESH_SECONDS = 10.0
 """How often files are checked for changes."""
 
-_ADVICE = (
-    "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
-    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE), or set tls.rpc_*"
-)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
-    host, _ = split_address(address)
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
-
 
 def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
     """Refuse RPC to or from other machines without a secret. Raises CommandFailed."""
-    if is_closed:
-        return
-    if listen is not None and not is_loopback(listen):
-        raise CommandFailed(
-            f"rpc {listen!r} can be reached from other machines: without a secret, whoever reaches it may read and "
-            f"delete everything; {_ADVICE}, or listen on 127.0.0.1"
-        )
-    far = [address for address in sequencers if not is_loopback(address)]
-    if far:
-        raise CommandFailed(
-            f"sequencer {far[0]!r} is on another machine, and there is no secret to show to it; {_ADVICE}"
-        )
+    try:
+        openness.check_rpc_is_closed(listen=listen, sequencers=sequencers, is_closed=is_closed)
+    except openness.RpcIsOpen as error:
+        raise CommandFailed(str(error)) from error
 
 
 def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:

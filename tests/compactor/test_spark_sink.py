@@ -24,6 +24,7 @@ from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.rows import InvalidRow, Target, rows_of
 from compactor.spark_sink.sink import Uploaded, parts_of
 from compactor.spark_sink.task import UploadFailed, WriteTask, chunks
+from compactor.spark_source.options import SourceOptions
 from sequencer.api import SessionRef, Topic, WriteRequest, WrittenObject
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
@@ -36,7 +37,7 @@ from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore
 
-GIVEN = {"store": "/s", "sequencer": "h:1"}
+GIVEN = {"store": "/s", "sequencer": "127.0.0.1:1"}
 QUERY = UUID(int=9)
 
 
@@ -78,11 +79,21 @@ def records(batches: Sequence[bytes]) -> list[Any]:
         ({"objectBytes": str(1 << 40)}, "at most"),
         ({"atomic": "maybe"}, "true or false"),
         ({"sequencer": ""}, "give the options"),
+        ({"sequencer": "127.0.0.1:1,s.example:1"}, "'s.example:1' is on another machine.*make a secret"),
     ],
 )
 def test_an_option_that_is_unknown_or_wrong_is_refused(options: dict[str, str], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         SinkOptions.of(GIVEN | options)
+
+
+def test_a_sequencer_on_another_machine_is_asked_with_a_secret_or_a_certificate() -> None:
+    far = {"store": "/s", "sequencer": "s.example:1"}
+    for option in ("rpc_secret", "rpc_secret_file", "rpc_cert_file"):
+        assert SinkOptions.of(far | {option: "x"}).security.is_closed
+        assert SourceOptions.of(far | {option: "x", "subscribe": "t"}).security.is_closed
+    with pytest.raises(ValueError, match="make a secret"):
+        SourceOptions.of(far | {"subscribe": "t"})
 
 
 def test_columns_are_those_of_sparks_kafka_sink() -> None:

@@ -158,7 +158,7 @@ def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
 
 def test_a_query_starts_at_what_a_group_has_committed() -> None:
     def starting(**options: str) -> Position:
-        given = {"store": "/s", "sequencer": "h:1", "subscribe": "t", "startingGroup": "g"} | options
+        given = {"store": "/s", "sequencer": "127.0.0.1:1", "subscribe": "t", "startingGroup": "g"} | options
         position = SourceOptions.of(given).starting
         assert position is not None
         return position
@@ -432,7 +432,7 @@ def test_a_streams_offset_is_read_back_and_one_of_another_source_is_refused() ->
         StreamOffset.of({"t": {"0": 5}})
 
 
-STORE = {"store": "s", "sequencer": "h:1"}
+STORE = {"store": "s", "sequencer": "127.0.0.1:1"}
 GIVEN = STORE | {"topic": "t"}
 BOUNDS = {P0: (3, 9), P1: (0, 4)}
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.rpc.openness import is_loopback
 from tailrace.settings import load_settings
 from tailrace_cli.app import main
 from tailrace_cli.errors import CommandFailed
@@ -19,7 +20,6 @@ from tailrace_cli.running.data_folder import SECRET, open_data_folder
 from tailrace_cli.running.security import (
     REFRESH_SECONDS,
     DatabasePassword,
-    is_loopback,
     kept_current,
     open_security,
 )

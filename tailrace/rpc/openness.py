@@ -1,0 +1,44 @@
+"""RPC beyond this machine needs a secret or certificates, on either side."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from tailrace.rpc.link import split_address
+
+_ADVICE = (
+    "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
+    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE), or set tls.rpc_* (Spark's options: rpc_*)"
+)
+
+
+class RpcIsOpen(ValueError):
+    """RPC to or from other machines without a secret or certificates; the message says what to do."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
+    host, _ = split_address(address)
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
+    """Refuse RPC to or from other machines without a secret. Raises RpcIsOpen."""
+    if is_closed:
+        return
+    if listen is not None and not is_loopback(listen):
+        raise RpcIsOpen(
+            f"rpc {listen!r} can be reached from other machines: without a secret, whoever reaches it may read and "
+            f"delete everything; {_ADVICE}, or listen on 127.0.0.1"
+        )
+    far = [address for address in sequencers if not is_loopback(address)]
+    if far:
+        raise RpcIsOpen(
+            f"sequencer {far[0]!r} is on another machine, and there is no secret to show to it; {_ADVICE}"
+        )
