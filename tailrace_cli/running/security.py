@@ -19,6 +19,7 @@ from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace.keepers import outlived
 from tailrace.rpc import openness
+from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.tls import BadCertificate, Tls, TlsFiles
 from tailrace_cli.errors import CommandFailed
