@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from compactor.cycle import CompactionSummary
 from compactor.rounds import Rounds
@@ -16,10 +22,29 @@ from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.rpc import RpcSecurity
 from tailrace.settings import load_settings
+from tailrace_cli.app import main
 from tailrace_cli.commands.compact import watched
 from tailrace_cli.connections.opened_log import opened_log
+from tailrace_cli.running.data_folder import DATABASE, OBJECTS
 from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
 from tailrace_cli.settings import Settings
+
+
+class StoppingRunner:
+    """Has no work; in the second round this process is told to stop."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.rounds > 5  # it was not heard
+
+    @property
+    def deriver(self) -> None:
+        self.rounds += 1
+        if self.rounds == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def no_round(_: CompactionSummary) -> None:
@@ -63,3 +88,37 @@ def test_a_compactor_shows_its_build_its_process_its_loop_and_its_sequencer(tmp_
         "tailrace_compactor_objects_total",
     ):
         assert f"\n{name}" in metrics, name
+
+
+def test_a_compactor_that_is_told_to_stop_logs_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = StoppingRunner()
+
+    @asynccontextmanager
+    async def started(*_: object, **__: object) -> AsyncIterator[StoppingRunner]:
+        yield runner
+
+    async def make_log() -> None:
+        (tmp_path / OBJECTS).mkdir()
+        runtime = Runtime(SystemClock(), SystemEntropy())
+        async with sequencer_server(
+            load_settings(Settings, environ={}),
+            f"sqlite:///{tmp_path / DATABASE}",
+            runtime,
+            store=None,
+            security=RpcSecurity(),
+            listen=None,
+        ) as server:
+            await wait_for_committer(server, runtime.clock)
+
+    asyncio.run(make_log())
+    monkeypatch.setattr("compactor.job.spark_runner", started)
+    monkeypatch.setattr("tailrace.telemetry.configure_logging", lambda *_: None)  # it would outlive the test
+    flags = ("--data", str(tmp_path), "--every", "1s", "--http", "127.0.0.1:0")
+    monkeypatch.setattr(sys, "argv", ["tailrace", "compact", *flags])
+    with capture_logs() as lines, pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, runner.rounds) == (0, 2)
+    loud = [line for line in lines if line["log_level"] not in ("debug", "info")]
+    assert [line for line in loud if line["event"] != "the event loop was held"] == []
