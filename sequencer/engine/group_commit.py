@@ -44,7 +44,7 @@ from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.view import View
 from sequencer.rules import repeats, sessions
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import ProducerKey, RowStore, SessionRow
+from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, RowStore, SessionRow
 from sequencer.store.state import Draft
 from tailrace.clock import Clock, wait_for
 from tailrace.keepers import cause_of
@@ -344,16 +344,8 @@ class GroupCommit:
         self, group: list[_Queued], outcomes: list[_Outcome], rest: list[_Queued]
     ) -> Draft:
         """The group's decisions, as they were written. Leaves in `rest` the requests that were not decided."""
-        try:
-            await self._ensure_ready()
-            now_ms = await self._store.now_ms()
-        except RequestFailed as error:  # not because of any request in this group
-            raise SequencerUnavailable(str(error)) from error
-        # Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this
-        # state is written over what another committer wrote.
-        draft = Draft(self._view.state, now_ms)
         turns = Turns(WORK_IN_A_TURN)
-        await self._look_up(draft, group, turns)
+        draft = await self._drafted(group, turns)
         waiting = deque(group)
         while waiting and len(draft.changes) < ROWS_OF_A_GROUP:
             before = len(draft.changes)
@@ -371,6 +363,58 @@ class GroupCommit:
                 self._view.checkpointer.check_refusal()
             await self._write(draft)
         return draft
+
+    async def _drafted(self, group: list[_Queued], turns: Turns) -> Draft:
+        """A draft with the rows that the group's decisions may need and that are not in memory. They are asked for
+        together with the time, as each answer may take long. No write is under way, so they are as of the draft's
+        state; they are kept no longer than the draft.
+
+        Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this state
+        is written over what another committer wrote."""
+        try:
+            await self._ensure_ready()
+        except RequestFailed as error:  # not because of any request in this group
+            raise SequencerUnavailable(str(error)) from error
+        commits = self._commits_of(group)
+        keys = [key for request in group for key in request.producers]
+        for commit in commits:
+            keys += await in_turns(sessions.producers_of(commit.runs), turns)
+        recent = self._view.state.producers
+        unknown: dict[ProducerKey, None] = {key: None for key in keys if key not in recent}
+        now_ms, objects, producers = await asyncio.gather(
+            self._now_ms(), self._named_objects(commits), self._producer_rows(list(unknown))
+        )
+        draft = Draft(self._view.state, now_ms)
+        draft.objects.update((row.object_id, row) for row in objects)
+        draft.producers.update(unknown)
+        draft.producers.update((row.key, row) for row in producers)
+        return draft
+
+    async def _now_ms(self) -> int:
+        try:
+            return await self._store.now_ms()
+        except RequestFailed as error:  # not because of any request in this group
+            raise SequencerUnavailable(str(error)) from error
+
+    def _commits_of(self, group: list[_Queued]) -> list[CommitRequest]:
+        """The group's commits, and those that wait for one of them."""
+        commits = [request.commit for request in group if request.commit is not None]
+        for session_id in dict.fromkeys(commit.session_id for commit in commits):
+            early = self._early.of(session_id).values()
+            commits += [request.commit for request in early if request.commit is not None]
+        return commits
+
+    async def _named_objects(self, commits: list[CommitRequest]) -> list[ObjectRow]:
+        """A retried batch names the object of an earlier commit."""
+        named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
+        if not named:
+            return []
+        return await timed(self._observer, self._clock, "look_up", self._store.object_rows(list(named)))
+
+    async def _producer_rows(self, keys: list[ProducerKey]) -> list[ProducerRow]:
+        if not keys:
+            return []
+        return await timed(self._observer, self._clock, "look_up", self._store.producer_rows(keys))
 
     def _parts_of(
         self, group: list[_Queued], outcomes: list[_Outcome], error: RequestFailed
@@ -413,36 +457,6 @@ class GroupCommit:
         for request in [*group, *(outcome.request for outcome in outcomes)]:
             if id(request) not in waiting:
                 _fail(request, error)
-
-    async def _look_up(self, draft: Draft, group: list[_Queued], turns: Turns) -> None:
-        """Read the rows that the group's decisions may need and that are not in memory. No write is under way, so they
-        are as of the draft's state; they are kept no longer than the draft."""
-        commits = [request.commit for request in group if request.commit is not None]
-        for session_id in dict.fromkeys(commit.session_id for commit in commits):
-            early = self._early.of(session_id).values()
-            commits += [request.commit for request in early if request.commit is not None]
-        await self._look_up_objects(draft, commits)
-        keys = [key for request in group for key in request.producers]
-        for commit in commits:
-            keys += await in_turns(sessions.producers_of(commit.runs), turns)
-        await self._look_up_producers(draft, keys)
-
-    async def _look_up_objects(self, draft: Draft, commits: list[CommitRequest]) -> None:
-        """A retried batch names the object of an earlier commit."""
-        named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
-        if named:
-            look_up = self._store.object_rows(list(named))
-            for row in await timed(self._observer, self._clock, "look_up", look_up):
-                draft.objects[row.object_id] = row
-
-    async def _look_up_producers(self, draft: Draft, keys: list[ProducerKey]) -> None:
-        recent = draft.durable.producers
-        unknown: dict[ProducerKey, None] = {key: None for key in keys if key not in recent}
-        if unknown:
-            draft.producers.update(unknown)
-            look_up = self._store.producer_rows(list(unknown))
-            for row in await timed(self._observer, self._clock, "look_up", look_up):
-                draft.producers[row.key] = row
 
     async def _decide(
         self, draft: Draft, request: _Queued, outcomes: list[_Outcome], turns: Turns

@@ -17,7 +17,7 @@ from sequencer.rules.kept import forget, kept_producers
 from sequencer.store import recent_producers
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_producers import RecentProducers
-from sequencer.store.rows import ProducerKey, ProducerRow
+from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow
 from sequencer.store.state import Draft, HotState
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -40,8 +40,22 @@ class CountedStore(MemoryRowStore):
         super().__init__(clock)
         self.looked_up: list[list[int]] = []
         self.pages = 0
+        self.meeting: asyncio.Barrier | None = None
+
+    async def _meet(self) -> None:
+        if self.meeting is not None:
+            await self.meeting.wait()
+
+    async def now_ms(self) -> int:
+        await self._meet()
+        return await super().now_ms()
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        await self._meet()
+        return await super().object_rows(object_ids)
 
     async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+        await self._meet()
         self.looked_up.append([key[2] for key in keys])
         return await super().producer_rows(keys)
 
@@ -123,6 +137,15 @@ def test_one_statement_looks_up_all_producers_of_a_group() -> None:
         assert (await world.sequencer.statistics(Empty())).producers == 20
         repeated = await world.commit(*batches)
         assert repeated == [(DUPLICATE, offset) for offset in range(20)]
+
+    run(use)
+
+
+def test_what_a_group_needs_of_the_database_is_asked_for_at_once() -> None:
+    async def use(world: World) -> None:
+        world.rows.meeting = asyncio.Barrier(3)  # whoever comes alone waits for ever
+        assert await world.write(7, 0) == (NONE, 0)
+        world.rows.meeting = None
 
     run(use)
 
