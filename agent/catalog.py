@@ -178,15 +178,9 @@ class Catalog:
             self.client_configs = KnownClientConfigs.of(answer.version, answer.configs)
             self.on_client_configs(self.client_configs)
 
-    async def topic_by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
-        """The topic, asking once if it isn't known, or is known with fewer than this many partitions."""
-        known = self.snapshot.by_name.get(name)
-        return known if has(known, partitions) else (await self.refresh()).by_name.get(name)
-
-    async def topic_by_id(self, topic_id: UUID, partitions: int = 0) -> KnownTopic | None:
-        """The same by the topic's id."""
-        known = self.snapshot.by_id.get(topic_id)
-        return known if has(known, partitions) else (await self.refresh()).by_id.get(topic_id)
+    def of_one_request(self) -> RequestTopics:
+        """The topics that one request names."""
+        return RequestTopics(self)
 
     async def know(self, names: Iterable[str]) -> None:
         """Ask once if one of these topics isn't known: it may have been created a moment ago."""
@@ -199,6 +193,31 @@ class Catalog:
             return (await self.refresh()).version != seen.version
         except SequencerError:
             return False
+
+
+class RequestTopics:
+    """Looks up the topics that one request names. The sequencer is asked once, however many of them are unknown: its
+    answer is newer than the request."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._is_current = False
+
+    async def by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
+        """The topic, asking if it isn't known, or is known with fewer than this many partitions."""
+        known = self._catalog.snapshot.by_name.get(name)
+        return known if has(known, partitions) else (await self._current()).by_name.get(name)
+
+    async def by_id(self, topic_id: UUID, partitions: int = 0) -> KnownTopic | None:
+        """The same by the topic's id."""
+        known = self._catalog.snapshot.by_id.get(topic_id)
+        return known if has(known, partitions) else (await self._current()).by_id.get(topic_id)
+
+    async def _current(self) -> Snapshot:
+        if not self._is_current:
+            await self._catalog.refresh()
+            self._is_current = True
+        return self._catalog.snapshot
 
 
 def has(known: KnownTopic | None, partitions: int) -> bool:

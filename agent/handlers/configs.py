@@ -72,6 +72,8 @@ SOURCE_CLIENT_METRICS, SOURCE_GROUP = 7, 8
 
 ROWS_IN_A_TURN = 2_000
 """Configs that are described in one turn of the loop."""
+RESOURCES_IN_A_TURN = 100
+"""Resources whose configs are changed in one turn of the loop, where nothing has to be waited for."""
 RESOURCE_ROWS = 10
 """What a resource takes beside its configs, in rows."""
 
@@ -370,7 +372,7 @@ async def alter_configs(
     """Replace all that is set for a resource by what is given."""
     response = AlterConfigsResponse()
     snapshot = await services.catalog.refresh()
-    for resource in request.resources:
+    async for resource in Turns(RESOURCES_IN_A_TURN).over(request.resources):
         row = AlterConfigsResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )
@@ -397,7 +399,7 @@ async def incremental_alter_configs(
     """Set, delete, append to or subtract from single configs."""
     response = IncrementalAlterConfigsResponse()
     snapshot = await services.catalog.refresh()
-    for resource in request.resources:
+    async for resource in Turns(RESOURCES_IN_A_TURN).over(request.resources):
         row = IncrementalResourceResponse(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )

@@ -1,4 +1,4 @@
-"""What ConsumerGroupDescribe and ShareGroupDescribe have in common: the loop over groups, and who is refused."""
+"""What is asked of several groups: ConsumerGroupDescribe and ShareGroupDescribe, and whose offsets are fetched."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tailrace.kafka.messages.consumer_group_describe import (
     DescribedConsumerGroup,
     DescribedTopicPartitions,
 )
+from tailrace.kafka.messages.describe_share_group_offsets import DescribeShareOffsetsGroup
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
 from tailrace.turns import Turns
 
@@ -32,6 +34,7 @@ GROUP_ROWS = 20
 
 G = TypeVar("G", ConsumerGroup, ShareGroup)
 D = TypeVar("D", DescribedConsumerGroup, DescribedShareGroup)
+N = TypeVar("N", OffsetFetchRequestGroup, DescribeShareOffsetsGroup)
 
 
 async def described_groups(
@@ -55,6 +58,20 @@ async def described_groups(
         groups.append(group)
         await turns.did(GROUP_ROWS + len(group.members))
     return groups
+
+
+def groups_once(groups: list[N]) -> list[N]:
+    """Each group once, with all that is asked of it."""
+    by_id: dict[str, N] = {}
+    for each in groups:
+        known = by_id.setdefault(each.group_id, each)
+        if known is each or known.topics is None:
+            continue
+        if each.topics is None:
+            known.topics = None
+        else:
+            known.topics += each.topics
+    return list(by_id.values())
 
 
 def of_kind(group: AnyGroup, kind: type[G], name: str) -> G:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from agent.catalog import KnownTopic
+from agent.catalog import KnownTopic, RequestTopics
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
+from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
@@ -73,11 +74,13 @@ async def offset_commit(
     response = OffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[OffsetCommitResponsePartition] = []
-    for topic in request.topics:
-        known = await _topic(services, context, topic.name, topic.topic_id)
+    turns = Turns(POSITIONS_IN_A_TURN)
+    lookup = services.catalog.of_one_request()
+    async for topic in turns.over(request.topics):
+        known = await _topic(lookup, context, topic.name, topic.topic_id)
         answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         response.topics.append(answer)
-        for partition in topic.partitions:
+        async for partition in turns.over(topic.partitions):
             row = OffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
             if known is None:
@@ -122,7 +125,7 @@ async def offset_fetch(
         return OffsetFetchResponse(
             groups=[
                 await _fetch(services, context, each, require_stable=request.require_stable, turns=turns)
-                for each in _groups_once(request.groups)
+                for each in groups_once(request.groups)
             ]
         )
     named = (
@@ -156,12 +159,6 @@ async def offset_fetch(
             for topic in fetched.topics
         ],
     )
-
-
-def _groups_once(groups: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """The groups as asked, but for those of which all positions are asked for repeatedly."""
-    whole = {each.group_id: each for each in groups if each.topics is None}
-    return [each for each in groups if each.topics is not None or whole[each.group_id] is each]
 
 
 def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFetchResponseTopics]:
@@ -242,8 +239,9 @@ async def _asked_positions(
     has_unknown = False
     partitions: list[tuple[UUID, int]] = []
     rows: list[OffsetFetchResponsePartitions] = []
+    lookup = services.catalog.of_one_request()
     for topic in topics:
-        known = await _topic(services, context, topic.name, topic.topic_id)
+        known = await _topic(lookup, context, topic.name, topic.topic_id)
         answer = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
         answers.append(answer)
         for index in topic.partition_indexes:
@@ -271,8 +269,9 @@ async def _all_positions(
 ) -> list[OffsetFetchResponseTopics]:
     positions = await all_positions(services.sequencer, group_id)
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
+    lookup = services.catalog.of_one_request()
     for position in sorted(positions, key=lambda each: (each.topic_id.bytes, each.partition)):
-        known = await services.catalog.topic_by_id(position.topic_id)
+        known = await lookup.by_id(position.topic_id)
         if known is None:
             continue
         answer = answers.setdefault(
@@ -309,8 +308,9 @@ async def offset_delete(
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
         partitions: list[tuple[UUID, int]] = []
         rows: list[OffsetDeleteResponsePartition] = []
+        lookup = services.catalog.of_one_request()
         for topic in request.topics:
-            known = await services.catalog.topic_by_name(topic.name)
+            known = await lookup.by_name(topic.name)
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
             for partition in topic.partitions:
@@ -342,10 +342,12 @@ async def _has_positions(services: Services, group_id: str) -> bool:
     return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None, limit=1))).positions)
 
 
-async def _topic(services: Services, context: RequestContext, name: str, topic_id: UUID) -> KnownTopic | None:
+async def _topic(
+    lookup: RequestTopics, context: RequestContext, name: str, topic_id: UUID
+) -> KnownTopic | None:
     if context.api_version >= BY_ID:
-        return await services.catalog.topic_by_id(topic_id)
-    return await services.catalog.topic_by_name(name)
+        return await lookup.by_id(topic_id)
+    return await lookup.by_name(name)
 
 
 def _unknown_topic(context: RequestContext) -> ErrorCode:

@@ -38,7 +38,10 @@ from tailrace.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from tailrace.turns import Turns
 
+PARTITIONS_IN_A_TURN = 2_000
+"""Partitions that are read from a request, asked of the sequencer, or put into an answer, in one turn of the loop."""
 RUNS_AT_ONCE = 16
 """Runs looked into side by side by one request."""
 EARLIEST_PENDING_UPLOAD = -6
@@ -60,11 +63,12 @@ async def handle(
     snapshot = services.catalog.snapshot
     if any(topic.name not in snapshot.by_name for topic in request.topics):
         snapshot = await services.catalog.refresh()
-    for topic in request.topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for topic in turns.over(request.topics):
         answer = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answer)
         known = snapshot.by_name.get(topic.name)
-        for partition in topic.partitions:
+        async for partition in turns.over(topic.partitions):
             row = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:
@@ -113,7 +117,7 @@ async def _look_up(services: Services, lookups: Sequence[_Lookup]) -> None:
         for query, result in zip(ends, answers[len(queries) :], strict=True)
     }
     results = list(zip(lookups, answers[: len(queries)], strict=True))
-    for lookup, result in results:
+    async for lookup, result in Turns(PARTITIONS_IN_A_TURN).over(results):
         _fill_in(lookup, result)
     in_runs = [(lookup, result) for lookup, result in results if result.run is not None]
     for first in range(0, len(in_runs), RUNS_AT_ONCE):
@@ -181,11 +185,12 @@ async def offset_for_leader_epoch(
         snapshot = await services.catalog.refresh()
     queries: list[EpochQuery] = []
     rows: list[EpochEndOffset] = []
-    for topic in request.topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for topic in turns.over(request.topics):
         answer = OffsetForLeaderTopicResult(topic=topic.topic)
         response.topics.append(answer)
         known = snapshot.by_name.get(topic.topic)
-        for partition in topic.partitions:
+        async for partition in turns.over(topic.partitions):
             row = EpochEndOffset(partition=partition.partition)
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition < known.topic.partitions:
@@ -193,13 +198,17 @@ async def offset_for_leader_epoch(
                 continue
             queries.append(EpochQuery(known.topic.topic_id, partition.partition, partition.leader_epoch))
             rows.append(row)
-    try:
-        found = await services.sequencer.offsets_for_epochs(EpochRequest(queries))
-    except EXPECTED as error:
-        for row in rows:
-            row.error_code = code_of(error)
-        return response
-    for row, result in zip(rows, found.results, strict=True):
-        row.error_code = PARTITION_CODES[result.error]
-        row.leader_epoch, row.end_offset = result.leader_epoch, result.end_offset
+    for first in range(0, len(queries), PARTITIONS_IN_A_TURN):
+        some = rows[first : first + PARTITIONS_IN_A_TURN]
+        try:
+            asked = EpochRequest(queries[first : first + PARTITIONS_IN_A_TURN])
+            found = await services.sequencer.offsets_for_epochs(asked)
+        except EXPECTED as error:
+            for row in some:
+                row.error_code = code_of(error)
+            continue
+        for row, result in zip(some, found.results, strict=True):
+            row.error_code = PARTITION_CODES[result.error]
+            row.leader_epoch, row.end_offset = result.leader_epoch, result.end_offset
+        await turns.did(len(some))
     return response

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from agent.catalog import KnownTopic, has
+from agent.catalog import KnownTopic, RequestTopics, has
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import MUST_WAIT, Deferred, MustWait, RequestContext, Services
@@ -80,9 +80,10 @@ async def handle(
     version = context.api_version
     refusal = _refusal_of(services, context, request)
     topics: list[KnownTopic | ErrorCode] = []
+    lookup = services.catalog.of_one_request()
     async for data in Turns(PARTITIONS_IN_A_TURN).over(request.topic_data):
         known = refusal or _topic_known(services, data, version)
-        topics.append(await _topic_of(services, data, version) if known is None else known)
+        topics.append(await _topic_of(lookup, data, version) if known is None else known)
     validating = _validated(services, context, request, topics)
     response, accepted = await in_turns(validating, Turns(PARTITIONS_IN_A_TURN))
     if any(batch.needs_keys for batch in accepted):
@@ -327,13 +328,13 @@ def _partitions_of(data: TopicProduceData) -> int:
     return 1 + highest
 
 
-async def _topic_of(services: Services, data: TopicProduceData, version: int) -> KnownTopic | ErrorCode:
+async def _topic_of(lookup: RequestTopics, data: TopicProduceData, version: int) -> KnownTopic | ErrorCode:
     """The topic, or why it can't be had."""
     partitions = _partitions_of(data)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
-            return await services.catalog.topic_by_id(data.topic_id, partitions) or ErrorCode.UNKNOWN_TOPIC_ID
-        topic = await services.catalog.topic_by_name(data.name, partitions)
+            return await lookup.by_id(data.topic_id, partitions) or ErrorCode.UNKNOWN_TOPIC_ID
+        topic = await lookup.by_name(data.name, partitions)
         return topic or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except SequencerError as error:
         return code_of(error)

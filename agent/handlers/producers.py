@@ -58,8 +58,9 @@ async def describe_producers(
         asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         await turns.did()
     response = DescribeProducersResponse()
+    lookup = services.catalog.of_one_request()
     for name, indexes in asked.items():
-        known = await services.catalog.topic_by_name(name)
+        known = await lookup.by_name(name)
         answer = TopicResponse(name=name)
         response.topics.append(answer)
         for index in indexes:

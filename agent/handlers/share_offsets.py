@@ -9,6 +9,7 @@ from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ShareGroup
+from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from sequencer.api import AlterShareOffsets, ShareOffset
@@ -34,7 +35,10 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
     DescribeShareOffsetsGroup,
 )
+from tailrace.turns import Turns
 
+GROUPS_IN_A_TURN = 100
+"""Groups that are described in one turn of the loop, where nothing has to be waited for."""
 FORGET = -1
 """The start offset by which the sequencer is asked to forget a partition; also that of one the group has not read."""
 
@@ -44,7 +48,7 @@ async def describe(
 ) -> DescribeShareGroupOffsetsResponse:
     """Start offsets and lags: of the partitions that are named, or of all that the group has read."""
     response = DescribeShareGroupOffsetsResponse()
-    for asked in request.groups:
+    async for asked in Turns(GROUPS_IN_A_TURN).over(groups_once(request.groups)):
         group = DescribedShareOffsets(asked.group_id, _refused(context, asked))
         try:
             await services.groups.look(asked.group_id, _check_share_group)
@@ -76,10 +80,11 @@ async def _described(
             if topic_id in topics and _may_describe(context, topics[topic_id].topic.name)
         ]
     described: list[DescribedShareTopic] = []
+    lookup = services.catalog.of_one_request()
     for named in asked.topics:
         if not _may_describe(context, named.topic_name):
             continue
-        topic = await services.catalog.topic_by_name(named.topic_name)
+        topic = await lookup.by_name(named.topic_name)
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             rows = [DescribedShareOffset(number, FORGET, error_code=code) for number in named.partitions]

@@ -56,6 +56,7 @@ from tailrace.kafka.messages.describe_log_dirs import (
 )
 from tailrace.tenants import is_topic_name
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
+from tailrace.turns import Turns
 
 MAX_CREATION_SECONDS = 15.0
 """How long creating a topic is retried: with a call's own 10 s, less than clients wait for an answer."""
@@ -64,6 +65,8 @@ SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
 
 FIRST_STRICT_CREATE_TOPICS, FIRST_STRICT_DELETE_TOPICS, FIRST_STRICT_CREATE_PARTITIONS = 6, 5, 3
 """Clients of these versions on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+PARTITIONS_IN_A_TURN = 2_000
+"""Partitions that are read from a request in one turn of the loop."""
 DELETED_AT_ONCE = 500
 """Partitions whose log starts one request to the sequencer moves."""
 
@@ -308,11 +311,13 @@ async def delete_records(
     response = DeleteRecordsResponse()
     requested: list[DeleteRecordsPartition] = []
     rows: list[DeleteRecordsPartitionResult] = []
-    for topic in request.topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    lookup = services.catalog.of_one_request()
+    async for topic in turns.over(request.topics):
         answer = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(answer)
-        known = await services.catalog.topic_by_name(topic.name)
-        for partition in topic.partitions:
+        known = await lookup.by_name(topic.name)
+        async for partition in turns.over(topic.partitions):
             row = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:

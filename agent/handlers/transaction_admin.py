@@ -30,6 +30,8 @@ from tailrace.kafka.messages.write_txn_markers import (
 )
 from tailrace.turns import Turns
 
+PARTITIONS_IN_A_TURN = 2_000
+"""Partitions of transactions that are described in one turn of the loop; each transaction counts as one more."""
 AGENTS_IN_A_TURN = 20_000
 """Agents that are looked at, to place transactional ids, in one turn of the loop."""
 STATES = (
@@ -48,27 +50,24 @@ STATES = (
 async def describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Each transactional id's state and, while its transaction is open, its partitions."""
-    wanted = [
-        transactional_id for transactional_id in dict.fromkeys(request.transactional_ids) if transactional_id
-    ]
+    """Once for each transactional id, its state and, while its transaction is open, its partitions."""
+    named = list(dict.fromkeys(request.transactional_ids))
+    wanted = [transactional_id for transactional_id in named if transactional_id]
     try:
         transactions = await all_transactions(services.sequencer, wanted)
         snapshot = await _with_topics_of(services, transactions)
     except EXPECTED as error:
         code = transaction_code(error, knows_fenced=True)
-        rows = [
-            described.TransactionState(code, transactional_id)
-            for transactional_id in request.transactional_ids
-        ]
+        rows = [described.TransactionState(code, transactional_id) for transactional_id in named]
         return DescribeTransactionsResponse(transaction_states=rows)
     by_id = {transaction.transactional_id: transaction for transaction in transactions}
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            _description(snapshot, transactional_id, by_id.get(transactional_id))
-            for transactional_id in request.transactional_ids
-        ]
-    )
+    response = DescribeTransactionsResponse()
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for transactional_id in named:
+        transaction = by_id.get(transactional_id)
+        response.transaction_states.append(_description(snapshot, transactional_id, transaction))
+        await turns.did(1 if transaction is None else 1 + len(transaction.partitions))
+    return response
 
 
 async def _with_topics_of(services: Services, transactions: list[TransactionDescription]) -> Snapshot:
@@ -169,13 +168,14 @@ async def _aborted(services: Services, marker: WritableTxnMarker) -> WritableTxn
     result = WritableTxnMarkerResult(marker.producer_id)
     partitions: list[tuple[UUID, int]] = []
     rows: list[WritableTxnMarkerPartitionResult] = []
+    lookup = services.catalog.of_one_request()
     for topic in marker.topics:
         answer = WritableTxnMarkerTopicResult(topic.name)
         result.topics.append(answer)
         known = services.catalog.snapshot.by_name.get(topic.name)
         if known is None:
             try:
-                known = await services.catalog.topic_by_name(topic.name)
+                known = await lookup.by_name(topic.name)
             except EXPECTED as error:
                 answer.partitions = [
                     WritableTxnMarkerPartitionResult(index, code_of(error))

@@ -43,7 +43,10 @@ from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from tailrace.limits import is_name
+from tailrace.turns import Turns
 
+PARTITIONS_IN_A_TURN = 2_000
+"""Partitions that are read from a request in one turn of the loop."""
 FIRST_FENCED_VERSION = 2
 """From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
 
@@ -116,15 +119,17 @@ async def _named(
     """A row for every partition named, and those that there are."""
     results: list[AddPartitionsToTxnTopicResult] = []
     known: list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]] = []
-    for topic in topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    lookup = services.catalog.of_one_request()
+    async for topic in turns.over(topics):
         result = AddPartitionsToTxnTopicResult(topic.name)
         results.append(result)
         try:
-            topic_of_name = await services.catalog.topic_by_name(topic.name)
+            topic_of_name = await lookup.by_name(topic.name)
             missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except SequencerError as error:
             topic_of_name, missing = None, transaction_code(error, knows_fenced=True)
-        for index in topic.partitions:
+        async for index in turns.over(topic.partitions):
             row = AddPartitionsToTxnPartitionResult(index)
             result.results_by_partition.append(row)
             if topic_of_name is None or not 0 <= index < topic_of_name.topic.partitions:
@@ -182,15 +187,17 @@ async def txn_offset_commit(
     response = TxnOffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[TxnOffsetCommitResponsePartition] = []
-    for topic in request.topics:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    lookup = services.catalog.of_one_request()
+    async for topic in turns.over(request.topics):
         answer = TxnOffsetCommitResponseTopic(name=topic.name)
         response.topics.append(answer)
         try:
-            known = await services.catalog.topic_by_name(topic.name)
+            known = await lookup.by_name(topic.name)
             missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except SequencerError as error:
             known, missing = None, _commit_code(error, context.api_version)
-        for partition in topic.partitions:
+        async for partition in turns.over(topic.partitions):
             row = TxnOffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from agent.catalog import RequestTopics
 from agent.services import Deferred, Handler, HeldResponse, RequestContext, Services
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
@@ -53,6 +54,7 @@ class Call:
     api: str
     services: Services
     context: RequestContext
+    topics: RequestTopics
 
     def may(self, need: Need, name: str, *, is_noted: bool = True) -> bool:
         """Whether the client meets the need. A refusal goes to the audit log, unless it only shortens a listing."""
@@ -80,7 +82,7 @@ class Call:
         """The name of a topic that is requested by its id; UNNAMED if there is none."""
         if topic_id == NIL_TOPIC_ID:
             return name or UNNAMED
-        known = await self.services.catalog.topic_by_id(topic_id)
+        known = await self.topics.by_id(topic_id)
         return UNNAMED if known is None else known.topic.name
 
 
@@ -213,7 +215,7 @@ def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
         return handler
 
     async def handle(services: Services, context: RequestContext, request: Any) -> Any:
-        call = Call(api, services, context)
+        call = Call(api, services, context, services.catalog.of_one_request())
 
         async def after(number: int, request: Any) -> Any:
             if number == len(guards):

@@ -1,0 +1,162 @@
+"""Whatever array of a request has very many elements of one name, nobody else waits long for the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent.dispatch import Dispatcher
+from agent.framing import DECODED_FACTOR, REQUEST_BYTES
+from sequencer.api import Metadata, MetadataRequest
+from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
+from tests.support.agents import AgentBench, connection, made, run
+from tests.support.turns import least_of_three, measured_turns
+
+HELD_SECONDS = 0.05
+PARTITIONS = 1_000
+ELEMENTS = 20_000
+"""As many as each API may have. Those by partition may have ten times as many, which takes too long for a test."""
+NAMES = {
+    Entity.TOPIC_NAME: "t",
+    Entity.GROUP_ID: "g",
+    Entity.COORDINATOR_KEY: "g",
+    Entity.TRANSACTIONAL_ID: "x",
+    Entity.CONFIG_RESOURCE: "t",
+    Entity.USER_NAME: "user",
+}
+OF_A_TOPIC = 2
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A request of which one array has `count` elements; arrays in these have one."""
+
+    version: int
+    path: Path
+    count: int
+    topic_id: UUID
+
+    def request(self, message: MessageType, path: Path) -> Any:
+        values = {}
+        for field in fields_of(message):
+            if self.version in field.versions:
+                values[field.name] = self._value(field, path)
+        return message(**values)
+
+    def _value(self, field: Field, path: Path) -> Any:
+        on_path = path[:1] == (field.name,)
+        if field.is_array:
+            if path and not on_path:
+                return []
+            count = self.count if len(path) == 1 else 1
+            return [self._single(field, path[1:])] * count
+        return self._single(field, path[1:] if on_path else ())
+
+    def _single(self, field: Field, path: Path) -> Any:
+        kind = field.kind
+        if not isinstance(kind, Wire):
+            return self.request(kind, path)
+        if field.entity is Entity.TOPIC_ID:
+            return self.topic_id
+        if kind is Wire.STRING:
+            return NAMES.get(field.entity, "x") if field.entity is not None else "x"
+        if field.name == "resource_type":
+            return OF_A_TOPIC
+        return {Wire.UUID: UUID(int=1), Wire.BYTES: b"", Wire.RECORDS: b"", Wire.BOOL: False}.get(kind, 0)
+
+
+def elements(value: Any) -> int:
+    """Elements of all arrays of a message."""
+    if isinstance(value, list):
+        return sum(1 + elements(each) for each in value)
+    if not hasattr(value, "__struct_fields__"):
+        return 0
+    return sum(elements(getattr(value, field.name)) for field in fields_of(type(value)))
+
+
+def arrays(message: MessageType, version: int) -> Iterator[Path]:
+    """The ways to all arrays of a message."""
+    for field in fields_of(message):
+        if version not in field.versions:
+            continue
+        if field.is_array:
+            yield (field.name,)
+        if not isinstance(field.kind, Wire):
+            for rest in arrays(field.kind, version):
+                yield field.name, *rest
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, spec in APIS.items() if any(arrays(spec.request, spec.served.last))]
+)
+@least_of_three
+def test_a_request_of_20_000_elements_of_one_name_leaves_the_loop_to_others(key: ApiKey) -> None:
+    spec = APIS[key]
+    version = spec.served.last
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=PARTITIONS)
+        partitions = [OffsetCommitRequestPartition(each, 1) for each in range(PARTITIONS)]
+        commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=partitions)])
+        await bench.ask(ApiKey.OFFSET_COMMIT, 8, commit)
+        for path in arrays(spec.request, version):
+            one = elements(Filled(version, path, 1, topic.topic_id).request(spec.request, path))
+            count = (ELEMENTS - len(path) + 1) // (one - len(path) + 1)
+            filled = Filled(version, path, count, topic.topic_id).request(spec.request, path)
+            sent = b"".join(encode_request(7, key, version, filled))
+            with measured_turns() as turns:
+                answering = asyncio.create_task(answer_bytes(bench, sent), name=f"{spec.name} {path}")
+                answered = await bench.until(answering, 600)
+            assert answered <= len(sent) * DECODED_FACTOR + REQUEST_BYTES, (
+                "no more than its request was charged"
+            )
+            turns.check(HELD_SECONDS)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "key", [ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.PRODUCE, ApiKey.DELETE_RECORDS]
+)
+def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for_them_once(
+    key: ApiKey,
+) -> None:
+    spec = APIS[key]
+    version = spec.served.last
+    path = next(path for path in arrays(spec.request, version) if path[-1] in ("topics", "topic_data"))
+
+    async def scenario(bench: AgentBench) -> None:
+        filled = Filled(version, path, 500, UUID(int=9)).request(spec.request, path)
+        asked = 0
+        metadata = bench.sequencer.inner.metadata
+
+        async def counted(request: MetadataRequest) -> Metadata:
+            nonlocal asked
+            asked += 1
+            return await metadata(request)
+
+        bench.sequencer.inner.metadata = counted  # type: ignore[method-assign]
+        await bench.until(asyncio.create_task(bench.ask(key, version, filled)))
+        assert 1 <= asked <= 2, "for the request, and for what has changed since"
+
+    run(scenario)
+
+
+async def answer_bytes(bench: AgentBench, sent: bytes) -> int:
+    """The length of the answer to a request that is encoded already."""
+    parts = await made(await Dispatcher(bench.services)(memoryview(sent)[4:], connection()))
+    return sum(map(len, parts or ()))
