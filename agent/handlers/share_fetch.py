@@ -64,6 +64,8 @@ MAX_TYPES = 10_000
 BEHIND_A_HOLE_BYTES = 1 << 20
 """Bytes of a read for the batch behind offsets that compaction has left empty."""
 NO_LIMIT = 1 << 63
+TELLS_LOCK = 2
+"""From this version on ShareAcknowledge says for how long records are locked (KIP-1222)."""
 RECORD_LIMIT = 1
 """The acquire mode in which `max_records` is not passed, even within a batch (KIP-1206)."""
 _SHARE_CODES = {
@@ -553,13 +555,16 @@ async def acknowledge(
         return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
-    return _acknowledged(request, asked, parts)
+    response = _acknowledged(request, parts)
+    if context.api_version >= TELLS_LOCK:
+        response.acquisition_lock_timeout_ms = asked.limits.lock_ms
+    return response
 
 
 def _acknowledged(
-    request: ShareAcknowledgeRequest, asked: _Asked, parts: dict[SharePlace, _Part]
+    request: ShareAcknowledgeRequest, parts: dict[SharePlace, _Part]
 ) -> ShareAcknowledgeResponse:
-    response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=asked.limits.lock_ms)
+    response = ShareAcknowledgeResponse()
     for topic in request.topics:
         rows = [parts[SharePlace(topic.topic_id, each.partition_index)].data for each in topic.partitions]
         response.responses.append(

@@ -117,16 +117,17 @@ class Member:
         return [(one.first_offset, one.last_offset, one.delivery_count) for one in each]
 
     async def acknowledge(
-        self, *said: tuple[int, int, int], epoch: int | None = None, renews: bool = False
+        self, *said: tuple[int, int, int], epoch: int | None = None, renews: bool = False, version: int = 2
     ) -> Any:
         request = ShareAcknowledgeRequest(
             "g",
             self.member_id,
             self.epoch if epoch is None else epoch,
-            renews,
-            [AcknowledgeTopic(self.topic_id, [AcknowledgePartition(0, batches(*said))])],
+            topics=[AcknowledgeTopic(self.topic_id, [AcknowledgePartition(0, batches(*said))])],
         )
-        answer = await self.bench.ask(ApiKey.SHARE_ACKNOWLEDGE, 2, request)
+        if version >= 2:
+            request.is_renew_ack = renews
+        answer = await self.bench.ask(ApiKey.SHARE_ACKNOWLEDGE, version, request)
         if answer.error_code:
             return answer.error_code
         self.epoch += 1
@@ -156,6 +157,17 @@ def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> 
         assert await second.acknowledge((5, 5, ACCEPT)) == 0, "it is before the start: done"
         (row,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
         assert (row.start_offset, row.lag) == (6, 0)
+
+    run(scenario, **EARLIEST)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_acknowledgement_is_answered_in_every_version(version: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 2)
+        assert await member.acquired(version=version) == [(0, 1, 1)]
+
+        assert await member.acknowledge((0, 1, ACCEPT), version=version) == 0
 
     run(scenario, **EARLIEST)
 
