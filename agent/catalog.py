@@ -18,7 +18,6 @@ from cache.ring import Replicas
 from sequencer.api import (
     BrokerConfigsRequest,
     ClientConfig,
-    ClientConfigsRequest,
     ConfigScope,
     Member,
     Metadata,
@@ -26,11 +25,11 @@ from sequencer.api import (
     Ring,
     ScramCredentials,
     ScramName,
-    SecurityRequest,
     Sequencer,
     SequencerError,
     Topic,
 )
+from sequencer.pages import whole_client_configs, whole_security
 from sequencer.ring_changes import ring_after
 from tailrace.acls import Acl
 from tailrace.topic_config import TopicSettings, topic_settings
@@ -164,18 +163,18 @@ class Catalog:
         self.snapshot = _snapshot(known, answer, broker_configs)
 
     async def _ask_security(self) -> None:
-        answer = await self._sequencer.security(SecurityRequest(self.security.version))
-        if answer.users is not None and answer.acls is not None and answer.version > self.security.version:
-            users = {user.name: user for user in answer.users}
+        answer = await whole_security(self._sequencer, self.security.version)
+        if answer is not None and answer.version > self.security.version:
+            users = {user.name: user for user in answer.users or ()}
             removed = {name.user for name in self.security.users} - {name.user for name in users}
-            self.security = KnownSecurity(answer.version, users, tuple(answer.acls))
+            self.security = KnownSecurity(answer.version, users, tuple(answer.acls or ()))
             if removed:
                 self.on_removed_users(frozenset(removed))
 
     async def _ask_client_configs(self) -> None:
-        answer = await self._sequencer.client_configs(ClientConfigsRequest(self.client_configs.version))
-        if answer.configs is not None and answer.version > self.client_configs.version:
-            self.client_configs = KnownClientConfigs.of(answer.version, answer.configs)
+        answer = await whole_client_configs(self._sequencer, self.client_configs.version)
+        if answer is not None and answer.version > self.client_configs.version:
+            self.client_configs = KnownClientConfigs.of(answer.version, answer.configs or ())
             self.on_client_configs(self.client_configs)
 
     def of_one_request(self) -> RequestTopics:

@@ -544,9 +544,13 @@ class Configs(Value, frozen=True):
 
 
 class ClientConfigsRequest(Value, frozen=True):
-    """`known_version`: what the caller has; -1 for nothing."""
+    """`known_version`: what the caller has; -1 for nothing. `takes_pages`: the caller asks for what follows, `after`
+    the `next` of the page before: its version, and the scope and name of its last entry. In another version the listing
+    begins anew."""
 
     known_version: Int64 = -1
+    takes_pages: bool = False
+    after: tuple[Int64, ConfigScope, str] | None = None
 
 
 class ClientConfig(Value, frozen=True):
@@ -558,10 +562,11 @@ class ClientConfig(Value, frozen=True):
 
 
 class ClientConfigs(Value, frozen=True):
-    """Everything that is configured for clients; None when the caller's is current."""
+    """Everything that is configured for clients, by page; None when the caller's is current."""
 
     version: int
     configs: list[ClientConfig] | None
+    next: tuple[Int64, ConfigScope, str] | None = None
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -1726,18 +1731,30 @@ class DeletedAcls(Value, frozen=True):
     done: int = -1
 
 
+class SecurityPlace(Value, frozen=True):
+    """The last of a page: a user, or after all users an ACL. In another version the listing begins anew."""
+
+    version: Int64
+    user: ScramName | None = None
+    acl: Acl | None = None
+
+
 class SecurityRequest(Value, frozen=True):
-    """`known_version`: what the caller has; -1 for nothing."""
+    """`known_version`: what the caller has; -1 for nothing. `takes_pages`: the caller asks for what follows, `after`
+    the `next` of the page before."""
 
     known_version: Int64 = -1
+    takes_pages: bool = False
+    after: SecurityPlace | None = None
 
 
 class Security(Value, frozen=True):
-    """All users and ACLs; both are None when the caller's are current."""
+    """All users and ACLs, by page: users first. Both are None when the caller's are current."""
 
     version: int
     users: list[ScramCredentials] | None
     acls: list[Acl] | None
+    next: SecurityPlace | None = None
 
 
 class Sequencer(Protocol):

@@ -13,6 +13,8 @@ import msgspec
 
 from sequencer.api import (
     ActiveProducer,
+    ClientConfigs,
+    ClientConfigsRequest,
     FetchOffsets,
     GroupListing,
     Lag,
@@ -26,6 +28,8 @@ from sequencer.api import (
     PartitionError,
     PartitionSize,
     ProducerQuery,
+    Security,
+    SecurityRequest,
     Sequencer,
     ShareOffset,
     ShareOffsetsRequest,
@@ -39,6 +43,9 @@ from sequencer.api import (
 from sequencer.bounds import MAX_PAGE
 from tailrace.turns import Turns
 
+MAX_RESTARTS = 20
+"""How often a listing that changes meanwhile begins anew."""
+
 
 class Page(Protocol):
     """One answer of a listing."""
@@ -50,6 +57,7 @@ class Page(Protocol):
 
 
 Q = TypeVar("Q", bound=Value)
+V = TypeVar("V", Security, ClientConfigs)
 P = TypeVar("P", bound=Page)
 
 
@@ -169,3 +177,34 @@ def _better(before: OffsetResult, following: OffsetResult) -> OffsetResult:
     ):
         return following
     return msgspec.structs.replace(following, run=before.run)
+
+
+async def whole_security(sequencer: Sequencer, known_version: int = -1) -> Security | None:
+    """All users and ACLs; None if the caller's are current, or while they keep changing."""
+    request = SecurityRequest(known_version, takes_pages=True)
+    found = await _of_one_version(pages(sequencer.security, request))
+    users = [user for page in found for user in page.users or ()]
+    acls = [acl for page in found for acl in page.acls or ()]
+    return Security(found[0].version, users, acls) if found and found[0].users is not None else None
+
+
+async def whole_client_configs(sequencer: Sequencer, known_version: int = -1) -> ClientConfigs | None:
+    """Everything that is configured for clients; None if the caller's is current, or while it keeps changing."""
+    request = ClientConfigsRequest(known_version, takes_pages=True)
+    found = await _of_one_version(pages(sequencer.client_configs, request))
+    configs = [config for page in found for config in page.configs or ()]
+    return ClientConfigs(found[0].version, configs) if found and found[0].configs is not None else None
+
+
+async def _of_one_version(listing: AsyncIterator[V]) -> list[V]:
+    """The pages of a listing that begins anew when it changes meanwhile; none if it does so each time."""
+    found: list[V] = []
+    restarts = 0
+    async for page in listing:
+        if found and page.version != found[0].version:
+            found.clear()
+            restarts += 1
+            if restarts > MAX_RESTARTS:
+                return []
+        found.append(page)
+    return found

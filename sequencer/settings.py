@@ -80,7 +80,7 @@ class SequencerSettings(SettingsSection):
     """Requests that wait for the committer; more get a retriable refusal."""
     max_group_requests: int = Field(default=256, ge=1, le=10_000)
     """Requests merged into one transaction."""
-    max_topics: int = Field(default=10_000, ge=1, le=1_000_000)
+    max_topics: int = Field(default=10_000, ge=1, le=100_000)
     """Topics of the cluster."""
     max_partitions_per_topic: int = Field(default=10_000, ge=1, le=1_000_000)
     """Partitions of one topic."""
@@ -88,7 +88,7 @@ class SequencerSettings(SettingsSection):
     """Partitions of all topics together."""
     max_batches_per_commit: int = Field(default=100_000, ge=1, le=10_000_000)
     """Batches of one object."""
-    max_runs_per_commit: int = Field(default=20_000, ge=1, le=1_000_000)
+    max_runs_per_commit: int = Field(default=20_000, ge=1, le=100_000)
     """Partitions of one object."""
     max_writers: int = Field(default=1_000, ge=1, le=10_000)
     """Jobs of Spark that write at once."""

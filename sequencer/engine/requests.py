@@ -44,6 +44,7 @@ from sequencer.api import (
     TablePinsRequest,
     Value,
 )
+from sequencer.bounds import MAX_PAGE
 from sequencer.reading.live_files import live_files
 from sequencer.reading.queries import Reader
 from sequencer.reading.view import Shown, View
@@ -244,7 +245,8 @@ def _locate_group(request: LocateGroup, context: Context) -> GroupOwner:
 
 
 async def _garbage(request: GarbageRequest, context: Context) -> Garbage:
-    found = await garbage.find_garbage(context.state, context.reads, request.limit, context.settings)
+    limit = min(request.limit, MAX_PAGE)
+    found = await garbage.find_garbage(context.state, context.reads, limit, context.settings)
     checkpointer = context.view.checkpointer
     if checkpointer is None:
         return found

@@ -20,9 +20,10 @@ from sequencer.api import (
     ScramMechanism,
     ScramName,
     Security,
+    SecurityPlace,
     SecurityRequest,
 )
-from sequencer.bounds import PageRoom, text_bytes
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of
 from sequencer.store.state import SECURITY_VERSION, Draft, HotState
@@ -36,6 +37,8 @@ MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
 """Limit of users or ACLs that one request changes."""
+_SCRAM_BYTES = 64 + MAX_SALT_BYTES + 2 * 64
+"""An upper bound of encoded credentials, without the name."""
 MAX_COMPARED = 100_000
 """Comparisons of ACLs with filters after which a decision takes no further filter. The first is carried out whole."""
 READ_AS_A_STEP, COMPARED_AS_A_STEP = 10, 40
@@ -43,21 +46,48 @@ READ_AS_A_STEP, COMPARED_AS_A_STEP = 10, 40
 
 
 def security(state: HotState, request: SecurityRequest) -> Security:
-    """All users and ACLs, unless the caller has them."""
-    version = state.counter(SECURITY_VERSION)
-    if request.known_version == version:
+    """All users and ACLs, or a page of them, unless the caller has them."""
+    version, after = state.counter(SECURITY_VERSION), request.after
+    if after is None and request.known_version == version:
         return Security(version, None, None)
-    users = [
-        ScramCredentials(
-            name=ScramName(row.user_name, ScramMechanism(row.mechanism)),
-            salt=row.salt,
-            stored_key=row.stored_key,
-            server_key=row.server_key,
-            iterations=row.iterations,
+    if not request.takes_pages:
+        return Security(
+            version,
+            [_credentials(row) for row in state.all(ScramRow)],
+            [_acl(row) for row in state.all(AclRow)],
         )
-        for row in state.all(ScramRow)
-    ]
-    return Security(version, users, [_acl(row) for row in state.all(AclRow)])
+    if after is not None and after.version != version:
+        after = None
+    room, users, acls = PageRoom(), list[ScramCredentials](), list[Acl]()
+    place = after or SecurityPlace(version)
+    if place.acl is None:
+        name = place.user
+        for user in state.rows_after(
+            ScramRow, None if name is None else (name.user, int(name.mechanism)), MAX_PAGE + 1
+        ):
+            if not room.takes(_SCRAM_BYTES + text_bytes(user.user_name)):
+                return Security(version, users, acls, place)
+            users.append(_credentials(user))
+            place = SecurityPlace(version, user=users[-1].name)
+    for row in state.rows_after(
+        AclRow, None if place.acl is None else key_of(_row(place.acl, 0)), MAX_PAGE + 1
+    ):
+        acl = _acl(row)
+        if not room.takes(_bytes_of(acl)):
+            return Security(version, users, acls, place)
+        acls.append(acl)
+        place = SecurityPlace(version, acl=acl)
+    return Security(version, users, acls)
+
+
+def _credentials(row: ScramRow) -> ScramCredentials:
+    return ScramCredentials(
+        name=ScramName(row.user_name, ScramMechanism(row.mechanism)),
+        salt=row.salt,
+        stored_key=row.stored_key,
+        server_key=row.server_key,
+        iterations=row.iterations,
+    )
 
 
 def alter_scram(draft: Draft, request: AlterScram, settings: SequencerSettings) -> AlteredScram:

@@ -18,6 +18,7 @@ from sequencer.api import (
     InvalidConfig,
     LimitReached,
 )
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import ClientConfigRow
@@ -30,14 +31,24 @@ from tailrace.topic_config import InvalidConfigValue
 
 
 def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConfigs:
-    """Everything, unless the caller has it."""
-    version = state.counter(CLIENT_CONFIGS_VERSION)
-    if request.known_version == version:
+    """Everything, or a page of it, unless the caller has it."""
+    version, after = state.counter(CLIENT_CONFIGS_VERSION), request.after
+    if after is None and request.known_version == version:
         return ClientConfigs(version, None)
-    return ClientConfigs(
-        version,
-        [ClientConfig(ConfigScope(row.scope), row.name, row.configs) for row in state.all(ClientConfigRow)],
-    )
+    if not request.takes_pages:
+        return ClientConfigs(version, [_config(row) for row in state.all(ClientConfigRow)])
+    room, configs = PageRoom(), list[ClientConfig]()
+    key = (int(after[1]), after[2]) if after is not None and after[0] == version else None
+    for row in state.rows_after(ClientConfigRow, key, MAX_PAGE + 1):
+        if not room.takes(16 + text_bytes(row.name, *row.configs, *row.configs.values())):
+            last = configs[-1]
+            return ClientConfigs(version, configs, (version, last.scope, last.name))
+        configs.append(_config(row))
+    return ClientConfigs(version, configs)
+
+
+def _config(row: ClientConfigRow) -> ClientConfig:
+    return ClientConfig(ConfigScope(row.scope), row.name, row.configs)
 
 
 def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerSettings) -> Empty:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
@@ -172,6 +173,12 @@ class HotState:
     def keys(self, kind: type[Row]) -> list[Key]:
         """The key of every row of a kind."""
         return list(self._rows[kind])
+
+    def rows_after(self, kind: type[R], after: Key | None, count: int) -> list[R]:
+        """The first rows of a kind after this key, in the order of keys."""
+        keys: Iterable[Any] = self._rows[kind]
+        following = nsmallest(count, keys if after is None else [key for key in keys if key > after])
+        return cast("list[R]", [self._rows[kind][key] for key in following])
 
     def by_key(self, kind: type[Row]) -> dict[Key, Row | None]:
         """A copy of what is there now of a kind; without hashing a key, so that it takes no time to speak of."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import structlog
 
 from agent.security.users import new_credentials
-from sequencer.api import AlterScram, ScramMechanism, ScramName, SecurityRequest, Sequencer
+from sequencer.api import AlterScram, ScramMechanism, ScramName, Sequencer, SequencerUnavailable
+from sequencer.pages import whole_security
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace_cli.errors import CommandFailed
 
@@ -30,8 +31,10 @@ def read_first_user(file: Path) -> tuple[str, str]:
 async def create_first_user(sequencer: Sequencer, file: Path) -> None:
     """Create the user of this file, unless there is one of the name. Raises CommandFailed, SequencerError."""
     user, password = read_first_user(file)
-    known = (await sequencer.security(SecurityRequest())).users or []
-    if any(each.name.user == user for each in known):
+    known = await whole_security(sequencer)
+    if known is None:
+        raise SequencerUnavailable("users and ACLs change all the time; try again")
+    if any(each.name.user == user for each in known.users or ()):
         return
     stored = [
         new_credentials(ScramName(user, mechanism), password, iterations=ITERATIONS)

@@ -11,8 +11,10 @@ import pytest
 
 from sequencer.api import (
     AddToTransaction,
+    ClientConfigsRequest,
     CommitOffsets,
     CompactionRequest,
+    ConfigScope,
     FeedRequest,
     FetchOffsets,
     FindPartition,
@@ -39,9 +41,18 @@ from sequencer.pages import (
     lag_pages,
     positions_at,
 )
+from sequencer.rules.client_configs import client_configs
 from sequencer.rules.compaction import MAX_PAGE_BYTES
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import AbortedRow, Changes, PartitionBytes, ProducerRow, RememberedBatch
+from sequencer.store.rows import (
+    AbortedRow,
+    Changes,
+    ClientConfigRow,
+    PartitionBytes,
+    ProducerRow,
+    RememberedBatch,
+)
+from sequencer.store.state import HotState
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -395,3 +406,22 @@ def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.Monkey
         assert woken.commit_number == start + 8
 
     run(memory, scenario)
+
+
+def test_what_is_configured_for_clients_is_given_in_pages_of_one_version() -> None:
+    rows = [ClientConfigRow(int(ConfigScope.GROUP), f"g{each}", {"a": "v" * 100}) for each in range(6_000)]
+    state = HotState({ClientConfigRow: rows})
+    request = ClientConfigsRequest(takes_pages=True)
+    names: list[str] = []
+    while True:
+        page = client_configs(state, request)
+        assert len(encode_body(page)) <= MAX_ANSWER_BYTES and page.configs
+        names += [each.name for each in page.configs]
+        if page.next is None:
+            break
+        request = ClientConfigsRequest(takes_pages=True, after=page.next)
+    assert names == sorted(row.name for row in rows)
+    anew = client_configs(state, ClientConfigsRequest(takes_pages=True, after=(7, ConfigScope.GROUP, "g9")))
+    assert anew.configs is not None and anew.configs[0].name == names[0]
+    assert len(client_configs(state, ClientConfigsRequest()).configs or ()) == 6_000
+    assert client_configs(state, ClientConfigsRequest(0)).configs is None

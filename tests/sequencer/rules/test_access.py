@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +17,15 @@ from sequencer.api import (
     ScramCredentials,
     ScramMechanism,
     ScramName,
+    Security,
     SecurityRequest,
+    Sequencer,
 )
 from sequencer.bounds import MAX_ANSWER_BYTES
+from sequencer.pages import whole_security
 from sequencer.rules import access
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import AclRow
+from sequencer.store.rows import AclRow, ScramRow
 from sequencer.store.state import Draft, HotState
 from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.rpc.frames import encode_body
@@ -200,3 +206,39 @@ def test_an_acl_that_means_nothing_is_refused(bad: Acl) -> None:
 def test_more_acls_than_the_limit_are_refused() -> None:
     with pytest.raises(LimitReached):
         access.create_acls(Draft(HotState({}), 1), CreateAcls([acl(name) for name in "abcd"]), SETTINGS)
+
+
+def test_users_and_acls_are_given_in_pages_that_begin_anew_when_something_changes() -> None:
+    state = many_acls(6_000)
+    names = [f"user {each}" for each in range(3_000)]
+    state.add_loaded(ScramRow, [ScramRow(name, 1, b"s" * 12, b"k" * 32, b"k" * 32, 4096) for name in names])
+    changes_at = {2}
+    asked: list[SecurityRequest] = []
+
+    class Asked:
+        async def security(self, request: SecurityRequest) -> Security:
+            asked.append(request)
+            if len(asked) in changes_at:
+                draft = Draft(state, 2)
+                access.create_acls(draft, CreateAcls([acl(f"new {len(asked)}")]), SequencerSettings())
+                state.apply(draft.changes)
+            page = access.security(state, request)
+            assert len(encode_body(page)) <= MAX_ANSWER_BYTES
+            return page
+
+    def known(version: int = -1) -> Security | None:
+        return asyncio.run(whole_security(cast("Sequencer", Asked()), version))
+
+    whole = known()
+    assert whole is not None and whole.version == 1
+    assert sorted(each.name.user for each in whole.users or ()) == sorted(names)
+    assert len(set(whole.acls or ())) == len(whole.acls or ()) == 6_001
+    assert asked[2].after is not None and asked[2].after.version == 1, (
+        "the second page was the first of a new listing"
+    )
+    assert known(1) is None
+    changes_at.update(range(1_000))
+    assert known() is None, "it changes before each page"
+    assert len(asked) < 100
+    all_at_once = access.security(state, SecurityRequest())
+    assert len(all_at_once.users or ()) == 3_000 and all_at_once.next is None
