@@ -20,6 +20,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.io.pyarrow import (
@@ -52,6 +53,8 @@ from compactor.tables.table import NewFile, StoredFile, TableChange, TableConfli
 from tailrace.columns import Columns, columns_text
 from tailrace.object_store.open import object_url, s3_location
 from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, LOG_SCHEMA, SCHEMA
+
+log = structlog.get_logger("tailrace.tables")
 
 CATALOG_NAME = "tailrace"
 TOPIC_ID = "tailrace.topic-id"
@@ -477,7 +480,19 @@ def _plain(field: pa.Field) -> pa.Field:
 
 
 def _delete(table: Table, paths: Iterable[str]) -> None:
-    """Delete files of the table's own; one that is gone already is no error."""
+    """Delete files of the table's own that nothing names any more.
+
+    One that is gone already is no error. One that can't be deleted stays: the catalog has forgotten it, so it is told.
+    """
+    left: dict[str, OSError] = {}
     for path in sorted(paths):
-        with suppress(FileNotFoundError):
+        try:
             table.io.delete(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            left[path] = error
+    if left:
+        first, reason = next(iter(left.items()))
+        log.warning("files of a table that nothing names any more were not deleted, and stay",
+                    table=".".join(table.name()), files=len(left), first=first, reason=str(reason))  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pytest
+import structlog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
@@ -151,6 +152,25 @@ def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> N
             assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
             left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
             assert left == []
+
+    asyncio.run(scenario())
+
+
+def test_files_that_cannot_be_deleted_are_told_and_hold_up_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+            await compacted_here(world.log)
+            await world.sync()
+            kept = Path(world.table().metadata.metadata_log[0].metadata_file.removeprefix("file://"))
+            kept.unlink()
+            (kept / "no file").mkdir(parents=True)
+            with structlog.testing.capture_logs() as logged:
+                world.tables.drop(world.log.topics["a"].topic_id, "a")
+            assert world.tables.find("a") is None
+            assert [path for path in (tmp_path / "c/tables").rglob("*") if path.is_file()] == []
+            (told,) = logged
+            assert (told["log_level"], told["files"], told["first"]) == ("warning", 1, f"file://{kept}")
 
     asyncio.run(scenario())
 

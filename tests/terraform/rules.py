@@ -19,6 +19,9 @@ SERVICE = "modules/service"
 COLLECTOR = ("modules/sequencer", "this")
 """The policy document of whoever collects garbage: the committer does, in the sequencer's servers."""
 
+COMPACTOR = ("modules/compactor", "job")
+"""The policy document of whoever writes Iceberg tables: what their expired snapshots named is its own to delete."""
+
 Body = dict[str, Any]
 Rule = Callable[["Module"], Iterator[str]]
 
@@ -288,7 +291,7 @@ def wildcard_resources_say_why(module: Module) -> Iterator[str]:
             yield f"no comment says why: {line.strip()}"
 
 
-def only_the_collector_deletes(module: Module) -> Iterator[str]:
+def only_the_collector_deletes_what_is_not_a_tables(module: Module) -> Iterator[str]:
     for name, statement in module.statements():
         if statement.get("effect", "Allow") == "Deny":
             continue
@@ -296,13 +299,15 @@ def only_the_collector_deletes(module: Module) -> Iterator[str]:
             deletes = action in ("s3:*", "*") or action.startswith("s3:Delete")
             # The endpoint's policy grants nothing: it narrows what the collector's own one allows.
             allowed = (module.name, name) in {COLLECTOR, ("modules/network", "s3_endpoint")}
+            if (module.name, name) == COMPACTOR:
+                allowed = all(one.endswith("/*/tables/*") for one in words(statement.get("resources")))
             if deletes and not (allowed and action == "s3:DeleteObject"):
                 yield f"{name} may {action}"
 
 
-def the_collector_may_delete(module: Module) -> Iterator[str]:
-    """What needs rights on the bucket has them: the collector lists and deletes, and the endpoint lets it."""
-    if module.name not in (COLLECTOR[0], "modules/network"):
+def who_must_delete_may(module: Module) -> Iterator[str]:
+    """What needs rights on the bucket has them: the collector and the tables' writer, and the endpoint lets them."""
+    if module.name not in (COLLECTOR[0], COMPACTOR[0], "modules/network"):
         return
     allowed = [
         (action, resource)
@@ -313,7 +318,7 @@ def the_collector_may_delete(module: Module) -> Iterator[str]:
     ]
     for action, end in (("s3:DeleteObject", "/*"), ("s3:ListBucket", "bucket_arn}")):
         if not any(action == one and resource.endswith(end) for one, resource in allowed):
-            yield f"the collector may not {action}"
+            yield f"{module.name} may not {action}"
 
 
 # The parts
@@ -463,8 +468,8 @@ RULES: tuple[Rule, ...] = (
     actions_have_no_wildcards,
     policies_are_documents,
     wildcard_resources_say_why,
-    only_the_collector_deletes,
-    the_collector_may_delete,
+    only_the_collector_deletes_what_is_not_a_tables,
+    who_must_delete_may,
     the_bucket_is_guarded,
     the_database_is_durable,
     only_dead_machines_are_replaced,

@@ -1,7 +1,7 @@
 """What Terraform ships, run: user data's files, units and commands, and the compactor's container, as they are.
 
-PostgreSQL behind TLS with a CA of its own and a password, S3 and Secrets Manager at moto; see machine.py for what of
-AWS is stood in for.
+PostgreSQL behind TLS with a CA of its own and a password, S3 and Secrets Manager at moto, the tables' catalog in a
+file; see machine.py for what of AWS is stood in for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any
 import botocore.session
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from compactor.tables.iceberg import open_catalog
 from tests.support.servers import PostgresServer, S3Server, moto_server, own_network, postgres_server
 from tests.support.tls_postgres import make_certificates, tls_before
 from tests.terraform.machine import (
@@ -124,6 +126,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "aws_secretsmanager_secret.rpc.arn": rpc,
             "var.rpc_secret.arn": rpc,
             "var.sequencer.address": f"{own_network()}.1:9645",
+            "catalog.url": f"sqlite:///{folder}/catalog.db",
             "var.stop_seconds": "30",
             "var.drain_seconds": "120",
             "local.group_name": "test-agents",
@@ -221,18 +224,30 @@ def test_records_go_through_what_is_shipped(agents: list[tuple[Machine, Facts]])
     assert sorted(seen) == list(range(100))
 
 
-def test_the_compactors_container_compacts(site: Site, agents: list[tuple[Machine, Facts]]) -> None:
+def test_the_compactors_container_compacts_and_keeps_a_table(
+    monkeypatch: pytest.MonkeyPatch, site: Site, agents: list[tuple[Machine, Facts]]
+) -> None:
+    table = ConfigEntry("tailrace.table", "iceberg", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, "shipped", incremental_configs=[table])
+    admin = AdminClient({"bootstrap.servers": f"{agents[0][0].address}:9092"})
+    admin.incremental_alter_configs([changed])[changed].result(60)
     command, environment = container(
         site.values, lambda arn: str(site.secrets.get_secret_value(SecretId=arn)["SecretString"])
     )
     machine = agents[0][0]  # for its `tailrace` on PATH
+    everything = ["--min-bytes", "1", "--min-age-ms", "0"]
     done = subprocess.run(
-        [str(machine.folder / "bin" / command[0]), *command[1:], "--json"],
+        [str(machine.folder / "bin" / command[0]), *command[1:], *everything, "--json"],
         env={**environment, **site.s3.environ, "PATH": "/usr/bin:/bin", "HOME": str(site.folder)},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["failures"] == []
+    figures = json.loads(done.stdout)
+    assert (figures["failures"], figures["table_failures"]) == ([], [])
+    for name, value in site.s3.environ.items():
+        monkeypatch.setenv(name, value)
+    found = open_catalog(environment["TAILRACE_TABLES__CATALOG"], environment["TAILRACE_STORE"])
+    assert found.load_table("tailrace.shipped").scan().to_arrow().num_rows == 100
 
 
 def test_traffic_is_told_to_cloudwatch(agents: list[tuple[Machine, Facts]]) -> None:

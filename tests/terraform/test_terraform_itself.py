@@ -84,6 +84,11 @@ BAD: dict[str, list[object]] = {
         {"vcpu": 8, "memory_gib": 18, "disk_gib": 50},
         {"vcpu": 4, "memory_gib": 16, "disk_gib": 10},
     ],
+    "compactor_catalog": [
+        {"url": "postgresql://h/tailrace"},
+        {"url": "https://h", "security_group_id": "catalog"},
+        {"url": "https://h", "port": 0},
+    ],
     "alarm_topic_arns": [[], ["on-call"]],
 }
 

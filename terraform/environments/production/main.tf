@@ -111,6 +111,7 @@ module "compactor" {
   store                       = local.store
   sequencer                   = local.sequencer
   rpc_secret                  = module.sequencer.rpc_secret
+  catalog                     = var.compactor_catalog
 }
 
 module "alarms" {

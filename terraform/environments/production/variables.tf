@@ -247,6 +247,31 @@ variable "compactor_image" {
   }
 }
 
+variable "compactor_catalog" {
+  description = "The REST catalog of Iceberg tables: url, and the security_group_id and port behind which it is, if not behind the VPC's endpoints. null: topics with tailrace.table=iceberg get no table, and each run says so."
+  type = object({
+    url               = string
+    security_group_id = optional(string)
+    port              = optional(number, 443)
+  })
+  default = null
+
+  validation {
+    condition     = var.compactor_catalog == null ? true : can(regex("^https?://[^[:space:]?#]+$", var.compactor_catalog.url))
+    error_message = "compactor_catalog.url must be the address of a REST catalog: https://HOST/PATH. A database's password is not given to the compactor."
+  }
+
+  validation {
+    condition     = try(var.compactor_catalog.security_group_id, null) == null ? true : can(regex("^sg-[0-9a-f]{8,17}$", var.compactor_catalog.security_group_id))
+    error_message = "compactor_catalog.security_group_id must be the id of a security group, such as sg-0123456789abcdef0."
+  }
+
+  validation {
+    condition     = var.compactor_catalog == null ? true : try(var.compactor_catalog.port > 0 && var.compactor_catalog.port < 65536, false)
+    error_message = "compactor_catalog.port must be from 1 to 65535."
+  }
+}
+
 variable "compactor_schedule" {
   description = "When the compactor runs: rate(...) or cron(...) as EventBridge Scheduler reads them, in UTC."
   type        = string

@@ -1,6 +1,6 @@
 # The compactor: `tailrace compact`, PySpark on local[*] in a Fargate task, started by EventBridge Scheduler.
-# Compaction holds a lease at the sequencer, so a run that starts while another works ends at once. It deletes
-# nothing: what it replaced is garbage, which the sequencer's servers collect.
+# Compaction holds a lease at the sequencer, so a run that starts while another works ends at once. What it replaced
+# is garbage, which the sequencer's servers collect; it deletes only the files of Iceberg tables that no snapshot names.
 
 data "aws_caller_identity" "current" {}
 
@@ -28,10 +28,13 @@ module "service" {
   source_account    = local.account
   policy            = data.aws_iam_policy_document.job.json
 
-  egress = {
-    sequencer = { group = var.sequencer.security_group_id, port = local.sequencer_port }
-    aws       = { group = var.endpoints_security_group_id, port = 443 }
-  }
+  egress = merge(
+    {
+      sequencer = { group = var.sequencer.security_group_id, port = local.sequencer_port }
+      aws       = { group = var.endpoints_security_group_id, port = 443 }
+    },
+    { for catalog in var.catalog[*] : "catalog" => { group = catalog.security_group_id, port = catalog.port } if catalog.security_group_id != null },
+  )
 }
 
 data "aws_iam_policy_document" "key" {
@@ -126,6 +129,14 @@ data "aws_iam_policy_document" "job" {
     actions = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
     # Below our prefix: any object may be compacted.
     resources = ["${var.store.bucket_arn}/${var.store.prefix}/*"]
+  }
+
+  # Manifests, deletes and typed files that only expired snapshots named. The collector knows nothing of them.
+  statement {
+    sid     = "FilesOfTables"
+    actions = ["s3:DeleteObject"]
+    # Below our prefix, a cluster's id, then tables: no object of the log is there.
+    resources = ["${var.store.bucket_arn}/${var.store.prefix}/*/tables/*"]
   }
 
   # A missing key must read as 404, not 403, which a condition on the prefix would undo.
@@ -231,11 +242,14 @@ resource "aws_ecs_task_definition" "this" {
     entryPoint = ["tailrace"]
     command    = ["compact"]
 
-    environment = [
-      { name = "AWS_REGION", value = local.region },
-      { name = "TAILRACE_SEQUENCERS", value = var.sequencer.address },
-      { name = "TAILRACE_STORE", value = var.store.url },
-    ]
+    environment = concat(
+      [
+        { name = "AWS_REGION", value = local.region },
+        { name = "TAILRACE_SEQUENCERS", value = var.sequencer.address },
+        { name = "TAILRACE_STORE", value = var.store.url },
+      ],
+      [for catalog in var.catalog[*] : { name = "TAILRACE_TABLES__CATALOG", value = catalog.url }],
+    )
 
     # ECS puts the secret into the container's environment at start: not into Terraform, not into a log.
     secrets = [{ name = "TAILRACE_RPC_SECRET", valueFrom = var.rpc_secret.arn }]

@@ -99,6 +99,31 @@ variable "image" {
   }
 }
 
+variable "catalog" {
+  description = "The REST catalog of Iceberg tables: url, and the security_group_id and port behind which it is, if not behind the VPC's endpoints. null: topics with tailrace.table=iceberg get no table, and each run says so."
+  type = object({
+    url               = string
+    security_group_id = optional(string)
+    port              = optional(number, 443)
+  })
+  default = null
+
+  validation {
+    condition     = var.catalog == null ? true : can(regex("^https?://[^[:space:]?#]+$", var.catalog.url))
+    error_message = "catalog.url must be the address of a REST catalog: https://HOST/PATH. A database's password is not given to the compactor."
+  }
+
+  validation {
+    condition     = try(var.catalog.security_group_id, null) == null ? true : can(regex("^sg-[0-9a-f]{8,17}$", var.catalog.security_group_id))
+    error_message = "catalog.security_group_id must be the id of a security group, such as sg-0123456789abcdef0."
+  }
+
+  validation {
+    condition     = var.catalog == null ? true : try(var.catalog.port > 0 && var.catalog.port < 65536, false)
+    error_message = "catalog.port must be from 1 to 65535."
+  }
+}
+
 variable "schedule" {
   description = "When the compactor runs: rate(...) or cron(...) as EventBridge Scheduler reads them, in UTC."
   type        = string

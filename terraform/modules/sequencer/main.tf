@@ -104,7 +104,7 @@ resource "aws_secretsmanager_secret_version" "rpc" {
 }
 
 data "aws_iam_policy_document" "this" {
-  # The committer writes checkpoints, and is the garbage collector: it alone may delete.
+  # The committer writes checkpoints, and is the garbage collector: it alone may delete objects of the log.
   statement {
     sid     = "CheckpointsAndGarbage"
     actions = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
