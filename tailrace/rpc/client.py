@@ -43,6 +43,7 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, RpcConnection
+from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE, LOOK_SECONDS, Silence
 
@@ -248,17 +249,21 @@ class RpcClient:
 
     async def _greet(self, connection: _Connection, deadline: float) -> None:
         secrets = self._security.secrets
+        versions = hello_messages.spoken_versions(
+            has_secret=bool(secrets), is_private=is_private(connection.wire)
+        )
         hello = hello_messages.make_hello(
             self.known.identity,
             self._entropy.uuid().bytes,
             secrets,
+            versions,
             is_encrypted=connection.wire.is_encrypted,
         )
         frame = await self._until(
             connection.ask(hello_messages.HELLO, encode_body(hello)), "hello", deadline, connection
         )
         welcome = self._accepted(connection, frame, hello_messages.Welcome)
-        proof, secret = hello_messages.check_welcome(hello, welcome, secrets)
+        proof, secret = hello_messages.check_welcome(hello, welcome, secrets, versions)
         self.known.check(ClusterIdentity(welcome.cluster_id, welcome.incarnation))
         accepted = connection.ask(hello_messages.PROOF, encode_body(proof))
         keys = hello_messages.frame_keys(hello, welcome, secret)

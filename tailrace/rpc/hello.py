@@ -11,7 +11,7 @@ role; the secret itself never travels. Without a secret the proofs are over an e
 secrets (while they are exchanged): the tags say which the client knows, and the server takes one that it knows too.
 
 Versions:
-    1   frames are not authenticated
+    1   frames are not authenticated: with a secret, only over TLS and within a machine
     2   with a secret and without TLS, each frame from `accepted` on carries a MAC (see `tailrace.rpc.security`)
 
 A proof covers the versions that were offered, so that nobody between the two can talk them down. It covers the fields
@@ -104,13 +104,23 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True):
     pass
 
 
+def spoken_versions(*, has_secret: bool, is_private: bool) -> Sequence[int]:
+    """What either side speaks. With a secret, frames without MACs go only where nobody is in between."""
+    return VERSIONS if is_private or not has_secret else VERSIONS[1:]
+
+
 def make_hello(
-    known: ClusterIdentity, nonce: bytes, secrets: Sequence[bytes] = (), *, is_encrypted: bool = False
+    known: ClusterIdentity,
+    nonce: bytes,
+    secrets: Sequence[bytes] = (),
+    versions: Sequence[int] = VERSIONS,
+    *,
+    is_encrypted: bool = False,
 ) -> Hello:
     tags = tuple(secret_tag(secret, nonce) for secret in secrets)
     return Hello(
         magic=_MAGIC,
-        versions=list(VERSIONS),
+        versions=list(versions),
         cluster_id=known.cluster_id,
         incarnation=known.incarnation,
         nonce=nonce,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from tailrace.rpc.link import split_address
+from tailrace.rpc.link import RpcConnection, split_address
 
 _ADVICE = (
     "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
@@ -19,7 +19,16 @@ class RpcIsOpen(ValueError):
 
 def is_loopback(address: str) -> bool:
     """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
-    host, _ = split_address(address)
+    return _is_loopback_host(split_address(address)[0])
+
+
+def is_private(connection: RpcConnection) -> bool:
+    """Whether nobody is between the two sides: it has TLS, or does not leave the machine."""
+    host = connection.peer_host
+    return connection.is_encrypted or not host or _is_loopback_host(host)
+
+
+def _is_loopback_host(host: str) -> bool:
     try:
         ip = ipaddress.ip_address(host)
     except ValueError:

@@ -29,6 +29,7 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import KnownCluster
 from tailrace.rpc.link import FrameProtocol, Receiver, RpcConnection
+from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE
 from tailrace.rpc.strangers import Strangers
@@ -363,12 +364,15 @@ class _Served:
                 if frame.header.method != hello_messages.HELLO:
                     raise ProtocolViolation(f"{frame.header.method!r} came before the hello")
                 hello = decode_body(frame.body, hello_messages.Hello)
-                nonce = server._entropy.uuid().bytes
+                secrets = server._security.secrets
                 self._welcome, self._secret = hello_messages.answer_hello(
                     hello,
                     server.known,
-                    server._security.secrets,
-                    nonce,
+                    secrets,
+                    server._entropy.uuid().bytes,
+                    versions=hello_messages.spoken_versions(
+                        has_secret=bool(secrets), is_private=is_private(self.wire)
+                    ),
                     is_encrypted=self.wire.is_encrypted,
                 )
                 self._hello = hello

@@ -30,8 +30,9 @@ from tailrace.rpc import (
     decode_body,
     encode_body,
 )
-from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
+from tailrace.rpc.frames import LENGTH, Failure, Frame, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import (
+    HELLO,
     Hello,
     Proof,
     Welcome,
@@ -40,8 +41,10 @@ from tailrace.rpc.hello import (
     check_welcome,
     frame_keys,
     make_hello,
+    spoken_versions,
 )
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
 from tests.support.clocks import SeededEntropy
 
@@ -180,6 +183,63 @@ def test_a_client_of_the_version_before_is_served_without_macs() -> None:
     check_proof(hello, welcome, proof, secret)
     with pytest.raises(HelloRefused):
         check_proof(hello, welcome, Proof(bytes(32)), secret)
+
+
+class _Host:
+    """A connection from somewhere that keeps what is sent to it."""
+
+    heard = 0
+
+    def __init__(self, peer_host: str, is_encrypted: bool) -> None:
+        self.peer_host, self.is_encrypted = peer_host, is_encrypted
+        self.sent: list[Frame] = []
+
+    def send(self, frame: Sequence[Buffer]) -> None:
+        self.sent.append(decode_frame(memoryview(b"".join(frame))[LENGTH.size :]))
+
+    def room(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    abort = close
+
+
+@pytest.mark.parametrize(
+    ("host", "is_encrypted", "secrets", "is_served"),
+    [
+        ("10.0.0.7", False, (SECRET,), False),
+        ("10.0.0.7", True, (SECRET,), True),
+        ("127.0.0.1", False, (SECRET,), True),
+        ("::ffff:127.0.0.1", False, (SECRET,), True),
+        ("10.0.0.7", False, (), True),
+    ],
+)
+def test_frames_without_macs_do_not_leave_the_machine_where_there_is_a_secret(
+    host: str, is_encrypted: bool, secrets: tuple[bytes, ...], is_served: bool
+) -> None:
+    async def run() -> Frame:
+        wire = _Host(host, is_encrypted)
+        server = RpcServer(
+            lambda method, body: _echo([], body),
+            clock=SystemClock(),
+            entropy=SeededEntropy(1),
+            security=RpcSecurity(secrets),
+        )
+        hello = encode_body(Hello("tailrace", [1], "", 0, bytes(16)))
+        frame = b"".join(encode_frame(Header(1, 0, HELLO, 0), hello))
+        server.accept(wire).received(memoryview(frame)[LENGTH.size :])
+        await server.close(grace_s=0)
+        return wire.sent[0]
+
+    answer = asyncio.run(run())
+    if is_served:
+        assert decode_body(answer.body, Welcome).version == 1
+    else:
+        assert decode_body(answer.body, Failure).code == "version"
+    spoken = spoken_versions(has_secret=bool(secrets), is_private=is_private(_Host(host, is_encrypted)))
+    assert (1 in spoken) == is_served
 
 
 # --- somebody in between
