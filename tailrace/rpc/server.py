@@ -10,6 +10,7 @@ import structlog
 
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
+from tailrace.keepers import outlived
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
 from tailrace.rpc.frames import (
@@ -191,8 +192,8 @@ class RpcServer:
     async def _end_stalled(self) -> None:
         while True:
             await self._clock.sleep(self._stall_timeout_s)
-            for served in list(self._connections):
-                if served.is_stalled():
+            with outlived(_log, "stalled RPC connections could not be closed"):
+                for served in [each for each in self._connections if each.is_stalled()]:
                     _log.warning("an RPC connection is closed", reason="a frame was under way for too long",
                                  peer=served.wire.peer_host)  # fmt: skip
                     served.wire.abort()
