@@ -19,6 +19,7 @@ from agent.services import Deferred, Handler, HeldResponse, RequestContext, Serv
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Turns
 
 REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -26,6 +27,8 @@ REFUSALS = {
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+NAMES_IN_A_TURN = 500
+"""Resources of one request whose rights are looked up in one turn of the loop."""
 UNNAMED = ""
 """The name of a topic that is requested by an unknown id."""
 
@@ -161,7 +164,7 @@ class Parts:
             return await answer(request)
         kept: list[Any] = []
         refused: list[Any] = []
-        for part in parts:
+        async for part in Turns(NAMES_IN_A_TURN).over(parts):
             need = self.needs[self.need_of(part)]
             topic_id: UUID = getattr(part, "topic_id", NIL_TOPIC_ID)
             by_id = topic_id != NIL_TOPIC_ID
@@ -204,7 +207,11 @@ class Listed:
         response = await answer(request)
         if self.for_all is None or not call.may(self.for_all, CLUSTER_NAME, is_noted=False):
             rows = getattr(response, self.answered)
-            kept = [row for row in rows if call.may(self.need, self.name(row), is_noted=False)]
+            kept = [
+                row
+                async for row in Turns(NAMES_IN_A_TURN).over(rows)
+                if call.may(self.need, self.name(row), is_noted=False)
+            ]
             setattr(response, self.answered, kept)
         return response
 

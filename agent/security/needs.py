@@ -13,8 +13,9 @@ from typing import Any
 
 from agent.handlers import metadata
 from agent.handlers.configs import RESOURCE_GROUP, RESOURCE_TOPIC
+from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import BATCHED, GROUP
-from agent.security.guard import Call, Guard, Listed, Need, Next, Parts, Whole
+from agent.security.guard import NAMES_IN_A_TURN, Call, Guard, Listed, Need, Next, Parts, Whole
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
@@ -71,6 +72,7 @@ from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
 )
+from tailrace.turns import Turns
 
 FAILED = "Authorization failed."
 """Kafka's message, where there is room for one."""
@@ -300,7 +302,7 @@ class _MetadataGuard:
         await call.services.catalog.refresh_if_possible()
         snapshot = call.services.catalog.snapshot
         if metadata.wants_all(call.context, request):
-            kept = [name for name in snapshot.by_name if call.may(DESCRIBE_TOPIC, name, is_noted=False)]
+            kept = await _described(call, snapshot.by_name)
             if len(kept) == len(snapshot.by_name):
                 return await answer(request)
             request.topics = [MetadataRequestTopic(name=name) for name in kept]
@@ -309,7 +311,7 @@ class _MetadataGuard:
         named: list[MetadataRequestTopic] = []
         refused: list[MetadataResponseTopic] = []
         creates = metadata.creates_topics(call.services, call.context, request)
-        for topic in request.topics:
+        async for topic in Turns(NAMES_IN_A_TURN).over(request.topics):
             by_id = topic.topic_id != NIL_TOPIC_ID
             name = await call.topic_name(topic.name, topic.topic_id)
             is_allowed = not name or call.may(DESCRIBE_TOPIC, name)
@@ -342,6 +344,15 @@ class _MetadataGuard:
         return response
 
 
+async def _described(call: Call, names: Iterable[str]) -> list[str]:
+    """Those of these topics that the client may describe."""
+    return [
+        name
+        async for name in Turns(NAMES_IN_A_TURN).over(list(names))
+        if call.may(DESCRIBE_TOPIC, name, is_noted=False)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _CoordinatorGuard:
     """The keys of groups and of transactional ids, one or several."""
@@ -352,15 +363,18 @@ class _CoordinatorGuard:
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
         need = DESCRIBE_GROUP if request.key_type == GROUP else DESCRIBE_TRANSACTION
         is_many = call.context.api_version >= BATCHED
-        keys = request.coordinator_keys if is_many else [request.key]
-        refused = [key for key in keys if not call.may(need, key)]
+        keys = list(dict.fromkeys(request.coordinator_keys)) if is_many else [request.key]
+        allowed: list[str] = []
+        refused: list[str] = []
+        async for key in Turns(NAMES_IN_A_TURN).over(keys):
+            (allowed if call.may(need, key) else refused).append(key)
         if not refused:
             return await answer(request)
         if not is_many:
             return find_coordinator.FindCoordinatorResponse(
                 error_code=need.code, error_message=FAILED, node_id=-1, port=-1
             )
-        request.coordinator_keys = [key for key in keys if key not in refused]
+        request.coordinator_keys = allowed
         response = await answer(request)
         response.coordinators += [
             find_coordinator.Coordinator(
@@ -383,8 +397,11 @@ class _OffsetFetchGuard:
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
         if call.context.api_version < FIRST_MANY_GROUPS:
             return await self._one(call, request, answer)
-        refused_groups = [each for each in request.groups if not call.may(DESCRIBE_GROUP, each.group_id)]
-        request.groups = [each for each in request.groups if each not in refused_groups]
+        allowed: list[Any] = []
+        refused_groups: list[Any] = []
+        async for each in Turns(NAMES_IN_A_TURN).over(groups_once(request.groups)):
+            (allowed if call.may(DESCRIBE_GROUP, each.group_id) else refused_groups).append(each)
+        request.groups = allowed
         refused_topics = {
             group.group_id: await self._take_refused(
                 call,
@@ -396,7 +413,7 @@ class _OffsetFetchGuard:
         }
         response = await answer(request)
         for group in response.groups:
-            self._keep_described(call, group)
+            await self._keep_described(call, group)
             group.topics += refused_topics.get(group.group_id, []) if not group.error_code else []
         response.groups += [
             offset_fetch.OffsetFetchResponseGroup(group_id=each.group_id, error_code=DESCRIBE_GROUP.code)
@@ -414,7 +431,7 @@ class _OffsetFetchGuard:
             call, request, offset_fetch.OffsetFetchResponseTopic, offset_fetch.OffsetFetchResponsePartition
         )
         response = await answer(request)
-        self._keep_described(call, response)
+        await self._keep_described(call, response)
         response.topics += refused
         return response
 
@@ -423,7 +440,7 @@ class _OffsetFetchGuard:
     ) -> list[Any]:
         """Take the topics that may not be described out of a group's; the rows that are answered for them."""
         kept, refused = [], []
-        for topic in group.topics or []:
+        async for topic in Turns(NAMES_IN_A_TURN).over(group.topics or []):
             topic_id = getattr(topic, "topic_id", NIL_TOPIC_ID)
             name = await call.topic_name(topic.name, topic_id)
             if not name or call.may(DESCRIBE_TOPIC, name):
@@ -434,11 +451,11 @@ class _OffsetFetchGuard:
             group.topics = kept
         return refused
 
-    def _keep_described(self, call: Call, group: Any) -> None:
+    async def _keep_described(self, call: Call, group: Any) -> None:
         """Positions of all topics: only of those that may be described. What was asked for by name may be."""
         group.topics = [
             topic
-            for topic in group.topics
+            async for topic in Turns(NAMES_IN_A_TURN).over(group.topics)
             if not topic.name or call.may(DESCRIBE_TOPIC, topic.name, is_noted=False)
         ]
 
@@ -580,7 +597,7 @@ class _TransactionsGuard:
             refuse=refuse,
         )
         response = await parts(call, request, answer)
-        for row in response.transaction_states:
+        async for row in Turns(NAMES_IN_A_TURN).over(response.transaction_states):
             row.topics = [
                 topic for topic in row.topics if call.may(DESCRIBE_TOPIC, topic.topic, is_noted=False)
             ]
@@ -599,7 +616,7 @@ class _TopicPartitionsGuard:
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
         if not request.topics:
             snapshot = await call.services.catalog.refresh()
-            names = [name for name in snapshot.by_name if call.may(DESCRIBE_TOPIC, name, is_noted=False)]
+            names = await _described(call, snapshot.by_name)
             if not names:
                 return APIS[ApiKey.DESCRIBE_TOPIC_PARTITIONS].response()
             request.topics = [TopicRequest(name) for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,14 +12,22 @@ import pytest
 
 from agent.dispatch import Dispatcher
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
+from agent.security.access import Access
+from agent.security.authorize import AclIndex
+from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from sequencer.api import Metadata, MetadataRequest
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.metadata import MetadataRequest as TopicsRequest
+from tailrace.kafka.messages.metadata import MetadataRequestTopic
 from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
 from tests.support.agents import AgentBench, connection, made, run
 from tests.support.turns import least_of_three, measured_turns
@@ -152,6 +160,42 @@ def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for
         bench.sequencer.inner.metadata = counted  # type: ignore[method-assign]
         await bench.until(asyncio.create_task(bench.ask(key, version, filled)))
         assert 1 <= asked <= 2, "for the request, and for what has changed since"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "request_of"),
+    [
+        (ApiKey.FIND_COORDINATOR, 4, lambda names: FindCoordinatorRequest(coordinator_keys=names)),
+        (
+            ApiKey.OFFSET_FETCH,
+            8,
+            lambda names: OffsetFetchRequest(groups=[OffsetFetchRequestGroup(each) for each in names]),
+        ),
+        (
+            ApiKey.METADATA,
+            12,
+            lambda names: TopicsRequest(topics=[MetadataRequestTopic(name=each) for each in names]),
+        ),
+        (ApiKey.DESCRIBE_GROUPS, 5, lambda names: DescribeGroupsRequest(groups=names)),
+    ],
+)
+@least_of_three
+def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
+    key: ApiKey, version: int, request_of: Callable[[list[str]], Any]
+) -> None:
+    sent = b"".join(encode_request(7, key, version, request_of([f"n{each}" for each in range(ELEMENTS)])))
+    nobody_may = AclIndex([], ())
+
+    async def scenario(bench: AgentBench) -> None:
+        client = connection()
+        client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: nobody_may)
+        dispatch = Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)
+        with measured_turns() as turns:
+            reply = await asyncio.create_task(dispatch(memoryview(sent)[4:], client), name=key.name)
+        assert sum(map(len, reply.parts or ())) > len(sent)
+        turns.check(HELD_SECONDS)
 
     run(scenario)
 
