@@ -121,10 +121,16 @@ def loops_of_tasks(modules: dict[Path, ast.Module]) -> dict[str, bool]:
     for path, tree in modules.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.AsyncFunctionDef) and node.name in started:
-                loops = [each for each in ast.walk(node) if isinstance(each, ast.While)]
+                loops = outermost_loops(node)
                 if loops:
                     found[f"{path}:{node.name}"] = all(has_net(loop) for loop in loops)
     return found
+
+
+def outermost_loops(node: ast.AST) -> list[ast.While]:
+    if isinstance(node, ast.While):
+        return [node]
+    return [loop for child in ast.iter_child_nodes(node) for loop in outermost_loops(child)]
 
 
 def has_net(loop: ast.While) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -77,6 +76,9 @@ LEASE_MARGIN_SECONDS = 0.5
 
 LEASE_LOOK_SECONDS = 1.0
 """How often groups of an ended lease are looked for, to answer the members that wait for them."""
+
+LOOK_AGAIN_SECONDS = 10.0
+"""How often groups that had to be let go are taken up again."""
 
 MANY_DUE = 1_000
 """Entries for groups' deadlines that may be left over, beside two for each group."""
@@ -153,22 +155,26 @@ class GroupCoordinator:
         self._due: list[tuple[float, str]] = []
         self._due_sooner: asyncio.Future[None] | None = None
         self._steps: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.Task[None] | None = None
+        self._left: dict[str, None] = {}
+        """Groups that were let go though they are this agent's. Their members may be gone, and never ask for them."""
+        self._timers: list[asyncio.Task[None]] = []
         self._is_closed = False
 
     # --- life
 
     async def start(self) -> None:
         """Begin to watch time-outs."""
-        self._timer = asyncio.create_task(self._watch_deadlines())
+        self._timers = [
+            asyncio.create_task(self._watch_deadlines()),
+            asyncio.create_task(self._take_up_again()),
+        ]
 
     async def close(self) -> None:
         """Answer all who wait with NOT_COORDINATOR, and serve no more. What was answered is stored."""
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timer
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
         for held in list(self._held.values()):
             self._forget(held)
         while self._steps:
@@ -354,6 +360,7 @@ class GroupCoordinator:
         await self._sequencer.delete_group(GroupRef(group_id))
         held = self._held.get(group_id)
         if held is not None:
+            held.is_stored = False
             self._forget(held)
 
     async def locate(self, group_id: str) -> GroupOwner:
@@ -590,6 +597,8 @@ class GroupCoordinator:
     def _forget(self, held: _Held) -> None:
         held.is_over = True
         self._let_go(held)
+        if held.is_stored and held.lease_epoch == self._identity().lease_epoch:
+            self._left[held.group.group_id] = None
         held.group.close(ErrorCode.NOT_COORDINATOR)
         for ticket, answer in held.group.take_answers():
             self._deliver(ticket, _refused(answer))
@@ -700,6 +709,28 @@ class GroupCoordinator:
                     for held in [group for group in self._held.values() if group.lease_epoch != epoch]:
                         self._forget(held)
                 self._expire_due()
+
+    async def _take_up_again(self) -> None:
+        """Take up the groups that had to be let go, so that members who are gone expire."""
+        while True:
+            await self._clock.sleep(LOOK_AGAIN_SECONDS)
+            with outlived(log, "groups that were let go are taken up later", SequencerError):
+                while self._left and self._may_answer():
+                    group_id = next(iter(self._left))
+                    del self._left[group_id]
+                    await self._look_again(group_id)
+
+    async def _look_again(self, group_id: str) -> None:
+        try:
+            held = await self._take_up(group_id)
+        except GroupRefusal:
+            return  # it is another agent's
+        except SequencerError:
+            self._left[group_id] = None
+            raise
+        async with held.lock:
+            if not held.is_over:
+                self._rest(held)
 
     def _expire_due(self) -> None:
         now = self._clock.monotonic()

@@ -81,7 +81,7 @@ class WritingJob(Client):
                 await remote.close()
 
     async def _uploaded(self, remote: SequencerClient, log: Log, rows: Sequence[Row]) -> list[WrittenObject]:
-        options = SinkOptions.of({"store": "memory:", "sequencer": "any:1", "topic": log.topic})
+        options = SinkOptions.of({"store": "memory:", "sequencer": "127.0.0.1:1", "topic": log.topic})
         sequencer: Sequencer = remote.sequencer
         store: Any = self.stage.cluster.store_of(self.process)
         task = WriteTask(

@@ -22,6 +22,7 @@ from cache.ring import Replicas
 from sequencer.api import (
     AgentInfo,
     CreateTopic,
+    Empty,
     FetchOffsets,
     Member,
     OffsetPosition,
@@ -34,6 +35,7 @@ from sequencer.api import (
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
 from tests.support.clocks import ManualClock, SeededEntropy
 
@@ -98,6 +100,11 @@ class Bench:
         """The topics that there are; the ring stays what it was."""
         replicas = self.catalog.snapshot.replicas
         self.catalog.snapshot = replace(await self.catalog.refresh(), replicas=replicas)
+
+    def stored(self) -> GroupRow:
+        row = self.sequencer._context.state.get(GroupRow, "g")
+        assert row is not None
+        return row
 
     async def member(self, agent: int, name: str, instance: str | None = None) -> JoinAnswer:
         return await self.agents[agent].join("g", request(name, instance))
@@ -242,6 +249,26 @@ def test_a_group_that_can_not_be_stored_is_let_go() -> None:
             await bench.member(0, "m")
         bench.sequencer.save_group = real  # type: ignore[method-assign]
         assert (await bench.member(0, "m")).generation == 1
+
+    run(scenario)
+
+
+def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_later() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        real = bench.sequencer.save_group
+
+        async def away(request: SaveGroup) -> Empty:
+            raise SequencerUnavailable("away")
+
+        bench.sequencer.save_group = away  # type: ignore[method-assign]
+        await bench.advance(32, 0)
+        assert bench.agents[0].held_group("g") is None and bench.stored().members, (
+            "its end could not be stored"
+        )
+        bench.sequencer.save_group = real  # type: ignore[method-assign]
+        await bench.advance(70, 0)
+        assert not bench.stored().members, "though nobody has asked for the group"
 
     run(scenario)
 
