@@ -66,8 +66,8 @@ WIDE = (
 APIS_WITH_ARRAYS = sorted({api for api, _ in SERVED if array_fields(api)})
 LARGE, VERY_LARGE = 5_000, 20_000
 """Elements of one array; all others of its request have one."""
-LARGE_PER_SECOND, ONE_IN_SO_MANY = 5, 20
-"""All arrays in 20 s; in each slice one that is very large."""
+LARGE_PER_SECOND, ONE_IN_SO_MANY = 2, 6
+"""In each slice one that is very large at least. All arrays are in turn within a minute."""
 WIDTH = 200
 UNKNOWN_SERVER_ERROR = -1
 

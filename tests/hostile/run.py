@@ -162,7 +162,7 @@ def try_broker(
     """Play these cases for so long against a running broker, with pauses, beside the bystanders."""
     verdict = Verdict()
     with _bystanders(broker) as bystanders:
-        before = _resident_mib(broker)
+        before = _memory_mib(broker, "VmRSS")
         stage = Stage(broker.port, seed, rate, broker.login_port)
         asyncio.run(_play_and_watch(broker, stage, bystanders, seconds, verdict, cases))
         _tell(bystanders, OVER)
@@ -261,10 +261,12 @@ def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: f
         faults += unforeseen_failures(_get(broker, "/metrics"))
     except (OSError, MetricMissing) as error:
         faults.append(f"/metrics: {error}")
-    grown = _resident_mib(broker) - before_mib
+    grown = _memory_mib(broker, "VmHWM") - before_mib
     verdict.figures["memory grew MiB"] = round(grown)
     if grown > MAX_GROWTH_MIB:
-        faults.append(f"the broker's memory grew by {grown:.0f} MiB; {MAX_GROWTH_MIB} are allowed")
+        faults.append(
+            f"the broker's memory grew by {grown:.0f} MiB at its peak; {MAX_GROWTH_MIB} are allowed"
+        )
     if not broker.is_alive:
         faults.append("the broker ended")
     log = broker.log.read_text(errors="replace").splitlines()
@@ -316,9 +318,10 @@ def _get(broker: Broker, path: str) -> str:
         return str(response.read().decode())
 
 
-def _resident_mib(broker: Broker) -> float:
+def _memory_mib(broker: Broker, kind: str) -> float:
+    """Resident memory: what it is (`VmRSS`), or has been at its peak (`VmHWM`)."""
     with open(f"/proc/{broker.process.pid}/status") as status:
-        found = re.search(r"VmRSS:\s+(\d+) kB", status.read())
+        found = re.search(rf"{kind}:\s+(\d+) kB", status.read())
     return int(found.group(1)) / 1024 if found else 0.0
 
 
