@@ -1,4 +1,5 @@
-"""Rounds of compaction, for as long as the process runs: a failed round is logged, and the next one follows.
+"""Rounds of compaction, for as long as the process runs: a failed round is logged, and the next one follows. Only a
+database that was recovered ends them, as it ends an agent.
 
 While another compactor has the lease this one stands by. It asks again every second, so it takes over within five
 seconds after the other one was killed.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from compactor.cycle import CompactionSummary
-from sequencer.api import LeaseLost, SequencerError
+from sequencer.api import IncarnationChanged, LeaseLost, SequencerError
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 
@@ -100,27 +101,35 @@ class Rounds:
         return 0 if is_clear else self.current.oldest_ms
 
     async def run_once(self) -> RoundOutcome:
-        """One round. Its errors are logged."""
+        """One round. Its errors are logged. Raises IncarnationChanged: this process would be refused for ever."""
         self._past = self.totals
         self.current = CompactionSummary()
         before, self.last = self.last, None
         outcome = RoundOutcome.FAILED
+        ending: IncarnationChanged | None = None
         with outlived(log, "a round of compaction failed", *self._foreseen):
             try:
                 await self._run_round(self.current)
                 outcome = RoundOutcome.DONE
             except LeaseLost:
                 outcome = RoundOutcome.STANDBY
+            except IncarnationChanged as error:
+                ending = error
         self.outcomes[outcome] += 1
         self.last = outcome
         if outcome is not RoundOutcome.STANDBY:
             self._tell()
         elif outcome is not before:
             log.info("another compactor is at work; this one stands by")
+        if ending is not None:
+            raise ending
         return outcome
 
     async def keep_on(self, every_s: float, *, until: Callable[[], bool]) -> None:
-        """Begin a round every `every_s` seconds, or at once after one that took longer, until `until()` holds."""
+        """Begin a round every `every_s` seconds, or at once after one that took longer, until `until()` holds.
+
+        Raises IncarnationChanged: the database was recovered, and what this process knows is of the one before.
+        """
         while True:
             began = self._clock.monotonic()
             outcome = await self.run_once()

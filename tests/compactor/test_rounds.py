@@ -13,7 +13,7 @@ from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rewrite import RewriteFailure
 from compactor.rounds import RoundOutcome, Rounds, Totals
-from sequencer.api import LeaseLost, Sequencer, SequencerUnavailable
+from sequencer.api import IncarnationChanged, LeaseLost, Sequencer, SequencerUnavailable
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
@@ -50,6 +50,16 @@ def rounds_of(
             raise error
 
     return Rounds(run_round, clock, foreseen=foreseen), lambda: not left
+
+
+def test_rounds_end_when_the_database_is_another_one() -> None:
+    clock = JumpingClock()
+    rounds, is_last = rounds_of(clock, None, IncarnationChanged("it was recovered"), None)
+
+    with pytest.raises(IncarnationChanged):
+        asyncio.run(rounds.keep_on(60, until=is_last))
+
+    assert rounds.outcomes == {RoundOutcome.DONE: 1, RoundOutcome.FAILED: 1}
 
 
 def test_a_round_that_fails_is_followed_by_the_next_one() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,16 +19,17 @@ from agent.connection import KafkaConnection
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
-from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.erasure.erase import EraseFailed, EraseRequest, ErasureWork, erase_keys
 from compactor.erasure.search import SoughtKeys
-from sequencer.api import Member, MetadataRequest, Run, SequencerError, SequencerUnavailable
+from compactor.rounds import RoundOutcome, Rounds
+from sequencer.api import IncarnationChanged, Member, MetadataRequest, SequencerError, SequencerUnavailable
 from sequencer.client import SequencerClient
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, Identity, ProducerRow, Row, RowStore
+from sequencer.store.rows import Changes, Identity, Row, RowStore
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
@@ -60,7 +61,7 @@ class ErasureWatch(Protocol):
 
 
 class SimulatedRows:
-    """Rows whose transactions take time and sometimes fail, before or after they took effect.
+    """Rows whose transactions and reads take time and sometimes fail, the former before or after they took effect.
 
     A transaction that was sent to the database is carried out whatever becomes of the process that sent it.
     """
@@ -95,8 +96,11 @@ class SimulatedRows:
         self.terms = 0
         """How often a committer began."""
         self.watch: Callable[[Changes], None] = lambda changes: None
+        self.cut_off: list[SimulatedProcess] = []
+        """Processes that have no way to the database. Others reach it."""
 
     async def open(self) -> Identity:
+        await self._find_a_way()
         if self._identity is None:
             self._identity = await self.inner.open()
         return self._identity
@@ -107,7 +111,9 @@ class SimulatedRows:
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._clock.sleep(0.01 * self._luck.fraction())  # on its way: whoever stops now sends it later
+        await self._find_a_way()
         await self._outside(self._write(changes, committer_epoch))
+        await self._find_a_way()
 
     async def _write(self, changes: Changes, committer_epoch: int) -> None:
         inner = self.inner
@@ -135,6 +141,7 @@ class SimulatedRows:
 
     async def load(self) -> dict[type[Row], list[Row]]:
         self.loads[PROCESS.get()] += 1
+        await self._find_a_way()
         await self._clock.sleep(self.max_load_s * (0.7 + 0.3 * self._luck.fraction()))
         self._be_surprising()
         await self._be_slow()
@@ -157,45 +164,30 @@ class SimulatedRows:
         await self._clock.sleep(0.005 * self._luck.fraction())
         await self._be_slow()
         self._be_surprising()
+        await self._maybe_fail()
+
+    async def _maybe_fail(self) -> None:
+        await self._find_a_way()
         if self.failing and self._luck.fraction() < self.failing / 2:
             raise SequencerUnavailable("the database did not answer (simulated)")
 
-    async def now_ms(self) -> int:
-        self._be_surprising()
-        await self._be_slow()
-        now_ms = await self.inner.now_ms()
-        await self._be_slow()
-        return now_ms
-
-    async def producer_rows(self, keys: Sequence[Any]) -> list[ProducerRow]:
-        await self._read()
-        found = await self.inner.producer_rows(keys)
-        await self._read()
-        return found
-
-    async def runs_from(self, *query: Any, **bounds: int) -> list[Run]:
-        await self._read()
-        found = await self.inner.runs_from(*query, **bounds)
-        await self._read()
-        return found
-
-    async def runs_from_many(self, queries: Sequence[Any], max_runs: int = 1000) -> list[list[Run]]:
-        await self._read()
-        found = await self.inner.runs_from_many(queries, max_runs)
-        await self._read()
-        return found
+    async def _find_a_way(self) -> None:
+        """Fail where the process has no way to the database: at once, or after a while without an answer."""
+        if PROCESS.get() in self.cut_off:
+            await self._clock.sleep(max(0.001, 2.0 * self._luck.fraction() - 1.0))
+            raise SequencerUnavailable("no way to the database (simulated)")
 
     async def close(self) -> None:
         """The rows stay."""
 
     def __getattr__(self, name: str) -> Any:
-        asked = getattr(self.inner, name)
-        return asked if not self.answers_s else partial(self._ask_slowly, asked)
+        """Whatever else is asked of the database."""
+        return partial(self._ask, getattr(self.inner, name))
 
-    async def _ask_slowly(self, asked: Callable[..., Awaitable[T]], *query: Any, **named: Any) -> T:
-        await self._be_slow()
+    async def _ask(self, asked: Callable[..., Awaitable[T]], *query: Any, **named: Any) -> T:
+        await self._read()
         answer = await asked(*query, **named)
-        await self._be_slow()
+        await self._read()
         return answer
 
     async def _be_slow(self) -> None:
@@ -204,6 +196,7 @@ class SimulatedRows:
 
     async def _read(self) -> None:
         self._be_surprising()
+        await self._maybe_fail()
         await self._be_slow()
         if self.slow_reads and self._luck.fraction() < self.slow_reads:
             await self._clock.sleep(0.02 * self._luck.fraction())
@@ -227,8 +220,13 @@ class SimulatedStore(FaultyStore):
     ) -> None:
         super().__init__(inner, clock, entropy, plan)
         self._outside = outside
+        self._unforeseen_luck = entropy
+        self.unforeseen = 0.0
+        """As of the database."""
 
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
+        if self.unforeseen and self._unforeseen_luck.fraction() < self.unforeseen:
+            raise RuntimeError(UNFORESEEN)
         task = self._outside.spawn(super()._do(operation, key, effect))
         task.add_done_callback(seen, context=self._outside.context)
         return await asyncio.shield(task)
@@ -361,6 +359,12 @@ class Cluster:
         self._patience_s = patience_s
         self._births = 0
         self.is_compacting = True
+        self.workers: list[SimulatedProcess] = []
+        """Processes that compact or erase now."""
+        self.at_work: list[SimulatedProcess] = []
+        """Those that are in the middle of a round, or were when they ended."""
+        self.done: Counter[str] = Counter()
+        """How often a compactor's round, or an eraser's, came to its end."""
         self.max_compacted_runs = 20_000
         self.merges = False
         self.compacts_keys = False
@@ -389,6 +393,7 @@ class Cluster:
         store = SimulatedStore(
             self.objects, self.outside, self.clock, self.entropy(process.name + " store"), self.plan
         )
+        store.unforeseen = self.rows.unforeseen
         self.stores.append(store)
         return store
 
@@ -493,8 +498,25 @@ class Cluster:
     async def compact_for_ever(self, pause_s: Callable[[], float], note: Callable[[str], None]) -> None:
         """Compaction jobs, one after the other, in a process of their own; several may be at it. Each opens a session,
         so that they end (`is_compacting`) before all sessions must be gone."""
-        process = self.product_process("compactor")
-        await process.run(self._compact(process, pause_s, note))
+        await self._keep_running("compactor", lambda process: self._compact(process, pause_s, note))
+
+    async def _keep_running(
+        self, name: str, work: Callable[[SimulatedProcess], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Work in a process of its own and, when that has crashed, in another: as under a supervisor."""
+        while self.is_compacting:
+            process = self.product_process(name)
+            self.workers.append(process)
+            try:
+                await process.run(work(process))
+            except Crashed:
+                await self.clock.sleep(0.5)
+            except (IncarnationChanged, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and UNFORESEEN not in str(error):
+                    raise
+                process.crash()
+                await self.clock.sleep(0.5)
+            self.workers.remove(process)
 
     async def _compact(
         self, process: SimulatedProcess, pause_s: Callable[[], float], note: Callable[[str], None]
@@ -512,29 +534,37 @@ class Cluster:
             merges=self.merges,
             key_memory_bytes=1 << 20,
         )
+
+        async def run_round(summary: CompactionSummary) -> None:
+            await run_cycle(
+                sequencer,
+                runner,
+                clock=clock,
+                entropy=entropy,
+                settings=settings,
+                summary=summary,
+                keyed=runner if self.compacts_keys else None,
+            )
+
+        rounds = Rounds(run_round, clock)
         while self.is_compacting:
             await clock.sleep(pause_s())
-            try:
-                done = await run_cycle(
-                    sequencer,
-                    runner,
-                    clock=clock,
-                    entropy=entropy,
-                    settings=settings,
-                    keyed=runner if self.compacts_keys else None,
-                )
-                note(f"compacted {done.runs_replaced} runs into {done.objects}, refused {len(done.refused)}")
-                if done.merged_objects:
-                    note(f"merged {done.merged_objects} objects")
-            except (SequencerError, StoreError) as error:
-                note(f"compaction: {type(error).__name__}")
+            self.at_work.append(process)
+            outcome = await rounds.run_once()
+            self.at_work.remove(process)
+            self.done["compactor"] += outcome is RoundOutcome.DONE
+            done = rounds.current
+            note(f"compaction {outcome}: {done.objects} objects, {len(done.refused)} refused")
+            if done.merged_objects:
+                note(f"merged {done.merged_objects} objects")
 
     async def erase_for_ever(
         self, topic: str, key: bytes, watch: ErasureWatch, pause_s: Callable[[], float]
     ) -> None:
         """Erasures of a key, one after the other, beside compaction and as long as it."""
-        process = self.product_process("eraser")
-        await process.run(self._erase(process, topic, key, watch=watch, pause_s=pause_s))
+        await self._keep_running(
+            "eraser", lambda process: self._erase(process, topic, key, watch=watch, pause_s=pause_s)
+        )
 
     async def _erase(
         self,
@@ -557,6 +587,9 @@ class Cluster:
                         begun = watch.erasure_begins(key)
                         done = await erase_keys(work, EraseRequest(found, SoughtKeys.of([key])))
                         watch.erasure_ended(begun, done.erased_records)
+                        self.done["eraser"] += 1
+            except IncarnationChanged:
+                raise
             except (SequencerError, StoreError, EraseFailed) as error:
                 watch.erasure_failed(error)
 
@@ -617,7 +650,7 @@ class Cluster:
         self.begin_stutter(0.0)
         self.rows.failing = self.rows.unforeseen = self.rows.slow_writes = self.rows.answers_s = 0.0
         for store in self.stores:
-            store.plan = plan
+            store.plan, store.unforeseen = plan, 0.0
             store.outage.end()
         for weather in (self.network.weather, self.network.peer_weather, *self.weathers.values()):
             weather.loss = weather.repetition = 0.0

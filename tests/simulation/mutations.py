@@ -38,6 +38,7 @@ import compactor.erasure.rewrite as erasure_rewrite
 import compactor.erasure.search as erasure_search
 import compactor.keyed as keyed_module
 import compactor.rewrite as rewrite_module
+import compactor.rounds as rounds_module
 import sequencer.bounds as bounds
 import sequencer.engine.follower as follower_module
 import sequencer.engine.group_commit as group_commit_module
@@ -80,6 +81,7 @@ from sequencer.api import (
     FindRequest,
     GarbageRequest,
     IncarnationChanged,
+    LeaseLost,
     NamedLease,
     ObjectKind,
     PartitionChange,
@@ -534,6 +536,25 @@ def _hands_over_what_it_has(original: Any) -> Any:
 
 async def always_nothing() -> None:
     """In place of what must be waited for."""
+
+
+def _takes_a_failed_read_for_an_empty_one(original: Any) -> Any:
+    async def look_up(self: Any, draft: Any, keys: Any) -> None:
+        with suppress(SequencerUnavailable):
+            await original(self, draft, keys)
+
+    return look_up
+
+
+def _takes_each_renewal_for_made(original: Any) -> Any:
+    async def renew(self: Any) -> None:
+        asked_at = self._clock.monotonic()
+        try:
+            await original(self)
+        except SequencerUnavailable:
+            self._valid_until = max(self._valid_until, asked_at + self._lease_ms / 1000)
+
+    return renew
 
 
 def _answers_as_of_now_and_then(original: Any) -> Any:
@@ -1045,6 +1066,31 @@ def _keeps_small_rows(original: Any) -> Any:
     return remove_runs
 
 
+def _keeps_leases_of_the_dead(original: Any) -> Any:
+    """A lease that nobody gave back is never free again."""
+
+    def take_lease(draft: Any, request: Any) -> Any:
+        row = draft.get(LeaseRow, request.name)
+        is_given_back = request.lease_ms == 1
+        if row is not None and not request.epoch and row.expires_ms > 0:
+            raise LeaseLost("as planted")
+        answer = original(draft, request)
+        if is_given_back:
+            draft.put(replace_row(draft.get(LeaseRow, request.name), expires_ms=0))
+        return answer
+
+    return take_lease
+
+
+def _outlives_its_database(original: Any) -> Any:
+    async def run_once(self: Any) -> Any:
+        with suppress(IncarnationChanged):
+            return await original(self)
+        return self.last
+
+    return run_once
+
+
 def _gives_the_lease_to_all(original: Any) -> Any:
     def take_lease(draft: Any, request: Any) -> Any:
         lease = LeaseRow(name=request.name, holder="", epoch=1, expires_ms=draft.now_ms + request.lease_ms)
@@ -1305,6 +1351,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"idempotent_producers": 2},
     ),
     Mutation(
+        "a producer whose look-up failed is taken for a new one",
+        [(GroupCommit, "_look_up_producers", _takes_a_failed_read_for_an_empty_one)],
+        {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
+    ),
+    Mutation(
         "a producer that was looked up is kept while it changes",
         [(GroupCommit, "_look_up_producers", _keeps_what_it_looked_up)],
         {"idempotent_producers": 2, "has_low_bounds": True},
@@ -1406,6 +1457,19 @@ MUTATIONS: tuple[Mutation, ...] = (
             "batches": 12,
             "trouble_s": 7.0,
             "misfortunes": at(*5 * ["the committer stops for long"]),
+        },
+    ),
+    Mutation(
+        "a renewal of the lease that failed counts as made",
+        [(Term, "_renew", _takes_each_renewal_for_made)],
+        {
+            "sequencers": 3,
+            "agents": 3,
+            "readers": 2,
+            "idempotent_producers": 2,
+            "batches": 12,
+            "trouble_s": 8.0,
+            "misfortunes": at(*4 * ["the committer can't reach the database"]),
         },
     ),
     Mutation(
@@ -1668,6 +1732,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an agent goes on under another incarnation", [(Agent, "_end", does_nothing)], LOSES
     ),
+    Mutation(
+        "a compactor goes on under another incarnation",
+        [(rounds_module.Rounds, "run_once", _outlives_its_database)],
+        {**LOSES, **COMPACTS},
+    ),
     # --- compaction
     Mutation(
         "compaction keeps what was aborted", [(rewrite_module, "keep", _keeps_everything)],
@@ -1681,6 +1750,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             (leases, "take_lease", _gives_the_lease_to_all),
         ],
         {"compactors": 2},
+    ),
+    Mutation(
+        "the lease of a compactor that died is never free",
+        [(leases, "take_lease", _keeps_leases_of_the_dead)],
+        {**COMPACTS, "misfortunes": at(*4 * ["a compactor crashes"])},
     ),
     Mutation("a merge loses the last run", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
     Mutation("a merge leaves runs that it replaced", [(compaction, "release_runs", _leaves_merged_runs)], MERGES),

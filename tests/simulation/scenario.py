@@ -92,6 +92,7 @@ MISFORTUNES = (
     "the committer's machine is gone",
     "the committer stops for a while",
     "the committer stops for long",
+    "the committer can't reach the database",
     "a follower stops for a while",
     "an agent can't reach the committer",
     "bytes rot in the store",
@@ -105,6 +106,8 @@ MISFORTUNES = (
     "a topic is made again",
 )
 
+OF_WORKERS = ("a compactor crashes", "a compactor stops for long", "a compactor is cut off")
+"""What strikes one that compacts or erases, where there is one."""
 SLOW_DATABASE = "the database is slow"
 """A misfortune of its own kind of seeds: see `slowing_its_database`."""
 SLOW_SEEDS = 0.05
@@ -247,6 +250,11 @@ def draw(luck: Entropy) -> Scenario:
     misfortunes = [
         (0.3 + trouble_s * 0.9 * luck.fraction(), kinds[luck.below(len(kinds))]) for _ in range(count)
     ]
+    if compacts and is_bad:
+        misfortunes += [
+            (0.3 + trouble_s * 0.9 * luck.fraction(), OF_WORKERS[luck.below(len(OF_WORKERS))])
+            for _ in range(luck.below(4))
+        ]
     if makes_again:
         misfortunes.append((0.5 + trouble_s * 0.6 * luck.fraction(), "a topic is made again"))
     drawn = Scenario(

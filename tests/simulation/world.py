@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -285,6 +286,7 @@ class World:
         self._sound: dict[str, tuple[bytes, int]] = {}
         """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
+        self._done_in_trouble: Counter[str] = Counter()
         self._shares = ShareWatch(self.violated)
         self._keyed_watch = KeyedWatch(
             self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
@@ -339,6 +341,7 @@ class World:
             await self._wait_for(
                 [asyncio.create_task(self._run_as(last, last.drain(EVENTS)), name=last.name)]
             )
+        await self._wait_for([asyncio.create_task(self._see_workers_done(), name="compactors, erasers")])
         for task in [*self._readers, *self._poisoners, *background]:
             task.cancel()
         self.note("clients are done")
@@ -559,6 +562,13 @@ class World:
         self.note("the input is over")
         await self._wait_for(self._followers)
 
+    async def _see_workers_done(self) -> None:
+        """After the faults somebody compacts, and somebody erases, whoever died at it before."""
+        wanted = {"compactor": bool(self._scenario.compactors), "eraser": self._scenario.erases}
+        names = [name for name, is_wanted in wanted.items() if is_wanted]
+        while not all(self.cluster.done[name] > self._done_in_trouble[name] for name in names):
+            await self.clock.sleep(0.1)
+
     async def _wait_for(self, tasks: list[asyncio.Task[None]]) -> None:
         patience_s = PATIENCE_SECONDS + more_seconds(self._scenario)
         give_up = self._loop.time() + patience_s
@@ -595,7 +605,7 @@ class World:
         scenario, cluster = self._scenario, self.cluster
         cluster.plan = scenario.plan
         for store in cluster.stores:
-            store.plan = scenario.plan
+            store.plan, store.unforeseen = scenario.plan, scenario.unforeseen
         for weather in (cluster.network.weather, *cluster.weathers.values()):
             weather.loss, weather.repetition = scenario.loss, scenario.repetition
             weather.max_delay_s = scenario.max_delay_s
@@ -657,6 +667,18 @@ class World:
                 if address is not None:
                     least_s = 2.0 if kind == "the committer stops for long" else 0.2
                     await self._stop_for_a_while(self.cluster.nodes[address][0], 4.0, least_s)
+            case "the committer can't reach the database":
+                address = self.cluster.committer()
+                if address is not None:
+                    process, _ = self.cluster.nodes[address]
+                    self.cluster.rows.cut_off.append(process)
+                    await self.clock.sleep(0.5 + 6.0 * luck.fraction())
+                    self.cluster.rows.cut_off.remove(process)
+            case "a compactor crashes" | "a compactor stops for long" | "a compactor is cut off":
+                if self.cluster.workers:
+                    await self._strike_worker(
+                        self.cluster.workers[luck.below(len(self.cluster.workers))], kind
+                    )
             case "a follower stops for a while":
                 followers = self.cluster.followers()
                 if followers:
@@ -711,6 +733,23 @@ class World:
             case _:
                 raise AssertionError(kind)
         self.note(f"over: {kind} after {loop.time():.3f}")
+
+    async def _strike_worker(self, process: SimulatedProcess, kind: str) -> None:
+        """In the middle of a round, if it begins one soon. Another takes its place, or it goes on itself."""
+        give_up = self._loop.time() + 2.0
+        while process not in self.cluster.at_work and self._loop.time() < give_up:
+            await self.clock.sleep(0.01)
+        await self.clock.sleep(0.2 * self.luck.fraction())
+        self.note(f"{process.name}: {kind}")
+        if kind == "a compactor crashes":
+            self.cluster.crash(process, is_seen=True)
+        elif kind == "a compactor stops for long":
+            await self._stop_for_a_while(process, 5.0, 3.5)
+        else:
+            weather = self.cluster.weathers[process.name]
+            weather.loss = 1.0
+            await self.clock.sleep(0.5 + 6.0 * self.luck.fraction())
+            weather.loss = self._scenario.loss
 
     async def _delete_records(self, log: Log, partition: int) -> None:
         reader = Reader(self, "sizer", "uncommitted")
@@ -808,6 +847,7 @@ class World:
         self.note("the faults end")
         self.cluster.calm(CALM)
         self.is_calm = True
+        self._done_in_trouble = Counter(self.cluster.done)
 
     # --- the end
 
