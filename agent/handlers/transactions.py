@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from agent.catalog import RequestTopics
 from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
 from agent.handlers.group_offsets import position_of
@@ -46,6 +47,7 @@ from tailrace.limits import is_name
 from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
+TRANSACTIONS_IN_A_TURN = 200
 """Partitions that are read from a request in one turn of the loop."""
 FIRST_FENCED_VERSION = 2
 """From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
@@ -66,29 +68,30 @@ async def add_partitions(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     """Add partitions to transactions, or (verify only) say whether they are in them."""
-    version = context.api_version
+    version, turns = context.api_version, Turns(TRANSACTIONS_IN_A_TURN)
+    lookup = services.catalog.of_one_request()
     if version >= FIRST_BATCHED_VERSION:
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(
-                    transaction.transactional_id, await _added(services, version, transaction)
-                )
-                for transaction in request.transactions
-            ]
-        )
+        response = AddPartitionsToTxnResponse()
+        async for transaction in turns.over(request.transactions):
+            added = await _added(services, version, transaction, lookup)
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(transaction.transactional_id, added)
+            )
+        return response
     only = AddPartitionsToTxnTransaction(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _added(services, version, only))
+    added = await _added(services, version, only, lookup)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=added)
 
 
 async def _added(
-    services: Services, version: int, requested: AddPartitionsToTxnTransaction
+    services: Services, version: int, requested: AddPartitionsToTxnTransaction, lookup: RequestTopics
 ) -> list[AddPartitionsToTxnTopicResult]:
-    results, known = await _named(services, requested.topics)
+    results, known = await _named(requested.topics, lookup)
     rows = [row for result in results for row in result.results_by_partition]
     if not is_name(requested.transactional_id):
         _all(rows, ErrorCode.INVALID_REQUEST)
@@ -112,7 +115,7 @@ async def _added(
 
 
 async def _named(
-    services: Services, topics: list[AddPartitionsToTxnTopic]
+    topics: list[AddPartitionsToTxnTopic], lookup: RequestTopics
 ) -> tuple[
     list[AddPartitionsToTxnTopicResult], list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]]
 ]:
@@ -120,7 +123,6 @@ async def _named(
     results: list[AddPartitionsToTxnTopicResult] = []
     known: list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]] = []
     turns = Turns(PARTITIONS_IN_A_TURN)
-    lookup = services.catalog.of_one_request()
     async for topic in turns.over(topics):
         result = AddPartitionsToTxnTopicResult(topic.name)
         results.append(result)

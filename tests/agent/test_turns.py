@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from tailrace.kafka import ApiKey
+from agent.dispatch import Dispatcher
+from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -30,7 +36,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log
 from tests.support.turns import least_of_three, measured_turns
 
@@ -206,6 +212,20 @@ def test_what_is_named_repeatedly_is_answered_once(
         with measured_turns() as turns:
             often = await bench.ask(api, version, request_of(REPEATS))
         assert rows(often) == rows(once)
+        turns.check(HELD_SECONDS)
+
+    run(scenario)
+
+
+@least_of_three
+def test_a_request_that_adds_to_40_000_transactions_leaves_the_loop_to_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t")
+        topics = [AddPartitionsToTxnTopic("t", [99])]
+        adding = AddPartitionsToTxnRequest([AddPartitionsToTxnTransaction("x", 1, 1, topics=topics)] * 40_000)
+        sent = memoryview(b"".join(encode_request(7, ApiKey.ADD_PARTITIONS_TO_TXN, 5, adding)))[4:]
+        with measured_turns() as turns:
+            await bench.until(asyncio.ensure_future(Dispatcher(bench.services)(sent, connection())))
         turns.check(HELD_SECONDS)
 
     run(scenario)
