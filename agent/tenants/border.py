@@ -28,10 +28,14 @@ from agent.services import (
 )
 from agent.tenants.names import TopicIds, inward, outward
 from agent.tenants.rules import make_rules
-from agent.tenants.translation import FOREIGN, translated
+from agent.tenants.translation import FOREIGN, Replace, translated, translating
 from agent.tenants.visit import Rule, Visit
 from tailrace.kafka.schema import Entity
 from tailrace.tenants import Tenant
+from tailrace.turns import Turns, in_turns
+
+NAMES_IN_A_TURN = 1_000
+"""Names, and structures with names, that are translated in one turn of the loop."""
 
 
 class Crossing:
@@ -53,23 +57,45 @@ class Crossing:
 
     async def inward(self, request: Any) -> Any:
         """The request in stored names."""
-        changed = self.inward_at_once(request)
-        if changed is not MUST_WAIT:
+        changed = await self._inward_in_turns(request)
+        if not self._ids.unknown:
             return changed
         await self._services.catalog.refresh_if_possible()
-        return translated(request, {**inward(self._tenant), Entity.TOPIC_ID: self._ids.inward})
+        return await self._inward_in_turns(request)
 
-    def outward(self, response: Any) -> Any:
+    async def _inward_in_turns(self, request: Any) -> Any:
+        replacements = {**inward(self._tenant), Entity.TOPIC_ID: self._ids.inward}
+        return await in_turns(translating(request, replacements), Turns(NAMES_IN_A_TURN))
+
+    async def outward(self, response: Any) -> Any:
         """The answer in local names, also if it comes later."""
+        if response is None or isinstance(response, Deferred):
+            return self.outward_at_once(response)
+        if not isinstance(response, HeldResponse):
+            return await self._outward_in_turns(response)
+        try:
+            return msgspec.structs.replace(response, response=await self._outward_in_turns(response.response))
+        except BaseException:
+            response.release()
+            raise
+
+    async def _outward_in_turns(self, response: Any) -> Any:
+        return _seen(await in_turns(translating(response, self._outward), Turns(NAMES_IN_A_TURN)))
+
+    def outward_at_once(self, response: Any) -> Any:
+        """The same without waiting; never for an answer that holds memory."""
         if isinstance(response, Deferred):
-            return response.changed(self.outward)
-        if isinstance(response, HeldResponse):
-            return msgspec.structs.replace(response, response=self.outward(response.response))
-        if response is None:
-            return None
-        changed = translated(response, {**outward(self._tenant), Entity.TOPIC_ID: self._ids.outward})
-        assert changed is not FOREIGN, "an answer names what is another's outside of a list"
-        return changed
+            return response.changed(self.outward_at_once)
+        return None if response is None else _seen(translated(response, self._outward))
+
+    @property
+    def _outward(self) -> Mapping[Entity, Replace]:
+        return {**outward(self._tenant), Entity.TOPIC_ID: self._ids.outward}
+
+
+def _seen(answer: Any) -> Any:
+    assert answer is not FOREIGN, "an answer names what is another's outside of a list"
+    return answer
 
 
 def bordered(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -87,7 +113,8 @@ def _bordered(handler: Handler, rule: Rule | None) -> Handler:
 
         async def answer(request: Any) -> Any:
             crossing = Crossing(tenant, services)
-            return crossing.outward(await handler(services, context, await crossing.inward(request)))
+            inner = await crossing.inward(request)
+            return await crossing.outward(await handler(services, context, inner))
 
         return await (
             answer(request) if rule is None else rule(Visit(tenant, services, context, answer), request)
@@ -113,6 +140,6 @@ def _bordered_at_once(handler: HandlerAtOnce) -> HandlerAtOnce:
         if response is MUST_WAIT:
             return MUST_WAIT
         services.telemetry.tenant_requests.inc(tenant.name)
-        return crossing.outward(response)
+        return crossing.outward_at_once(response)
 
     return handle

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tailrace.kafka.schema import Entity, Wire, fields_of
+from tailrace.turns import Steps, at_once
 
 
 class _Foreign(Enum):
@@ -49,21 +50,29 @@ def translated(message: Any, replacements: Mapping[Entity, Replace]) -> Any:
     Args:
         replacements: by what is named; other values stay.
     """
+    return at_once(translating(message, replacements))
+
+
+def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[Any]:
+    """The same in steps, each of one structure or one list of names."""
     changes: dict[str, Any] = {}
+    changed: Any
     for name, entity, is_array in _places(message.__class__):
         value = getattr(message, name)
         if value is None:
             continue
-        if entity is None:
-            changed = (
-                _all([translated(each, replacements) for each in value])
-                if is_array
-                else translated(value, replacements)
-            )
+        if entity is None and is_array:
+            parts = []
+            for each in value:
+                parts.append((yield from translating(each, replacements)))
+            changed = _all(parts)
+        elif entity is None:
+            changed = yield from translating(value, replacements)
         else:
             replace = replacements.get(entity)
             if replace is None:
                 continue
+            yield len(value) if is_array else 1
             changed = (
                 _all([replace(each, message) for each in value]) if is_array else replace(value, message)
             )

@@ -12,13 +12,15 @@ import pytest
 
 from agent.dispatch import Dispatcher
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
+from agent.handlers import HANDLERS
 from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
+from agent.tenants.border import bordered
 from sequencer.api import Metadata, MetadataRequest
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
-from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest as TopicsRequest
 from tailrace.kafka.messages.metadata import MetadataRequestTopic
@@ -29,6 +31,7 @@ from tailrace.kafka.messages.offset_commit import (
 )
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
+from tailrace.tenants import Tenant
 from tests.support.agents import AgentBench, connection, made, run
 from tests.support.turns import least_of_three, measured_turns
 
@@ -164,7 +167,7 @@ def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for
     run(scenario)
 
 
-@pytest.mark.parametrize(
+LONG = pytest.mark.parametrize(
     ("key", "version", "request_of"),
     [
         (ApiKey.FIND_COORDINATOR, 4, lambda names: FindCoordinatorRequest(coordinator_keys=names)),
@@ -178,9 +181,12 @@ def test_however_many_topics_of_a_request_are_unknown_the_sequencer_is_asked_for
             12,
             lambda names: TopicsRequest(topics=[MetadataRequestTopic(name=each) for each in names]),
         ),
-        (ApiKey.DESCRIBE_GROUPS, 5, lambda names: DescribeGroupsRequest(groups=names)),
+        (ApiKey.DELETE_TOPICS, 5, lambda names: DeleteTopicsRequest(topic_names=names)),
     ],
 )
+
+
+@LONG
 @least_of_three
 def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
     key: ApiKey, version: int, request_of: Callable[[list[str]], Any]
@@ -198,6 +204,26 @@ def test_a_client_that_is_refused_20_000_names_leaves_the_loop_to_others(
         turns.check(HELD_SECONDS)
 
     run(scenario)
+
+
+@LONG
+@least_of_three
+def test_a_tenants_client_that_names_20_000_leaves_the_loop_to_others(
+    key: ApiKey, version: int, request_of: Callable[[list[str]], Any]
+) -> None:
+    sent = b"".join(encode_request(7, key, version, request_of([f"n{each}" for each in range(ELEMENTS)])))
+
+    async def scenario(bench: AgentBench) -> None:
+        client = connection()
+        client.access = Access(tenant=Tenant.named("acme"))
+        dispatch = Dispatcher(bench.services, bordered(HANDLERS), {})
+        with measured_turns() as turns:
+            answering = asyncio.create_task(dispatch(memoryview(sent)[4:], client), name=key.name)
+            reply = await bench.until(answering, 3_600)
+        assert not reply.close
+        turns.check(HELD_SECONDS)
+
+    run(scenario, auto_create_topics=False)
 
 
 async def answer_bytes(bench: AgentBench, sent: bytes) -> int:
