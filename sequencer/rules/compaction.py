@@ -368,7 +368,8 @@ async def _shorten_aborted(draft: Draft, store: RowStore, replacement: Replaceme
     """Remove the replaced offsets from aborted ranges: their records and markers don't exist after the swap."""
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     assert row is not None, "its runs are there"
-    for aborted in draft.aborted_on(row.topic_id, row.partition):
+    begin, end = replacement.base_offset, replacement.end_offset
+    for aborted in draft.aborted_within(row.topic_id, row.partition, begin, end):
         first = max(aborted.first_offset, row.log_start_offset)
         is_begun_before = first < replacement.base_offset
         if aborted.last_offset < replacement.base_offset or first >= replacement.end_offset:

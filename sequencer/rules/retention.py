@@ -19,6 +19,7 @@ from sequencer.rules.retention_watch import PartitionWatch, removable_end
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
+    AbortedRow,
     BrokerConfigRow,
     PartitionRow,
     RowStore,
@@ -233,24 +234,37 @@ class Removed:
 
     runs: int = 0
     objects: int = 0
+    ranges: int = 0
     left: list[tuple[UUID, int]] = field(default_factory=list)
 
 
 async def remove_runs(
     draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
 ) -> Removed:
-    """Remove a bounded number of runs that lie below the log start or belong to deleted topics."""
+    """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and of the ranges of
+    aborted transactions there."""
     removed = Removed()
     for number, key in enumerate(partitions):
-        room = settings.removal_step - removed.runs
-        if room == 0:
+        room = settings.removal_step - removed.runs - removed.ranges
+        if room <= 0:
             removed.left = list(partitions[number:])
             break
         row = draft.get(PartitionRow, *key)
         runs = [] if row is None else await store.runs_below(*key, removable_end(draft, row), room)
         removed.objects += await release_runs(draft, store, runs)
         removed.runs += len(runs)
-        if len(runs) == room:
+        ranges = 0 if row is None else _remove_aborted(draft, row, room)
+        removed.ranges += ranges
+        if room in (len(runs), ranges):
             removed.left = list(partitions[number:])
             break
     return removed
+
+
+def _remove_aborted(draft: Draft, row: PartitionRow, most: int) -> int:
+    """Remove ranges that end below the log start, at most so many; how many."""
+    ranges = draft.durable.aborted_from(row.topic_id, row.partition, 0)[:most]
+    below = [each for each in ranges if each.last_offset < row.log_start_offset]
+    for each in below:
+        draft.delete(AbortedRow, *key_of(each))
+    return len(below)

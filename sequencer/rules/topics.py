@@ -33,12 +33,10 @@ from sequencer.api import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
-    AbortedRow,
     BrokerConfigRow,
     LogEpoch,
     PartitionRow,
     TopicRow,
-    key_of,
 )
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
 from tailrace.tenants import is_topic_name
@@ -196,14 +194,14 @@ def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords
 
 
 def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
-    """Raise a partition's log start to `offset`; it never falls. Returns the log start after it."""
+    """Raise a partition's log start to `offset`; it never falls. Returns the log start after it.
+
+    What lies below goes later, in steps (sequencer.rules.retention): runs, and the ranges of aborted transactions.
+    """
     assert offset <= row.end_offset, f"log start {offset} past the end {row.end_offset}"
     if offset <= row.log_start_offset:
         return row.log_start_offset
     draft.put(replace_row(row, log_start_offset=offset))
-    for aborted in draft.aborted_on(row.topic_id, row.partition):
-        if aborted.last_offset < offset:
-            draft.delete(AbortedRow, *key_of(aborted))
     draft.publish(row.topic_id, row.partition)
     draft.visible_change()
     return offset

@@ -362,7 +362,7 @@ class HotState:
             by_partition[row.partition] = [row]
             return
         if before is not None:
-            aborted.remove(before)
+            _take_out(aborted, before)
         if not aborted or aborted[-1].last_offset <= row.last_offset:
             aborted.append(row)
         else:
@@ -370,7 +370,7 @@ class HotState:
 
     def _delete_aborted(self, key: Key, row: Any) -> None:
         aborted = self._aborted_on.of(row.topic_id)[row.partition]
-        aborted.remove(row)
+        _take_out(aborted, row)
         if not aborted:
             self._aborted_on.drop(row.topic_id, row.partition)
 
@@ -636,9 +636,10 @@ class Draft:
         rows = (self.get(kind, *key) for key in keys)
         return [row for row in rows if row is not None]
 
-    def aborted_on(self, topic_id: UUID, partition: int) -> list[AbortedRow]:
-        """A partition's aborted transactions."""
-        keys = dict.fromkeys(map(key_of, self.durable.aborted_from(topic_id, partition, 0)))
+    def aborted_within(self, topic_id: UUID, partition: int, begin: int, end: int) -> list[AbortedRow]:
+        """A partition's aborted transactions that have offsets in [begin, end), and those that this draft changes."""
+        durable = self.durable.aborted_from(topic_id, partition, begin)
+        keys = dict.fromkeys(key_of(row) for row in durable if row.first_offset < end)
         layer: Draft | None = self
         while layer is not None:
             keys.update(layer._aborted.get((topic_id, partition), {}))
@@ -795,6 +796,14 @@ class Draft:
             if topic_id is not None and self.get(SmallObjectRow, topic_id, object_id) is not None:
                 self.delete(SmallObjectRow, topic_id, object_id)
         return len(retired)
+
+
+def _take_out(aborted: list[AbortedRow], row: AbortedRow) -> None:
+    """Remove a row from a list in the order of last offsets."""
+    at = bisect_left(aborted, row.last_offset, key=_last_offset)
+    while aborted[at] != row:
+        at += 1
+    del aborted[at]
 
 
 def address_of(row: AgentRow) -> Address:

@@ -54,6 +54,7 @@ from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
+    AbortedRow,
     Changes,
     CounterRow,
     LogEpoch,
@@ -337,6 +338,39 @@ def test_bounds_and_log_starts_of_10_000_partitions_leave_the_loop_to_others() -
             assert done.log_start_offsets == [2] * PARTITIONS
             assert len(told.updates) == PARTITIONS
             turns.check(HELD_SECONDS)
+
+    asyncio.run(scenario())
+
+
+@least_of_three
+def test_50_000_aborted_transactions_below_the_log_start_leave_the_loop_to_others() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        ranges, end = 50_000, 100_000
+        await fill(store, partitions=1, runs=100, batches=end // 100)
+        epoch = await store.take_committer_lease("fill", "", 1_000)
+        assert epoch is not None
+        changes = Changes()
+        for number in range(ranges):
+            changes.put(AbortedRow(TOPIC, 0, number, 2 * number, 2 * number + 1))
+        await store.write(changes, epoch)
+        await store.release_committer_lease(epoch)
+        sequencer = Committer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        with measured_turns() as turns:
+            moved = await asked(
+                sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 0, end - 10)]))
+            )
+            at_start = await asked(
+                sequencer.find_batches(FindRequest([FindPartition(TOPIC, 0, end - 10, 1)]))
+            )
+            await asked(sequencer.apply_retention(Empty()))
+        assert moved.log_start_offsets == [end - 10]
+        assert len(at_start.partitions[0].aborted) == 5
+        assert not (await store.load())[AbortedRow], "they went with the runs, which were old"
+        await sequencer.close()
+        turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())
 
