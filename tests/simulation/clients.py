@@ -83,6 +83,8 @@ class Stage(Protocol):
     """No client writes any more to what others read to process it."""
     may_refuse: bool
     """Something goes wrong that may have producers refused; they try again."""
+    is_time_kept: bool
+    """The database's clock, by which time-outs end, has not jumped yet."""
     may_surprise: bool
     """Something may fail in a way that nobody foresaw."""
     names: LogNames

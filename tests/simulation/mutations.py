@@ -1428,6 +1428,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             "misfortunes": at(*3 * ["the committer stops for long"]),
         },
     ),
+    Mutation(
+        "the committer's epoch is not checked after the database's clock has jumped",
+        [(MemoryRowStore, "write", _takes_any_epoch)],
+        {
+            "is_on_sqlite": False,
+            "idempotent_producers": 2,
+            "plain_producers": 2,
+            "misfortunes": at(*6 * ["the database's clock jumps"]),
+        },
+    ),
     # --- followers
     Mutation(
         "a follower takes over without catching up",

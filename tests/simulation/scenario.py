@@ -97,6 +97,7 @@ MISFORTUNES = (
     "an agent can't reach the committer",
     "bytes rot in the store",
     "a clock jumps",
+    "the database's clock jumps",
     "the store is away",
     "the database fails",
     "a client crashes",
@@ -123,7 +124,7 @@ KEYED_SEEDS = 0.4
 """Of those that compact: a topic is compacted by key."""
 ERASURE_SEEDS = 0.5
 """Of these: one of its keys is erased again and again."""
-OF_SEQUENCERS = ("committer", "follower", "the database fails")
+OF_SEQUENCERS = ("committer", "follower", "the database fails", "the database's clock")
 """What strikes those who hold the lease."""
 
 NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")

@@ -100,7 +100,7 @@ class TransactionalProducer(Producer):
         except Fenced as error:
             self.stage.note(f"{self.name} is fenced: {error}")
             has_time = self.stage.now() < began + self.timeout_ms / 1000
-            if has_time and self._inits == progress.instances == 1:
+            if self.stage.is_time_kept and has_time and self._inits == progress.instances == 1:
                 self.stage.violated(
                     f"{self.name} is fenced, {error}, and nobody asked for its id but itself, once"
                 )

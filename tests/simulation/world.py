@@ -254,6 +254,7 @@ class World:
         self.is_input_over = False
         self.may_refuse = not scenario.is_calm
         self.may_surprise = scenario.unforeseen > 0.0
+        self.is_time_kept = True
         self.names = LogNames()
         self.objects = MemoryStore(self.clock)
         self._database = SimulatedProcess("database", loop, self._wall_error("database"))
@@ -699,6 +700,9 @@ class World:
                 processes = [agent.process, *(process for process, _ in self.cluster.nodes.values())]
                 process = processes[luck.below(len(processes))]
                 process.wall_offset_ms += luck.below(20_000) - 10_000
+            case "the database's clock jumps":
+                self.is_time_kept = self._shares.is_time_kept = False
+                self._database.wall_offset_ms += luck.below(20_000) - 10_000
             case "the store is away":
                 for store in self.cluster.stores:
                     store.outage.begin(*([Operation.PUT] if luck.below(2) else []))
