@@ -39,6 +39,8 @@ from tailrace.turns import Turns, in_turns
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions that are placed in one turn of the loop; each topic counts as one more."""
+NAMES_IN_A_TURN = 5_000
+"""Topics that are read from a request in one turn of the loop."""
 CREATED_AT_ONCE = 1_000
 """Topics that one request has under way at the sequencer."""
 MIN_PARTITIONS_OF_KEPT = 100
@@ -56,7 +58,7 @@ async def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | EncodedResponse:
     """Answer from a snapshot that was requested after the client's request came."""
-    _name_once(request)
+    await _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
         return current
@@ -73,7 +75,7 @@ async def handle(
 
 async def respond(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """The same, always as a message."""
-    _name_once(request)
+    await _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
         return current
@@ -81,15 +83,14 @@ async def respond(services: Services, context: RequestContext, request: Metadata
     return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
 
-def _name_once(request: MetadataRequest) -> None:
+async def _name_once(request: MetadataRequest) -> None:
     """Leave repeated topics out of the request: Kafka makes a set of them, too."""
-    if request.topics is not None and len(request.topics) > 1:
-        request.topics = list(
-            {
-                topic.name if topic.topic_id == NIL_TOPIC_ID else topic.topic_id: topic
-                for topic in request.topics
-            }.values()
-        )
+    if request.topics is None or len(request.topics) < 2:
+        return
+    named: dict[Hashable, MetadataRequestTopic] = {}
+    async for topic in Turns(NAMES_IN_A_TURN).over(request.topics):
+        named[topic.name if topic.topic_id == NIL_TOPIC_ID else topic.topic_id] = topic
+    request.topics = list(named.values())
 
 
 async def _current(
@@ -102,7 +103,7 @@ async def _current(
         snapshot = services.catalog.snapshot
         if snapshot.version < 0:
             return _unavailable(request, code_of(error))
-    to_create = _topics_to_create(services, context, request, snapshot)
+    to_create = await _topics_to_create(services, context, request, snapshot)
     if not to_create:
         return snapshot, {}
     refused = await _create_all(services, to_create)
@@ -127,15 +128,18 @@ def creates_topics(services: Services, context: RequestContext, request: Metadat
     return services.settings.auto_create_topics and is_asked
 
 
-def _topics_to_create(
+async def _topics_to_create(
     services: Services, context: RequestContext, request: MetadataRequest, snapshot: Snapshot
 ) -> list[str]:
     """The unknown topics that the request names, if client and agent allow their creation."""
     if not creates_topics(services, context, request):
         return []
-    names = [topic.name for topic in request.topics or [] if topic.name]
     unknown = [
-        name for name in names if name not in snapshot.by_name and local_name(name) not in KAFKAS_OWN_TOPICS
+        topic.name
+        async for topic in Turns(NAMES_IN_A_TURN).over(request.topics or [])
+        if topic.name
+        and topic.name not in snapshot.by_name
+        and local_name(topic.name) not in KAFKAS_OWN_TOPICS
     ]
     return list(dict.fromkeys(unknown))
 
