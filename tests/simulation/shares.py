@@ -61,12 +61,18 @@ SAID = (*6 * [ACCEPT], RELEASE, RENEW, REJECT)
 @dataclass(slots=True)
 class Holding:
     """A record in a member's hands. It is nobody else's from when it had it until `locked_until`, unless it was given
-    up: `freed_at` is when the member first asked for that. The end of the connection by which it came frees it, too."""
+    up: `freed_at` is when the member first asked for that. The end of a connection by which it came, or by which a
+    renewal of its lock was sent, frees it, too."""
 
     had_at: float
     locked_until: float
-    came_by: KafkaStream
+    held_by: list[KafkaStream]
     freed_at: float | None = None
+
+    @property
+    def may_be_freed(self) -> bool:
+        """Whether a connection that had it has ended."""
+        return any(stream.agent_knows for stream in self.held_by)
 
 
 @dataclass(slots=True)
@@ -98,14 +104,14 @@ class ShareWatch:
                 self.is_time_kept
                 and other.had_at < asked_at
                 and now < other.locked_until - MARGIN_S
-                and not other.came_by.agent_knows
+                and not other.may_be_freed
             )
             if is_certain and (other.freed_at is None or other.freed_at > now):
                 self.violated(
                     f"{place} is handed to {member} at {asked_at:.3f} to {now:.3f}, and is another's from"
                     f" {other.had_at:.3f} to {other.locked_until:.3f}"
                 )
-        holding = Holding(now, asked_at + LOCK_S, came_by)
+        holding = Holding(now, asked_at + LOCK_S, [came_by])
         known.append(holding)
         return holding
 
@@ -167,10 +173,12 @@ class Batch:
     last: int
     holdings: dict[int, Holding]
 
-    def said(self, kind: AcknowledgeType, now: float) -> AcknowledgementBatch:
+    def said(self, kind: AcknowledgeType, now: float, sent_by: KafkaStream) -> AcknowledgementBatch:
         """What is sent of it."""
-        if kind is not RENEW:
-            for holding in self.holdings.values():
+        for holding in self.holdings.values():
+            if kind is RENEW:
+                holding.held_by.append(sent_by)
+            else:
                 holding.freed_at = now
         return AcknowledgementBatch(self.first, self.last, [kind])
 
@@ -293,9 +301,9 @@ class ShareMember(Client):
         asked_at, epoch = self.stage.now(), self._session
         said = [] if epoch == 0 else self._to_say(is_last=is_last)
         is_renewing = bool(said) and said[0][1] is RENEW
-        request = self._request(log, epoch, said, is_renewing=is_renewing)
-        self._session = 0  # until it is known that the agent is where the member is
         came_by = self.stream(self._host)
+        request = self._request(log, epoch, said, came_by, is_renewing=is_renewing)
+        self._session = 0  # until it is known that the agent is where the member is
         response = await self.wait(came_by, came_by.send(ApiKey.SHARE_FETCH, 2, request, self.name))
         now = self.stage.now()
         if response.error_code != ErrorCode.NONE:
@@ -317,10 +325,16 @@ class ShareMember(Client):
         return [(batch, kind) for batch in by_partition.values()]
 
     def _request(
-        self, log: Log, epoch: int, said: list[tuple[Batch, AcknowledgeType]], *, is_renewing: bool
+        self,
+        log: Log,
+        epoch: int,
+        said: list[tuple[Batch, AcknowledgeType]],
+        sent_by: KafkaStream,
+        *,
+        is_renewing: bool,
     ) -> ShareFetchRequest:
         now = self.stage.now()
-        acknowledged = {batch.partition: [batch.said(kind, now)] for batch, kind in said}
+        acknowledged = {batch.partition: [batch.said(kind, now, sent_by)] for batch, kind in said}
         if not is_renewing:
             self._held = [batch for batch in self._held if all(batch is not each for each, _ in said)]
         return ShareFetchRequest(
@@ -358,7 +372,7 @@ class ShareMember(Client):
                     for offset, holding in batch.holdings.items()
                     if self.watch.is_time_kept
                     and now < holding.locked_until - MARGIN_S
-                    and not holding.came_by.agent_knows
+                    and not holding.may_be_freed
                 )
             if kind in (ACCEPT, REJECT):
                 self.watch.done(
