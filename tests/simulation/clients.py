@@ -22,7 +22,13 @@ from tailrace.kafka.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tailrace.kafka.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 from tailrace.kafka.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -451,6 +457,29 @@ class Got:
     last_stable: int = -1
 
 
+@dataclass(slots=True)
+class Session:
+    """What an agent remembers of a reader's fetches (KIP-227). `sent`: offset and bytes by partition."""
+
+    log: Log
+    number: int = 0
+    epoch: int = 0
+    sent: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def put_into(self, request: FetchRequest, wanted: dict[int, tuple[int, int]]) -> None:
+        """Have the request say only what is another than it was."""
+        request.session_id, request.session_epoch = self.number, self.epoch
+        partitions = request.topics[0].partitions
+        request.topics[0].partitions = [
+            each for each in partitions if self.sent.get(each.partition) != wanted[each.partition]
+        ]
+        if not request.topics[0].partitions:
+            request.topics = []
+        if gone := [partition for partition in self.sent if partition not in wanted]:
+            request.forgotten_topics_data = [ForgottenTopic(self.log.topic, self.log.topic_id, gone)]
+        self.sent = wanted
+
+
 class Reader(Client):
     """Fetches partitions from where it stands, and drops what is aborted as Kafka's consumers do."""
 
@@ -459,6 +488,9 @@ class Reader(Client):
     ) -> None:
         super().__init__(stage, f"{name} {isolation}", process)
         self.isolation: Isolation = isolation
+        self.has_sessions = False
+        """Whether it fetches incrementally."""
+        self._sessions: dict[str, Session] = {}
 
     async def fetch(
         self,
@@ -490,9 +522,17 @@ class Reader(Client):
             ],
         )
         source = self.stage.cluster.agents[host].process.name
+        # Whatever comes between, the next fetch there begins a session: as Kafka's consumers do.
+        session = self._sessions.pop(host, None) if self.has_sessions else None
+        if self.has_sessions:
+            session = session if session is not None and session.log == log else Session(log)
+            session.put_into(request, {each: (offset, max_bytes) for each, offset in positions.items()})
         response = await self.ask(host, ApiKey.FETCH, 16, request)
         if response.error_code != ErrorCode.NONE:
             raise NoAnswer(ErrorCode(response.error_code).name)
+        if session is not None and response.session_id:
+            session.number, session.epoch = response.session_id, session.epoch + 1
+            self._sessions[host] = session
         found: dict[int, Got] = {}
         for topic in response.responses:
             for row in topic.partitions:

@@ -58,6 +58,7 @@ import sequencer.rules.transactions as transactions
 import sequencer.rules.writes as writes
 import sequencer.server as node_module
 import tailrace.keepers as keepers
+from agent.fetch.sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
 from agent.groups.consumer_group import ConsumerGroup
@@ -625,6 +626,20 @@ def _misses_swaps(original: Any) -> Any:
         return after
 
     return follow
+
+
+def _mixes_offsets_up(original: Any) -> Any:
+    """A session goes on with all its partitions from the offset of the one that is furthest."""
+
+    def begin(self: Any, *args: Any, **rest: Any) -> Any:
+        context = original(self, *args, **rest)
+        if isinstance(context, FetchContext) and context.is_incremental:
+            furthest = max((each.fetch_offset for each in context.partitions), default=0)
+            for each in context.partitions:
+                each.fetch_offset = furthest
+        return context
+
+    return begin
 
 
 def _forgets_what_it_told(original: Any) -> Any:
@@ -1564,6 +1579,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     # --- reading
     Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
     Mutation("a window has a hole", [(window_module, "follow", _loses_a_run)]),
+    Mutation(
+        "a fetch session goes on from another partition's offset",
+        [(FetchSessions, "begin", _mixes_offsets_up)],
+        MANY_READERS,
+    ),
+    Mutation(
+        "an incremental answer leaves out what has changed",
+        [(FetchContext, "include_in_response", lambda original: lambda self, *rest: not self.is_incremental)],
+        MANY_READERS,
+    ),
     Mutation("what an agent told goes back", [(Windows, "_usable", _forgets_what_it_told)], MANY_READERS),
     Mutation(
         "a window misses a swap", [(window_module, "follow", _misses_swaps)], {**COMPACTS, **MANY_READERS}

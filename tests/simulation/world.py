@@ -288,6 +288,7 @@ class World:
         """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
         self._done_in_trouble: Counter[str] = Counter()
+        self._struck: list[SimulatedProcess] = []
         self._shares = ShareWatch(self.violated)
         self._keyed_watch = KeyedWatch(
             self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
@@ -463,6 +464,7 @@ class World:
         for number in range(scenario.readers):
             for topic in self._logs:
                 reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
+                reader.has_sessions = bool(reader.luck.below(2))
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
         for number in range(scenario.jobs):
             job = WritingJob(self, f"job-{number}")
@@ -586,6 +588,7 @@ class World:
         isolations: tuple[Isolation, Isolation] = ("uncommitted", "committed")
         for isolation in isolations:
             reader = Reader(self, LAST_READER, isolation)
+            reader.has_sessions = isolation == "committed"
             for topic in self._logs:
                 await self._run_as(reader, reader.read_once(topic))
 
@@ -739,7 +742,13 @@ class World:
         self.note(f"over: {kind} after {loop.time():.3f}")
 
     async def _strike_worker(self, process: SimulatedProcess, kind: str) -> None:
-        """In the middle of a round, if it begins one soon. Another takes its place, or it goes on itself."""
+        """In the middle of a round, if it begins one soon; once at most. Another takes its place, or it goes on itself.
+
+        A stop outlasts the lease. It is shorter than two sweeps of the session's prefix: what is put after them stays.
+        """
+        if process in self._struck:
+            return
+        self._struck.append(process)
         give_up = self._loop.time() + 2.0
         while process not in self.cluster.at_work and self._loop.time() < give_up:
             await self.clock.sleep(0.01)
@@ -748,7 +757,7 @@ class World:
         if kind == "a compactor crashes":
             self.cluster.crash(process, is_seen=True)
         elif kind == "a compactor stops for long":
-            await self._stop_for_a_while(process, 5.0, 3.5)
+            await self._stop_for_a_while(process, 1.0, 3.2)
         else:
             weather = self.cluster.weathers[process.name]
             weather.loss = 1.0
