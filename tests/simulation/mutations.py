@@ -483,8 +483,8 @@ def _takes_any_epoch(original: Any) -> Any:
 
 
 def _looks_no_producer_up(original: Any) -> Any:
-    async def look_up(self: Any, draft: Any, keys: Any) -> None:
-        draft.producers.update({key: None for key in keys if key not in draft.durable.producers})
+    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
+        return []
 
     return look_up
 
@@ -492,10 +492,10 @@ def _looks_no_producer_up(original: Any) -> Any:
 def _keeps_what_it_looked_up(original: Any) -> Any:
     kept: dict[tuple[int, Any], Any] = {}
 
-    async def look_up(self: Any, draft: Any, keys: Any) -> None:
-        await original(self, draft, keys)
-        for key in draft.producers:
-            draft.producers[key] = kept.setdefault((id(self), key), draft.producers[key])
+    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
+        found = {row.key: row for row in await original(self, keys)}
+        rows = [kept.setdefault((id(self), key), found.get(key)) for key in keys]
+        return [row for row in rows if row is not None]
 
     return look_up
 
@@ -540,9 +540,12 @@ async def always_nothing() -> None:
 
 
 def _takes_a_failed_read_for_an_empty_one(original: Any) -> Any:
-    async def look_up(self: Any, draft: Any, keys: Any) -> None:
-        with suppress(SequencerUnavailable):
-            await original(self, draft, keys)
+    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
+        try:
+            found: list[ProducerRow] = await original(self, keys)
+        except SequencerUnavailable:
+            return []
+        return found
 
     return look_up
 
@@ -1362,17 +1365,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a producer that is not in memory is taken for a new one",
-        [(GroupCommit, "_look_up_producers", _looks_no_producer_up)],
+        [(GroupCommit, "_producer_rows", _looks_no_producer_up)],
         {"idempotent_producers": 2},
     ),
     Mutation(
         "a producer whose look-up failed is taken for a new one",
-        [(GroupCommit, "_look_up_producers", _takes_a_failed_read_for_an_empty_one)],
+        [(GroupCommit, "_producer_rows", _takes_a_failed_read_for_an_empty_one)],
         {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
     ),
     Mutation(
         "a producer that was looked up is kept while it changes",
-        [(GroupCommit, "_look_up_producers", _keeps_what_it_looked_up)],
+        [(GroupCommit, "_producer_rows", _keeps_what_it_looked_up)],
         {"idempotent_producers": 2, "has_low_bounds": True},
     ),
     Mutation(
