@@ -35,6 +35,7 @@ from sequencer.api import (
     TransactionRef,
     UnknownTopic,
     Value,
+    first_turn,
 )
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
@@ -275,7 +276,7 @@ def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_ol
 
         await make_generation(1)
         position = OffsetPosition(topic.topic_id, 0, 7, -1, "")
-        commit = CommitOffsets("group", *owner, 1, "member", [position])
+        commit = CommitOffsets("group", *owner, 1, "member", [position], turn=first_turn(0) + 1)
         world.lose_answers, world.meanwhile = 1, lambda: make_generation(2)
 
         with pytest.raises(SequencerUnavailable, match="may have been carried out"):

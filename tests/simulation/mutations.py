@@ -1466,11 +1466,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a follower answers too old", [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER
     ),
     Mutation(
-        "an end goes by the transaction that a follower knew",
-        [(follower_module, "AS_NEWEST", lambda original: original - {"transactions"})],
-        {**FAILS_OVER, "transactional_producers": 3, "misfortunes": at(*3 * ["an agent stops for long"])},
-    ),
-    Mutation(
         "a follower skips a change", [(follower_module, "changes_of", _skips_every_seventh_transaction)], FAILS_OVER
     ),
     Mutation(

@@ -22,7 +22,7 @@ from typing import Any
 import botocore.session
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from compactor.tables.iceberg import open_catalog
 from tests.support.servers import PostgresServer, S3Server, moto_server, own_network, postgres_server
@@ -227,10 +227,14 @@ def test_records_go_through_what_is_shipped(agents: list[tuple[Machine, Facts]])
 def test_the_compactors_container_compacts_and_keeps_a_table(
     monkeypatch: pytest.MonkeyPatch, site: Site, agents: list[tuple[Machine, Facts]]
 ) -> None:
-    table = ConfigEntry("tailrace.table", "iceberg", incremental_operation=AlterConfigOpType.SET)
-    changed = ConfigResource(ResourceType.TOPIC, "shipped", incremental_configs=[table])
-    admin = AdminClient({"bootstrap.servers": f"{agents[0][0].address}:9092"})
-    admin.incremental_alter_configs([changed])[changed].result(60)
+    bootstrap = {"bootstrap.servers": f"{agents[0][0].address}:9092"}
+    topic = NewTopic("tabled", 1, config={"tailrace.table": "iceberg"})
+    admin = AdminClient(bootstrap)
+    admin.create_topics([topic])["tabled"].result(60)
+    producer = Producer(bootstrap)
+    for number in range(100):
+        producer.produce("tabled", b"%d" % number)
+    assert producer.flush(60) == 0
     command, environment = container(
         site.values, lambda arn: str(site.secrets.get_secret_value(SecretId=arn)["SecretString"])
     )
@@ -247,7 +251,7 @@ def test_the_compactors_container_compacts_and_keeps_a_table(
     for name, value in site.s3.environ.items():
         monkeypatch.setenv(name, value)
     found = open_catalog(environment["TAILRACE_TABLES__CATALOG"], environment["TAILRACE_STORE"])
-    assert found.load_table("tailrace.shipped").scan().to_arrow().num_rows == 100
+    assert found.load_table("tailrace.tabled").scan().to_arrow().num_rows == 100
 
 
 def test_traffic_is_told_to_cloudwatch(agents: list[tuple[Machine, Facts]]) -> None:
