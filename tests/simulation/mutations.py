@@ -674,9 +674,8 @@ def _ends_without_aborted_ranges(original: Any) -> Any:
     def end_range(draft: Any, opened: Any, producer_epoch: int, is_commit: bool) -> None:
         original(draft, opened, producer_epoch, is_commit)
         if not is_commit:
-            for row in draft.aborted_on(opened.topic_id, opened.partition):
-                if row.producer_id == opened.producer_id and row.first_offset == opened.first_offset:
-                    draft.delete(AbortedRow, row.topic_id, row.partition, row.producer_id, row.first_offset)
+            key = (opened.topic_id, opened.partition, opened.producer_id, opened.first_offset)
+            draft.delete(AbortedRow, *key)
 
     return end_range
 
@@ -1460,7 +1459,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a follower takes over without catching up",
         [(follower_module.Follower, "hand_over", _hands_over_what_it_has)],
-        FAILS_OVER,
+        {**FAILS_OVER, "sequencers": 2, "failing_writes": 0.3},
     ),
     Mutation(
         "a follower answers too old", [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER
