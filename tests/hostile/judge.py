@@ -29,8 +29,8 @@ STALL_RATIO = 20.0
 MAX_HELD_SECONDS = 0.1
 """The loop may be held for less than that in any slice. The CPU time of a turn is bounded lower, in tests of their own
 (`tests/agent/test_turns.py`); here all that is ready at once and the garbage collector add to it."""
-BUSY_STRETCH = 2.0
-"""A broker that waits for a processor as long as it runs says little of itself."""
+BUSY_STRETCH = 1.5
+"""A broker that waits for a processor half as long as it runs says little of itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import Any
 
 from tests.compat.broker import ADMIN, Broker, running_broker
 from tests.hostile.bystanders import BETWEEN, HOSTILE, OVER, QUIET
-from tests.hostile.cases import CASES, Case, Stage, play
+from tests.hostile.cases import CASES, COUNTS, Case, Stage, play
 from tests.hostile.judge import (
     MAX_HELD_SECONDS,
     MAX_RATIO,
@@ -331,11 +331,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--rate", type=float, default=RATE, help="requests a second, of all cases together")
-    parser.add_argument("--cases", choices=("requests", "storms"), default="requests")
+    parser.add_argument("--cases", choices=("requests", "counts", "storms"), default="requests")
     parser.add_argument("--only", choices=("sqlite", "postgresql"))
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
-    cases = STORMS if asked.cases == "storms" else CASES
+    cases = {"requests": CASES, "counts": COUNTS, "storms": STORMS}[asked.cases]
     print(f"seed {seed}; cases: {', '.join(case.name for case in cases)}")
     is_clean = True
     for database in ("sqlite", "postgresql"):

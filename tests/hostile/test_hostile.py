@@ -184,5 +184,7 @@ def test_hostile_clients_cost_others_nothing(database: str) -> None:
     assert verdict.faults == [], "\n".join(verdict.lines())
     assert verdict.figures["records"] > 100 and verdict.figures["requests"] > 100
     if not verdict.is_fit and verdict.is_excused:
-        pytest.skip("times are not judged: the broker waited for a processor longer than it ran")
+        pytest.skip(
+            "times are not judged: the broker waited for a processor more than half as long as it ran"
+        )
     assert verdict.is_fit, "\n".join(line for each in verdicts for line in each.lines())
