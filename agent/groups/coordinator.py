@@ -718,7 +718,7 @@ class GroupCoordinator:
                 while self._left and self._may_answer():
                     group_id = next(iter(self._left))
                     del self._left[group_id]
-                    await self._look_again(group_id)
+                    await self._to_its_end(self._look_again(group_id))
 
     async def _look_again(self, group_id: str) -> None:
         try:

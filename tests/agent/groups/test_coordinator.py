@@ -24,6 +24,8 @@ from sequencer.api import (
     CreateTopic,
     Empty,
     FetchOffsets,
+    GroupState,
+    LoadGroup,
     Member,
     OffsetPosition,
     PartitionError,
@@ -269,6 +271,36 @@ def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_
         bench.sequencer.save_group = real  # type: ignore[method-assign]
         await bench.advance(70, 0)
         assert not bench.stored().members, "though nobody has asked for the group"
+
+    run(scenario)
+
+
+def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        save, load = bench.sequencer.save_group, bench.sequencer.load_group
+
+        async def away(request: SaveGroup) -> Empty:
+            raise SequencerUnavailable("away")
+
+        bench.sequencer.save_group = away  # type: ignore[method-assign]
+        await bench.advance(32, 0)
+        bench.sequencer.save_group = save  # type: ignore[method-assign]
+        is_loading, may_load = asyncio.Event(), asyncio.Event()
+
+        async def held(request: LoadGroup) -> GroupState:
+            is_loading.set()
+            await may_load.wait()
+            return await load(request)
+
+        bench.sequencer.load_group = held  # type: ignore[method-assign]
+        await bench.advance(12, 0)
+        assert is_loading.is_set()
+        closing = asyncio.create_task(bench.agents[0].close())
+        await bench.advance(1, 0)
+        assert not closing.done()
+        may_load.set()
+        await closing
 
     run(scenario)
 
