@@ -33,10 +33,20 @@ class Turns:
 
     async def did(self, work: int = 1) -> None:
         """Count what was done since the last call; give the turn away when a step is full."""
+        if self.fills(work):
+            await self.give()
+
+    def fills(self, work: int = 1) -> bool:
+        """The same in two parts, for loops of which most are short: whether a step is full, and `give` is due."""
         self._left -= work
-        if self._left <= 0:
-            self._left = self._step
-            await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
+        if self._left > 0:
+            return False
+        self._left = self._step
+        return True
+
+    async def give(self) -> None:
+        """Give the turn away."""
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
 
     async def over(self, items: Sequence[T]) -> AsyncIterator[T]:
         """The items, with a step of them in a turn."""

@@ -190,10 +190,10 @@ async def _partitions(
     if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in fetch.partitions):
         snapshot = await services.catalog.refresh()
     partitions: list[PartitionFetch] = []
-    turns = Turns(1)
+    turns = Turns(PARTITIONS_IN_A_TURN)
     for requested in fetch.partitions:
-        if len(partitions) % PARTITIONS_IN_A_TURN == PARTITIONS_IN_A_TURN - 1:
-            await turns.did()
+        if turns.fills():
+            await turns.give()
         data = PartitionData(partition_index=requested.key.partition, high_watermark=-1)
         data.aborted_transactions = [] if read_committed else None
         topic = topic_of(requested.key)
@@ -489,10 +489,10 @@ def _counts_of(services: Services, partition: PartitionFetch) -> TopicCounts:
 async def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> FetchResponse:
     response = FetchResponse(session_id=fetch.session_id)
     topics: dict[tuple[str, UUID], FetchableTopicResponse] = {}
-    turns = Turns(1)
-    for number, partition in enumerate(partitions, 1):
-        if not number % PARTITIONS_IN_A_TURN:
-            await turns.did()
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for partition in partitions:
+        if turns.fills():
+            await turns.give()
         if not fetch.include_in_response(partition.requested, partition.data):
             continue
         fetch.note_sent(partition.requested, partition.data)

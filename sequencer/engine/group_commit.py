@@ -20,6 +20,7 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 from uuid import UUID
@@ -371,10 +372,8 @@ class GroupCommit:
 
         Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this state
         is written over what another committer wrote."""
-        try:
+        with _caused_by_no_request():
             await self._ensure_ready()
-        except RequestFailed as error:  # not because of any request in this group
-            raise SequencerUnavailable(str(error)) from error
         commits = self._commits_of(group)
         keys = [key for request in group for key in request.producers]
         for commit in commits:
@@ -391,10 +390,8 @@ class GroupCommit:
         return draft
 
     async def _now_ms(self) -> int:
-        try:
+        with _caused_by_no_request():
             return await self._store.now_ms()
-        except RequestFailed as error:  # not because of any request in this group
-            raise SequencerUnavailable(str(error)) from error
 
     def _commits_of(self, group: list[_Queued]) -> list[CommitRequest]:
         """The group's commits, and those that wait for one of them."""
@@ -557,3 +554,12 @@ def _fail(request: _Queued, error: BaseException) -> None:
     if not request.answer.done():
         request.answer.set_exception(error)
         request.answer.exception()  # mark it as retrieved: its caller may be gone
+
+
+@contextmanager
+def _caused_by_no_request() -> Iterator[None]:
+    """What the store refuses here is no request's fault: all of the group are told to ask again."""
+    try:
+        yield
+    except RequestFailed as error:
+        raise SequencerUnavailable(str(error)) from error

@@ -716,16 +716,21 @@ def test_what_was_sent_in_a_transaction_adds_nothing_to_a_later_one(factory: Fac
     run(factory, scenario)
 
 
+async def stable_group(bench: Bench) -> None:
+    """A group with one member, "m", at its first generation."""
+    sequencer, agent = bench.sequencer, bench.agent
+    await sequencer.locate_group(LocateGroup("g", [agent.broker_id]))
+    await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))
+    state = GroupState("g", 1, "Stable", "consumer", ["m"], b"")
+    await sequencer.save_group(SaveGroup(agent.broker_id, agent.epoch, state))
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlier(
     factory: Factory, commit: bool
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        sequencer, agent = bench.sequencer, bench.agent
-        await sequencer.locate_group(LocateGroup("g", [agent.broker_id]))
-        await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))
-        state = GroupState("g", 1, "Stable", "consumer", ["m"], b"")
-        await sequencer.save_group(SaveGroup(agent.broker_id, agent.epoch, state))
+        await stable_group(bench)
         mine = await producer(bench)
         for offset, turn in ((5, 2), (9, 4), (7, 3), (9, 4)):
             await mine.offsets(offset, member="m", turn=turn)
@@ -742,11 +747,7 @@ def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they
     factory: Factory,
 ) -> None:
     async def scenario(bench: Bench) -> None:
-        sequencer, agent = bench.sequencer, bench.agent
-        await sequencer.locate_group(LocateGroup("g", [agent.broker_id]))
-        await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))
-        state = GroupState("g", 1, "Stable", "consumer", ["m"], b"")
-        await sequencer.save_group(SaveGroup(agent.broker_id, agent.epoch, state))
+        await stable_group(bench)
         mine = await producer(bench)
         with pytest.raises(StaleGroup):
             await mine.offsets(1, member="n")
