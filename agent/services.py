@@ -81,6 +81,13 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     charge: Charge | None = None
     connection: object = None
 
+    @property
+    def is_librdkafka(self) -> bool:
+        """Whether the client is librdkafka or one of its bindings. It says its name as it likes (KIP-511):
+        librdkafka/2.16.0, confluent-kafka-python/2.16.1-rdkafka-2.16.0, confluent-kafka-go/...,
+        confluent-kafka-dotnet/2.16.0."""
+        return "rdkafka" in self.client_software or self.client_software.startswith("confluent-kafka")
+
 
 def zone_of_client(client_id: str | None, fallback: str) -> str:
     """The zone that a client names in its client id (`...,tailrace_az=eu-1a`), else `fallback`."""

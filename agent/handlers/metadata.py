@@ -191,7 +191,7 @@ def _asked(context: RequestContext, request: MetadataRequest) -> Hashable:
         context.api_version,
         context.zone,
         context.access.listener,
-        _wants_departed(context),
+        context.is_librdkafka,
         request.include_cluster_authorized_operations,
         request.include_topic_authorized_operations,
         None if request.topics is None else tuple((topic.topic_id, topic.name) for topic in request.topics),
@@ -216,7 +216,10 @@ async def _answer(
         if context.api_version < FIRST_NULL_NAME_VERSION:
             for row in rows:
                 row.name = row.name or ""
-    members = [*snapshot.ring.members, *(snapshot.departed if _wants_departed(context) else ())]
+    # librdkafka, from 2.10 on, does away with a broker that metadata no longer lists, also while it is remembered as a
+    # group's coordinator: send_offsets_to_transaction then waits for it for ever, whatever its time-out (seen in 2.16).
+    # Of a broker that is listed and refuses connections it looks for the coordinator anew.
+    members = [*snapshot.ring.members, *(snapshot.departed if context.is_librdkafka else ())]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(member.broker_id, *address, member.info.zone or None)
@@ -237,19 +240,6 @@ async def _answer(
                     ResourceType.TOPIC, row.name or ""
                 )
     return response
-
-
-def _wants_departed(context: RequestContext) -> bool:
-    """Whether the client is to be told also of agents that have left the ring (they lead nothing).
-
-    librdkafka, from 2.10 on, does away with a broker that metadata no longer lists, also while it is remembered as a
-    group's coordinator: send_offsets_to_transaction then waits for it for ever, whatever its time-out (seen in 2.16).
-    Of a broker that is listed and refuses connections it looks for the coordinator anew.
-
-    It says its name as it likes (KIP-511): librdkafka/2.16.0, confluent-kafka-python/2.16.1-rdkafka-2.16.0,
-    confluent-kafka-go/..., confluent-kafka-dotnet/2.16.0.
-    """
-    return "rdkafka" in context.client_software or context.client_software.startswith("confluent-kafka")
 
 
 async def _create(services: Services, name: str) -> ErrorCode:

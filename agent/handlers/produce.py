@@ -18,6 +18,7 @@ import msgspec
 
 from agent.catalog import KnownTopic, RequestTopics, has
 from agent.errors import EXPECTED, code_of, produce_code
+from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leaders
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import MUST_WAIT, Deferred, MustWait, RequestContext, Services
 from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
@@ -86,6 +87,8 @@ async def handle(
         topics.append(await _topic_of(lookup, data, version) if known is None else known)
     validating = _validated(services, context, request, topics)
     response, accepted = await in_turns(validating, Turns(PARTITIONS_IN_A_TURN))
+    if _is_told_of_leaders(context, request) and _is_sent_away(services, context):
+        name_leaders(services, context, response, topics)
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
@@ -194,20 +197,31 @@ def _refusal_of(services: Services, context: RequestContext, request: ProduceReq
         return ErrorCode.INVALID_REQUIRED_ACKS
     if context.api_version < 3:
         return ErrorCode.UNSUPPORTED_VERSION
-    if _is_sent_away(services, context, request):
+    if _may_be_refused(context, request) and _is_sent_away(services, context):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return None
 
 
-def _is_sent_away(services: Services, context: RequestContext, request: ProduceRequest) -> bool:
-    """Whether the producer is to ask who leads now.
+def _may_be_refused(context: RequestContext, request: ProduceRequest) -> bool:
+    """Whether the producer may be told by a refusal that it is to ask who leads now.
 
-    One that wants no answer can't be refused. One in a transaction is refused at once or not at all: if its answer
-    had to wait for those before it, librdkafka may be aborting by then, keeps the batch for another try that it never
-    makes, and lets `abort_transaction` run into its time-out.
+    One that wants no answer can't be refused. librdkafka in a transaction must not be: if it is aborting when the
+    refusal comes, it keeps the batch for another try that it never makes, and lets `abort_transaction` run into its
+    time-out. Of other clients, one in a transaction is refused at once or not at all.
     """
-    if request.acks == 0 or (request.transactional_id is not None and not context.is_first_waiting):
-        return False
+    if request.transactional_id is None:
+        return request.acks != 0
+    return request.acks != 0 and context.is_first_waiting and not context.is_librdkafka
+
+
+def _is_told_of_leaders(context: RequestContext, request: ProduceRequest) -> bool:
+    """Whether the producer is told who leads now with its answer, instead of being refused."""
+    is_in_transaction = request.transactional_id is not None
+    return is_in_transaction and context.is_librdkafka and context.api_version >= FIRST_VERSION_OF_LEADERS
+
+
+def _is_sent_away(services: Services, context: RequestContext) -> bool:
+    """Whether the client doesn't know yet who leads now; asked once for each request."""
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
         services.catalog.snapshot.replicas, identity.broker_id, context.zone, services.clock.monotonic()

@@ -114,7 +114,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
         print(f"{scenario.name}: {error}\n{stand.report()}", file=sys.stderr)
     result.seconds = round(time.monotonic() - began, 1)
     result.load_average = round(os.getloadavg()[0], 1)
-    if result.is_clean:
+    if result.exit_status == 0:
         path.unlink(missing_ok=True)
     return result
 
@@ -175,7 +175,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--json", type=Path, default=None, help="where to write the results; standard output without"
     )
     parser.add_argument(
-        "--histories", type=Path, default=Path("/tmp/tailrace-faults"), help="of failed scenarios"
+        "--histories",
+        type=Path,
+        default=Path("/tmp/tailrace-faults"),
+        help="of scenarios that failed or took too long",
     )
     parser.add_argument("--without-transactions", action="store_true")
     parser.add_argument("--list", action="store_true")

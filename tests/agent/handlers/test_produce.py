@@ -10,18 +10,21 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from agent.handlers.current_leaders import MAX_NAMED, name_leaders
 from agent.handlers.produce import handle
 from agent.services import Deferred
-from sequencer.api import CreateTopic, FindPartition, FindRequest
+from sequencer.api import CreateTopic, FindPartition, FindRequest, RenewAgent
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 from tailrace.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
 from tailrace.records import NewRecord, encode_batch
@@ -346,5 +349,55 @@ def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_told_at_once()
         await bench.until(ready)
         answer = stored.response()
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_librdkafka_in_a_transaction_is_told_who_leads_and_its_batch_is_stored() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        other = await bench.join("az-a", 2)
+        leaving = RenewAgent(bench.identity.broker_id, bench.identity.lease_epoch, True)
+        await bench.sequencer.renew_agent(leaving)
+        ring = (await bench.services.catalog.refresh()).ring
+        bench.identity.is_leaving = True
+        request = request_of((0, batch(b"in a transaction")), (topic.partitions, b"of no partition"))
+        request.transactional_id = "t"
+        asker = structs.replace(context_of(10), client_software="librdkafka/2.16.0")
+        stored = await handle(bench.services, asker, request)
+        assert isinstance(stored, Deferred)
+        ready = asyncio.get_running_loop().create_future()
+        stored.then(ready.set_result)
+        await bench.until(ready)
+        answer = stored.response()
+        row, refused = answer.responses[0].partition_responses
+        assert row.error_code == ErrorCode.NONE and row.base_offset == 0
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert row.current_leader == LeaderIdAndEpoch(other.broker_id, ring.generation)
+        assert [(each.node_id, each.host, each.port) for each in answer.node_endpoints] == [
+            (member.broker_id, member.info.host, member.info.port) for member in ring.members
+        ]
+        older = await handle(bench.services, structs.replace(asker, api_version=9), request)
+        assert isinstance(older, Deferred), "it can't be told, and is served"
+
+    run(scenario)
+
+
+def test_an_answer_names_few_leaders_and_agents_however_large_request_and_ring_are() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=MAX_NAMED + 10)
+        for number in range(2, 21):
+            await bench.join("az-a", number)
+        ring = (await bench.services.catalog.refresh()).ring
+        rows = [PartitionProduceResponse(index) for index in range(topic.partitions)]
+        response = ProduceResponse([TopicProduceResponse("t", NIL_TOPIC_ID, rows)])
+        known = bench.services.catalog.snapshot.by_name["t"]
+        name_leaders(bench.services, context_of(10), response, [known])
+        leaders = {row.current_leader.leader_id for row in rows[:1]}
+        assert all(row.current_leader.leader_epoch == ring.generation for row in rows[:MAX_NAMED])
+        assert all(row.current_leader == LeaderIdAndEpoch() for row in rows[MAX_NAMED:])
+        few = ProduceResponse([TopicProduceResponse("t", NIL_TOPIC_ID, rows[:1])])
+        name_leaders(bench.services, context_of(10), few, [known])
+        assert {each.node_id for each in few.node_endpoints} == leaders
 
     run(scenario)
