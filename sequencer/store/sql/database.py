@@ -38,6 +38,10 @@ class Database(Protocol):
         """Connect, and make or migrate the tables."""
         ...
 
+    async def now_ms(self) -> int:
+        """The time of the database's clock."""
+        ...
+
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
         """Run a statement that writes; its RETURNING rows."""
         ...

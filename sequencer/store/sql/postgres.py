@@ -173,6 +173,10 @@ class PostgresDatabase:
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
         return await self.fetch(statement, *arguments)
 
+    async def now_ms(self) -> int:
+        ((now,),) = await self.fetch("select {now}")
+        return int(now)
+
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         async with self._connection() as connection:
             now = _NOW if self._clock is None else f"{self._clock.wall_ms()}::bigint"

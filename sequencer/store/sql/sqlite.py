@@ -1,7 +1,10 @@
 """SQLite: one file; one connection and thread that writes, one that reads; a transaction is one function on a thread.
 
-WAL with synchronous=FULL: what was committed survives a power cut. A transaction that writes begins
-IMMEDIATE, so that another process can't take the write lock in the middle. The database's clock is the one passed in.
+Statements go straight to the standard library's driver: an agent on a folder pays for them with each object that it
+writes. SQLAlchemy migrates the tables.
+
+WAL with synchronous=FULL: what was committed survives a power cut. A transaction that writes begins IMMEDIATE, so that
+another process can't take the write lock in the middle. The database's clock is the one passed in.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,7 +21,6 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.pool import StaticPool
 
 from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
@@ -56,6 +58,12 @@ _RUNS_FROM = f"""
          order by p.base_offset desc limit 1), ?3)
     order by r.base_offset limit ?4
 """
+_PRAGMAS = (
+    "journal_mode = wal",
+    "synchronous = full",
+    "cache_size = -32768",
+    "journal_size_limit = 67108864",
+)
 _LENGTH = [name.strip() for name in RUN_COLUMNS.split(",")].index("r.length")
 
 T = TypeVar("T")
@@ -75,21 +83,10 @@ class SqliteDatabase:
         self._passed_in = executor
         self._owned: dict[str, Executor] = {}
         self._tables = table_statements("sqlite")
-        self._plain = self._engine()
-        self._writer = self._plain.execution_options(immediate=True)
+        self._writer = _Connection(path)
         # Read beside what is being written, on a thread and a connection of its own.
-        self._reader = self._plain if path is None else self._engine()
+        self._reader = self._writer if path is None else _Connection(path)
         self._lane: Lane = "commits"
-
-    def _engine(self) -> sa.Engine:
-        engine = sa.create_engine(
-            "sqlite://" if self._path is None else sa.URL.create("sqlite", database=str(self._path)),
-            poolclass=StaticPool,
-            connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
-        )
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-        return engine
 
     def on(self, lane: Lane) -> SqliteDatabase:
         """Only the reads have a connection of their own: SQLite allows one writer, and its transactions are short."""
@@ -105,27 +102,30 @@ class SqliteDatabase:
         def run() -> None:
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._writer.begin() as connection:
-                migrate_tables(connection, allowed=migrate)
+            self._writer.migrate(allowed=migrate)
 
         await self._write(run)
 
+    async def now_ms(self) -> int:
+        self._thread("commits")  # raises before `start`
+        return self._clock.wall_ms()
+
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
-        return await self._write(lambda: self._query(self._writer, statement, arguments))
+        return await self._write(lambda: self._query(self._writer.writing(), statement, arguments))
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
-        return await self._read(lambda engine: self._query(engine, statement, arguments))
+        return await self._read(lambda reader: self._query(reader.reading(), statement, arguments))
 
     async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
-        def run(engine: sa.Engine) -> list[Values]:
+        def run(reader: _Connection) -> list[Values]:
             found: list[Values] = []
-            with engine.begin() as connection:
+            with reader.reading() as connection:
                 for first in range(0, len(values), _AMONG_MOST):
                     part = tuple(values[first : first + _AMONG_MOST])
                     in_part = statement.replace("{in_values}", f"in ({', '.join('?' * len(part))})")
-                    found.extend(connection.exec_driver_sql(in_part, part).all())
+                    found += connection.execute(in_part, part)
             return found
 
         return await self._read(run)
@@ -135,11 +135,11 @@ class SqliteDatabase:
         named = " and ".join(f'"{column.name}" = ?' for column in table.codec.key)
         statement = f"select {table.columns} from {table.name} where {named}"
 
-        def run(engine: sa.Engine) -> list[Values]:
+        def run(reader: _Connection) -> list[Values]:
             found: list[Values] = []
-            with engine.begin() as connection:
+            with reader.reading() as connection:
                 for key in zip(*table.codec.encode_keys(keys), strict=True):
-                    found.extend(connection.exec_driver_sql(statement, key).all())
+                    found += connection.execute(statement, key)
             return found
 
         return await self._read(run)
@@ -147,9 +147,9 @@ class SqliteDatabase:
     async def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
-        def run(engine: sa.Engine) -> list[Sequence[Values]]:
-            with engine.begin() as connection:
-                return [connection.exec_driver_sql(statement).all() for statement in statements]
+        def run(reader: _Connection) -> list[Sequence[Values]]:
+            with reader.reading() as connection:
+                return [connection.execute(statement).fetchall() for statement in statements]
 
         await self._write(lambda: None)  # what was being written is written
         found = await self.on("reads")._read(run)
@@ -160,18 +160,18 @@ class SqliteDatabase:
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
     ) -> list[list[Values]]:
-        def run(engine: sa.Engine) -> list[list[Values]]:
-            with engine.begin() as connection:
+        def run(reader: _Connection) -> list[list[Values]]:
+            with reader.reading() as connection:
                 return [self._runs_from(connection, query, max_runs) for query in queries]
 
         return await self._read(run)
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         def run() -> None:
-            with self._writer.begin() as connection:
-                current = connection.exec_driver_sql(
+            with self._writer.writing() as connection:
+                (current,) = connection.execute(
                     "select committer_epoch from cluster where id = 1"
-                ).scalar()
+                ).fetchone() or (None,)
                 if current != committer_epoch:
                     raise LeaseLost(
                         f"the committer's epoch is {current}, not {committer_epoch}: another took over"
@@ -180,17 +180,17 @@ class SqliteDatabase:
                 for table, deleted, _ in parts:
                     if deleted:
                         named = " and ".join(f'"{column.name}" = ?' for column in table.codec.key)
-                        connection.exec_driver_sql(
+                        connection.executemany(
                             f"delete from {table.name} where {named}",
-                            list(zip(*table.codec.encode_keys(deleted), strict=True)),
+                            zip(*table.codec.encode_keys(deleted), strict=True),
                         )
                 for table, _, rows in parts:
                     if rows:
                         placeholders = ", ".join("?" * len(table.codec.columns))
-                        connection.exec_driver_sql(
+                        connection.executemany(
                             f"insert into {table.name} ({table.columns}) values ({placeholders}) "
                             f"on conflict ({table.key}) do update set {table.assignments}",
-                            list(zip(*table.codec.encode_rows(rows), strict=True)),
+                            zip(*table.codec.encode_rows(rows), strict=True),
                         )
 
         await self._write(run)
@@ -198,8 +198,8 @@ class SqliteDatabase:
     async def stop(self) -> None:
         if self._passed_in is None and not self._owned:
             return
-        await self.on("reads")._read(lambda engine: engine.dispose())
-        await self._write(self._plain.dispose)
+        await self.on("reads")._read(lambda reader: reader.close())
+        await self._write(self._writer.close)
         for thread in self._owned.values():
             thread.shutdown(wait=False)
         self._owned.clear()
@@ -209,66 +209,120 @@ class SqliteDatabase:
     async def _write(self, transaction: Callable[[], T]) -> T:
         return await self._run("commits", transaction)
 
-    async def _read(self, transaction: Callable[[sa.Engine], T]) -> T:
-        if self._lane == "reads" and self._reader is not self._plain:
+    async def _read(self, transaction: Callable[[_Connection], T]) -> T:
+        if self._lane == "reads" and self._reader is not self._writer:
             return await self._run("reads", lambda: transaction(self._reader))
-        return await self._run("commits", lambda: transaction(self._plain))
+        return await self._run("commits", lambda: transaction(self._writer))
 
     async def _run(self, lane: str, transaction: Callable[[], T]) -> T:
         def guarded() -> T:
             with _unavailable(self._path):
                 return transaction()
 
+        return await asyncio.get_running_loop().run_in_executor(self._thread(lane), guarded)
+
+    def _thread(self, lane: str) -> Executor:
         executor = self._passed_in or self._owned.get(lane)
         if executor is None:
             raise SequencerUnavailable(f"the database {self._path or 'in memory'}: not opened")
-        return await asyncio.get_running_loop().run_in_executor(executor, guarded)
+        return executor
 
-    def _query(self, engine: sa.Engine, statement: str, arguments: tuple[Any, ...]) -> list[Values]:
+    def _query(
+        self,
+        transaction: AbstractContextManager[sqlite3.Connection],
+        statement: str,
+        arguments: tuple[Any, ...],
+    ) -> list[Values]:
         plain = statement.replace("{now}", str(self._clock.wall_ms())).replace("{for_update}", "")
-        numbered = plain.replace("$", "?")
-        with engine.begin() as connection:
-            result = connection.exec_driver_sql(numbered, arguments)
-            return list(result.all()) if result.returns_rows else []
+        with transaction as connection:
+            return connection.execute(plain.replace("$", "?"), arguments).fetchall()
 
     def _runs_from(
-        self, connection: sa.Connection, query: tuple[UUID, int, int, int], max_runs: int
+        self, connection: sqlite3.Connection, query: tuple[UUID, int, int, int], max_runs: int
     ) -> list[Values]:
         topic_id, partition, offset, max_bytes = query
         found: list[Values] = []
         length = 0
-        with connection.exec_driver_sql(_RUNS_FROM, (topic_id.bytes, partition, offset, max_runs)) as cursor:
-            for run in cursor:
-                found.append(run)
-                length += run[_LENGTH]
-                if length >= max_bytes:
-                    break
+        for run in connection.execute(_RUNS_FROM, (topic_id.bytes, partition, offset, max_runs)):
+            found.append(run)
+            length += run[_LENGTH]
+            if length >= max_bytes:
+                break
         return found
 
 
-def _prepare(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
-    connection.execute("pragma journal_mode = wal")
-    connection.execute("pragma synchronous = full")
-    connection.execute("pragma cache_size = -32768")
-    connection.execute("pragma journal_size_limit = 67108864")
+class _Connection:
+    """A connection to the file (None: to a database in memory), opened when it is first used. One thread uses it at a
+    time."""
 
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._opened: sqlite3.Connection | None = None
 
-def _begin(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("immediate", False)
-    connection.exec_driver_sql("begin immediate" if writes else "begin")
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A transaction on one snapshot."""
+        with self._transaction("begin") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that has the file's only lock for writers from its beginning."""
+        with self._transaction("begin immediate") as connection:
+            yield connection
+
+    def migrate(self, *, allowed: bool) -> None:
+        """Make the tables, or migrate them; see `migrate`."""
+        opened = self._open()
+        engine = sa.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
+        with engine.connect() as connection, self.writing():
+            migrate_tables(connection, allowed=allowed)
+
+    def close(self) -> None:
+        """May be called twice; the next transaction opens it again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        connection = self._open()
+        connection.execute(begin)
+        try:
+            yield connection
+            connection.execute("commit")
+        finally:
+            if connection.in_transaction:
+                connection.execute("rollback")
+
+    def _open(self) -> sqlite3.Connection:
+        if self._opened is None:
+            connection = sqlite3.connect(
+                ":memory:" if self._path is None else self._path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,  # we say BEGIN ourselves
+                check_same_thread=False,
+            )
+            try:
+                for pragma in _PRAGMAS:
+                    connection.execute(f"pragma {pragma}")
+            except BaseException:
+                connection.close()
+                raise
+            self._opened = connection
+        return self._opened
 
 
 @contextmanager
 def _unavailable(path: Path | None) -> Iterator[None]:
     try:
         yield
-    except sa.exc.DBAPIError as error:
-        code = getattr(error.orig, "sqlite_errorcode", None)
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
         why = None if code is None else _AWAY.get(code & 0xFF)
         if why is None:
-            raise RequestFailed(f"the database refuses it: {error.orig}") from error
-        raise SequencerUnavailable(f"the database {path or 'in memory'}: {why} ({error.orig})") from error
+            raise RequestFailed(f"the database refuses it: {error}") from error
+        raise SequencerUnavailable(f"the database {path or 'in memory'}: {why} ({error})") from error
     except OSError as error:
         raise SequencerUnavailable(f"the database {path}: {error}") from error
     except _UNFIT as error:

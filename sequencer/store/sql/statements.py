@@ -6,8 +6,6 @@ from __future__ import annotations
 from sequencer.store.sql.row_codec import RUN_COLUMNS
 from sequencer.store.sql.schema import SCHEMA_VERSION
 
-NOW = "select {now}"
-
 # --- cluster ----------------------------------------------------------------------------------------------
 
 MAKE_CLUSTER = f"""

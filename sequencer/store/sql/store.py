@@ -160,8 +160,7 @@ class SqlRowStore:
             raise LeaseLost(f"committer epoch {committer_epoch} is over: another has taken the lease")
 
     async def now_ms(self) -> int:
-        ((now,),) = await self._database.fetch(statements.NOW)
-        return int(now)
+        return await self._database.now_ms()
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
         assert holder, "a committer has a name"
