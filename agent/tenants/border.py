@@ -61,6 +61,7 @@ class Crossing:
         if not self._ids.unknown:
             return changed
         await self._services.catalog.refresh_if_possible()
+        self._ids.hides_unknown = True
         return await self._inward_in_turns(request)
 
     async def _inward_in_turns(self, request: Any) -> Any:

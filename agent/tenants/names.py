@@ -37,11 +37,14 @@ class TopicIds:
     it is answered as such an id is; in the answer it is itself again.
 
     `name_of`: the stored name of a topic, None if this agent knows none of this id. `unknown`: such ids of the request.
+    `hides_unknown`: whether these are taken for another's too. A handler may ask the sequencer once more, and would
+    find the topic.
     """
 
     tenant: Tenant
     name_of: Callable[[UUID], str | None]
     unused: Callable[[], UUID]
+    hides_unknown: bool = False
     unknown: set[UUID] = field(default_factory=set)
     _hidden: dict[UUID, UUID] = field(default_factory=dict)
     _shown: dict[UUID, UUID] = field(default_factory=dict)
@@ -50,14 +53,18 @@ class TopicIds:
         if topic_id == NIL_UUID:
             return topic_id
         name = self.name_of(topic_id)
-        if name is None:
+        if name is not None and self.tenant.owns(name):
+            return topic_id
+        if name is None and not self.hides_unknown:
             self.unknown.add(topic_id)
-        elif not self.tenant.owns(name):
-            if topic_id not in self._hidden:
-                instead = self._hidden[topic_id] = self.unused()
-                self._shown[instead] = topic_id
-            return self._hidden[topic_id]
-        return topic_id
+            return topic_id
+        return self._hide(topic_id)
+
+    def _hide(self, topic_id: UUID) -> UUID:
+        if topic_id not in self._hidden:
+            instead = self._hidden[topic_id] = self.unused()
+            self._shown[instead] = topic_id
+        return self._hidden[topic_id]
 
     def outward(self, topic_id: UUID, message: Any) -> Any:
         if topic_id in self._shown:

@@ -76,6 +76,8 @@ class WatchedSequencer:
         self.may_commit.set()
         self.lose_answers = 0
         self.is_away = False
+        self.failures: dict[str, int] = {}
+        """How often the calls of these names fail, from now on."""
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         self.commits.append(request)
@@ -92,7 +94,9 @@ class WatchedSequencer:
         method = getattr(self.inner, name)
 
         async def asked(request: Any) -> Any:
-            if self.is_away:
+            fails = self.failures.get(name, 0)
+            self.failures[name] = max(fails - 1, 0)
+            if self.is_away or fails:
                 raise SequencerUnavailable("away (by the test)")
             return await method(request)
 

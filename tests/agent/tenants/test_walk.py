@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -176,6 +177,45 @@ def test_what_is_anothers_is_answered_as_what_is_not(key: ApiKey, about: str) ->
         assert await outside(bench) == before
 
     run(scenario)
+
+
+WITH_IDS = [key for key in WALKED if any(has_ids(APIS[key].request, each) for each in versions_of(key))]
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["with ACLs", "without ACLs"])
+@pytest.mark.parametrize("key", WITH_IDS, ids=lambda key: key.name)
+def test_anothers_topic_is_none_also_where_the_sequencer_could_not_be_asked(
+    key: ApiKey, is_guarded: bool
+) -> None:
+    """The topic is new to this agent: the border's look-up fails, and the handler's own would find it."""
+
+    async def scenario(bench: AgentBench) -> None:
+        secret_id = await neighbourhood(bench)
+        before, committed = await outside(bench), len(bench.sequencer.commits)
+        for version in versions_of(key):
+            if not has_ids(APIS[key].request, version):
+                continue
+            told = []
+            for topic_id in (secret_id, ABSENT_ID):
+                forget(bench, secret_id)
+                bench.sequencer.failures["metadata"] = 1
+                asked = Asked("mine", topic_id)
+                client = Client(bench, is_guarded=is_guarded)
+                frame = await client.frame(key, version, request_of(key, version, asked))
+                told.append(alike(frame, key, version, asked))
+            assert told[0] == told[1], f"v{version}"
+        assert len(bench.sequencer.commits) == committed
+        assert await outside(bench) == before
+
+    run(scenario)
+
+
+def forget(bench: AgentBench, topic_id: UUID) -> None:
+    """This agent has not been told of the topic yet."""
+    catalog = bench.services.catalog
+    topics = {known: topic for known, topic in catalog.snapshot.by_id.items() if known != topic_id}
+    by_name = {topic.topic.name: topic for topic in topics.values()}
+    catalog.snapshot = replace(catalog.snapshot, version=-1, by_id=topics, by_name=by_name)
 
 
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["with ACLs", "without ACLs"])
