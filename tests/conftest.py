@@ -1,12 +1,20 @@
-"""Servers that tests share, started when the first test asks: one of each per pytest process."""
+"""What all tests share: how workers divide them, and servers, started when the first test asks: one of each per pytest
+process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.support.groups import GroupScheduling
 from tests.support.servers import PostgresServer, S3Server, moto_server, postgres_server
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

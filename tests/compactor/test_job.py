@@ -40,8 +40,6 @@ from tailrace.object_store.open import object_url, open_store
 from tailrace.record_batch import Compression
 from tests.support.compaction import Log, batch_of, change_log
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False, plan=PlanSettings(1 << 10, 4 << 10))
 
 

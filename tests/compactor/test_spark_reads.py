@@ -17,8 +17,6 @@ pytest.importorskip("pyspark")
 from sequencer.api import CreatePartitions
 from tests.support.compaction import Log, batch_of, change_log, compacted_here
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 DRIVER_SECONDS = 600
 TRIES = 3
 """A Python worker has 10 s to start, whatever Spark is told; on a busy machine a driver fails for that, and is started

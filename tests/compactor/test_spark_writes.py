@@ -25,8 +25,6 @@ from kafka.partitioner.default import murmur2
 
 from tailrace_cli.demo.ports import free_port
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 FILES, LINES, PARTITIONS = 4, 50, 3
 START_SECONDS, DRIVER_SECONDS = 240, 900
 

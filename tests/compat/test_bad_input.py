@@ -11,8 +11,6 @@ from fastcrc import crc32
 
 from tests.compat.broker import Broker, running_broker
 
-pytestmark = pytest.mark.xdist_group("compat")
-
 NONE, CORRUPT_MESSAGE, UNSUPPORTED_VERSION, INVALID_RECORD = 0, 2, 35, 87
 TOO_LARGE, UNKNOWN_TOPIC, BAD_ACKS, BAD_MAGIC, BAD_CODEC = 10, 3, 21, 43, 76
 

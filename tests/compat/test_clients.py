@@ -10,8 +10,6 @@ from tests.compat import with_aiokafka, with_confluent, with_kafka_python
 from tests.compat.areas import AREAS, Client
 from tests.compat.broker import Broker, running_broker
 
-pytestmark = pytest.mark.xdist_group("compat")
-
 CLIENTS = (with_confluent.CLIENT, with_kafka_python.CLIENT, with_aiokafka.CLIENT)
 
 

@@ -21,7 +21,6 @@ SECONDS = 600.0
 BEGINS = "--- command "
 THE_MACHINE = '"event": "the event loop was held"'
 """A warning that says how busy the machine is on which tests run."""
-pytestmark = pytest.mark.xdist_group("cluster page")
 
 
 def commands(section: str) -> list[str]:

@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from agent.gateway.routes import ROUTES
 from agent.gateway.settings import GatewaySettings
 from tests.support.pages import ROOT, put_command, run_script
@@ -26,7 +24,6 @@ def test_the_page_has_every_route_and_no_setting_that_there_is_not() -> None:
     assert set(re.findall(r"`gateway\.(\w+)`", PAGE)) <= set(GatewaySettings.model_fields)
 
 
-@pytest.mark.xdist_group("cluster page")
 def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:
     host = f"{own_network()}.1"
     serve, *rest = [(command.replace("127.0.0.1", host), printed) for command, printed in STEPS]

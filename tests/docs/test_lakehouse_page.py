@@ -25,7 +25,6 @@ PAGE_TEXT = (ROOT / PAGE).read_text()
 NOTEBOOK_TEXT = (ROOT / NOTEBOOK).read_text()
 SERVE, FOLLOW = re.findall(r"^```sh terminal\n(.+?)^```$", PAGE_TEXT, flags=re.M | re.S)
 SECONDS = 300
-pytestmark = pytest.mark.xdist_group("cluster page")
 
 
 def test_the_notebook_is_the_page() -> None:

@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.pages import ROOT, put_command, run_script
 from tests.support.servers import own_network
 
@@ -16,7 +14,6 @@ SECTION = PAGE.partition("\n## A first record\n")[2].partition("\n## ")[0]
 COMMANDS = re.findall(r"^(tailrace .+?)(?:\s+# .*)?$", SECTION, flags=re.M)
 PYTHON = re.findall(r"^```python\n(.+?)^```$", SECTION, flags=re.M | re.S)
 SECONDS = 300
-pytestmark = pytest.mark.xdist_group("cluster page")
 
 
 def test_the_section_has_four_commands_and_a_piece_of_python() -> None:

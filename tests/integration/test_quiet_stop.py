@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -24,8 +23,6 @@ PATIENT = {
 }
 """A lease that lapses as the machine is busy is a reason for a warning; it is not what is looked for here."""
 GATEWAY = {"TAILRACE_GATEWAY__LISTEN": "127.0.0.1:0"}
-
-pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @contextmanager

@@ -26,8 +26,6 @@ from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tests.support.cluster import Cluster, Part, running_cluster
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 TOPIC = "flights"
 PARTITIONS = 3
 INTERVAL_MS = 6_000

@@ -37,10 +37,9 @@ from tests.terraform.machine import (
     rendered_files,
 )
 
-pytestmark = [
-    pytest.mark.xdist_group("as shipped"),
-    pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on PATH, which the scripts call"),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("curl") is None, reason="no curl on PATH, which the scripts call"
+)
 
 REGION = "eu-central-1"
 PASSWORDS = ("a/b@c:d?e%f\"g'h$i", "another one")
