@@ -61,7 +61,6 @@ from tailrace.limits import is_name
 log = structlog.get_logger("agent.groups")
 
 T = TypeVar("T")
-G = TypeVar("G", Group, ConsumerGroup, ShareGroup)
 M = TypeVar("M", ConsumerGroup, ShareGroup)
 
 JoinedGroup = Group | ConsumerGroup
@@ -242,13 +241,18 @@ class GroupCoordinator:
         return await self._step(group_id, act, lambda held: self._upgrade(held, request, has_topics=True))
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
-        """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator."""
+        """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator. A share group remains
+        one when it is empty, as its state is no other group's."""
 
-        def act(group: ShareGroup, now: float) -> ShareHeartbeatAnswer:
+        def act(group: AnyGroup, now: float) -> ShareHeartbeatAnswer:
+            assert isinstance(group, ShareGroup), "it was made so"
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
 
-        return await self._step_of(ShareGroup, group_id, act, if_other=ErrorCode.GROUP_ID_NOT_FOUND)
+        def prepare(held: _Held) -> None:
+            self._convert(held, ShareGroup, ErrorCode.GROUP_ID_NOT_FOUND)
+
+        return await self._step(group_id, act, prepare)
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: one code per (member id, instance id)."""
@@ -390,26 +394,6 @@ class GroupCoordinator:
             return await future
         finally:
             del self._waiting[ticket]
-
-    async def _step_of(
-        self,
-        kind: type[G],
-        group_id: str,
-        act: Callable[[G, float], T],
-        if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
-    ) -> T:
-        """A step of a group of one type. An empty group is of the type that its next member asks for; a share group
-        remains one, as its state is no other group's.
-
-        Raises:
-            GroupRefusal: also with `if_other`, where the group is of another type.
-        """
-
-        def act_on(group: AnyGroup, now: float) -> T:
-            assert isinstance(group, kind), "it was made so"
-            return act(group, now)
-
-        return await self._step(group_id, act_on, lambda held: self._convert(held, kind, if_other))
 
     async def _step_of_joined(
         self,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tailrace.rpc.link import split_address
@@ -52,25 +53,61 @@ class Listener:
 
 
 def parse_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[Listener, ...]:
-    """The listeners that the settings name. Raises BadListener."""
+    """The listeners that the settings name. Raises BadListener, with a line for each mistake."""
+    listeners, mistakes = read_listeners(given, advertised)
+    if mistakes:
+        raise BadListener("\n".join(mistakes))
+    return listeners
+
+
+def read_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[tuple[Listener, ...], list[str]]:
+    """The listeners that can be used, and a line for each mistake that follows from no other."""
     listeners: dict[str, Listener] = {}
+    mistakes: list[str] = []
     for text in given:
-        name, protocol, host, port = _parse(text)
-        if name in listeners:
-            raise BadListener(f"listener {name!r} is given twice; each needs a name of its own")
-        listeners[name] = Listener(name, protocol or _protocol(name, text), host, port)
+        with _noted(mistakes):
+            _add(listeners, text)
+    names = [_name(text) for text in given]
     for text in advertised:
-        name, _, host, port = _parse(text)
-        if name not in listeners:
-            raise BadListener(f"{text!r} advertises a listener that is not among {', '.join(listeners)}")
-        listeners[name] = replace(listeners[name], advertise_host=host, advertise_port=port)
+        with _noted(mistakes):
+            _advertise(listeners, text, names)
+    reachable = [_name(text) for text in advertised]
     for listener in listeners.values():
-        if listener.host in EVERY_ADDRESS and not listener.advertise_host:
-            raise BadListener(
+        if listener.host in EVERY_ADDRESS and not {listener.name, None} & set(reachable):
+            mistakes.append(
                 f"listener {listener.name!r} stands for every address of this machine, so clients can't be sent there; "
                 f"give advertised_listeners = [{listener.name + '://HOST:PORT'!r}]"
             )
-    return tuple(listeners.values())
+    return tuple(listeners.values()), mistakes
+
+
+def _name(text: str) -> str | None:
+    """The name of a listener, which may be wrong otherwise; None if it can't be read."""
+    found = _LISTENER.fullmatch(text)
+    return found and found[1]
+
+
+@contextmanager
+def _noted(mistakes: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except BadListener as error:
+        mistakes.append(str(error))
+
+
+def _add(listeners: dict[str, Listener], text: str) -> None:
+    name, protocol, host, port = _parse(text)
+    if name in listeners:
+        raise BadListener(f"listener {name!r} is given twice; each needs a name of its own")
+    listeners[name] = Listener(name, protocol or _protocol(name, text), host, port)
+
+
+def _advertise(listeners: dict[str, Listener], text: str, names: Sequence[str | None]) -> None:
+    name, _, host, port = _parse(text)
+    if name not in names and None not in names:
+        raise BadListener(f"{text!r} advertises a listener that is not among {', '.join(map(str, names))}")
+    if name in listeners:
+        listeners[name] = replace(listeners[name], advertise_host=host, advertise_port=port)
 
 
 def _parse(text: str) -> tuple[str, SecurityProtocol | None, str, int]:

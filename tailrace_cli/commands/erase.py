@@ -70,12 +70,18 @@ def erase(
             raise CommandFailed(str(error)) from error
 
     _, figures = ask_log(flags, ask)
+    _show(figures, as_json=as_json)
+    if failures := figures.get("table_failures"):
+        raise CommandFailed(f"{failures} updates of tables failed; the compactor's next round repeats them")
+
+
+def _show(figures: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
-    objects = figures.pop("objects")
-    print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
-    if objects:
+    rows = [(name.replace("_", " "), value) for name, value in figures.items() if name != "objects"]
+    print_table(("figure", "value"), rows)
+    if objects := figures["objects"]:
         print_table(("object", "records"), [(each["key"], each["records"]) for each in objects])
 
 

@@ -259,7 +259,7 @@ def compact(
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
     settings = flags.load(data=data, sequencers=sequencer, http=http)
-    from tailrace_cli.commands.compact import cancelled_by_signals, run_compact
+    from tailrace_cli.commands.compact import cancelled_by_signals, failures_told, run_compact
     from tailrace_cli.running.loop import run
 
     options = rounds.options()
@@ -272,7 +272,6 @@ def compact(
         figures = run(compacted())
     except asyncio.CancelledError:
         raise typer.Exit(0 if rounds.every else 130) from None
-    failures = figures["failures"]
     if as_json:
         print_json(figures)
     else:
@@ -283,8 +282,8 @@ def compact(
                 for name, value in figures.items()
             ],
         )
-    if failures:
-        raise CommandFailed(f"{len(failures)} items could not be rewritten; the first: {failures[0]}")
+    if failed := failures_told(figures):
+        raise CommandFailed(failed)
 
 
 def bundle(

@@ -13,7 +13,13 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from agent.security.doors import ClientSecurity
-from agent.security.listeners import EVERY_ADDRESS, BadListener, Listener, parse_listeners
+from agent.security.listeners import (
+    EVERY_ADDRESS,
+    BadListener,
+    Listener,
+    parse_listeners,
+    read_listeners,
+)
 from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
@@ -85,7 +91,8 @@ def open_client_security(settings: Settings) -> ClientSecurity:
 
 
 def open_listeners(settings: Settings) -> tuple[Listener, ...]:
-    """The addresses in `listeners`; none where clients come to `listen`. Raises CommandFailed."""
+    """The addresses in `listeners`; none where clients come to `listen`. Raises CommandFailed, with a line for each
+    mistake."""
     if (
         not settings.listeners
         and split_address(settings.listen)[0] in EVERY_ADDRESS
@@ -120,7 +127,8 @@ def open_kafka_tls(settings: Settings) -> Tls | None:
         authorities=None if asked == "none" else files.kafka_client_ca_file,
         peers=ssl.CERT_REQUIRED if asked == "required" else ssl.CERT_OPTIONAL,
     )
-    if tls is None and any(listener.protocol.has_tls for listener in open_listeners(settings)):
+    listeners, _ = read_listeners(settings.listeners, settings.advertised_listeners)
+    if tls is None and any(listener.protocol.has_tls for listener in listeners):
         raise CommandFailed("a listener with TLS needs tls.kafka_cert_file and tls.kafka_key_file")
     return tls
 

@@ -47,6 +47,37 @@ class StoppingRunner:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+TABLE_FAILURE = "table 't': ConnectionError: refused"
+TABLES_TOLD = f"2 updates of tables failed, which the next round repeats; the first: {TABLE_FAILURE}"
+
+
+@pytest.mark.parametrize(
+    ("failures", "table_failures", "status", "told"),
+    [
+        ([], [], 0, ""),
+        ([], [TABLE_FAILURE] * 2, 1, TABLES_TOLD),
+        ([["t", [3], "bad", [], True]], [], 1, "1 items could not be rewritten; the first: t [3]: bad"),
+    ],
+)
+def test_one_round_ends_with_status_1_if_an_item_or_a_table_failed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failures: list[object],
+    table_failures: list[str],
+    status: int,
+    told: str,
+) -> None:
+    async def one_round(*_: object) -> dict[str, object]:
+        return {"objects": 1, "failures": failures, "table_failures": table_failures}
+
+    monkeypatch.setattr("tailrace_cli.commands.compact.run_compact", one_round)
+    monkeypatch.setattr(sys, "argv", ["tailrace", "compact", "--store", "memory:", "--database", "sqlite://"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert (ended.value.code or 0) == status and told in shown.err and "objects" in shown.out
+
+
 async def no_round(_: CompactionSummary) -> None:
     """Nothing."""
 

@@ -10,11 +10,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.folder import FolderStore
+from tailrace_cli.app import main
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import Log, batch_of, compacted_here
 
@@ -65,3 +68,21 @@ def test_a_key_is_erased_and_it_is_logged_by_whom(tmp_path: Path) -> None:
     ]
     refused = run(tmp_path, "erase", "--topic", "t")
     assert refused.returncode == 1 and "0 keys; give 1 to 10000" in refused.stderr
+
+
+def test_an_erasure_whose_table_failed_is_shown_and_ends_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def erased(*_: object) -> dict[str, object]:
+        return {"erased_records": 3, "table_failures": 2, "objects": []}
+
+    asyncio.run(fill(tmp_path / "data"))
+    monkeypatch.setattr("tailrace_cli.commands.erase._erased", erased)
+    command = ["tailrace", "erase", "--topic", "t", "--key", "alice", "--data", str(tmp_path / "data")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert (
+        ended.value.code == 1 and "2 updates of tables failed" in shown.err and "erased records" in shown.out
+    )

@@ -39,6 +39,30 @@ def test_a_listener_that_means_nothing_is_refused(listeners: list[str], advertis
         parse_listeners(listeners, advertised)
 
 
+def test_all_mistakes_of_listeners_are_told_but_those_that_follow_from_others() -> None:
+    listeners = [
+        "A:TLS://0.0.0.0:1",
+        "B:SSL://0.0.0.0:2",
+        "C:SSL://0.0.0.0:3",
+        "SSL://127.0.0.1",
+        "C:SSL://127.0.0.1:4",
+    ]
+    with pytest.raises(BadListener) as refused:
+        parse_listeners(listeners, ["A://a:1", "B://b:99999", "D://d:1"])
+    lines = str(refused.value).splitlines()
+    starts = [
+        "'A:TLS://0.0.0.0:1': 'TLS' is no protocol", "'SSL://127.0.0.1': ", "listener 'C' is given twice",
+        "'B://b:99999': ", "'D://d:1' advertises", "listener 'C' stands for every address",
+    ]  # fmt: skip
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+
+
+def test_a_listener_is_not_missed_where_the_name_of_one_cannot_be_read() -> None:
+    with pytest.raises(BadListener) as refused:
+        parse_listeners(["OUT//127.0.0.1:1", "SSL://0.0.0.0:2"], ["OUT://a:1", "SSL//a:2"])
+    assert str(refused.value).count("expected NAME://HOST:PORT") == len(str(refused.value).splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("rules", "name", "expected"),
     [
