@@ -195,7 +195,7 @@ async def run_cycle(
             sequencer=sequencer,
             runner=runner,
             lease=lease,
-            output=OutputLocation(lease.session.prefix, metadata.cluster_id),
+            cluster_id=metadata.cluster_id,
             clock=clock,
             summary=summary,
             tables=tables,
@@ -221,7 +221,7 @@ class _Round:
         sequencer: Sequencer,
         runner: TaskRunner,
         lease: HeldLease,
-        output: OutputLocation,
+        cluster_id: str,
         clock: Clock,
         summary: CompactionSummary,
         tables: SwapFollower | None,
@@ -229,7 +229,7 @@ class _Round:
         self._sequencer = sequencer
         self._runner = runner
         self._lease = lease
-        self._output = output
+        self._cluster_id = cluster_id
         self._clock = clock
         self._summary = summary
         self._tables = tables
@@ -238,6 +238,9 @@ class _Round:
         self._unreadable: list[tuple[UUID, int, int]] = []
         self._has_changed = False
         self._has_lost_lease = False
+
+    def _output(self) -> OutputLocation:
+        return output_under(self._lease, self._cluster_id)
 
     async def work_off(self, request: CompactionRequest, settings: CompactionSettings) -> None:
         """Work off page after page of what is asked for, and all pages again as long as that helps, to a bound: a
@@ -321,7 +324,7 @@ class _Round:
         while waiting:
             running = {item.places[0]: item for item in waiting}
             waiting = []
-            async with aclosing(self._runner.run(list(running.values()), self._output)) as outcomes:
+            async with aclosing(self._runner.run(list(running.values()), self._output())) as outcomes:
                 async for outcome in outcomes:
                     item = running.pop(outcome.places[0])
                     smaller = parts(item) if _has_bad_input(outcome) else []
@@ -378,6 +381,13 @@ class _Round:
         if self._tables is not None:
             await self._tables.swapped(run.topic_id for run in result.runs)
         return True
+
+
+def output_under(lease: HeldLease, cluster_id: str) -> OutputLocation:
+    """Where tasks that begin now may write. A task does not learn of its session's end, which comes after the session
+    was last seen. Of the time in which what is put then is still collected, half is left for clocks that differ."""
+    until_ms = lease.session_seen_ms + lease.session.collected_ms // 2
+    return OutputLocation(lease.session.prefix, cluster_id, until_ms)
 
 
 async def swap_in(

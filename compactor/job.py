@@ -39,8 +39,8 @@ MAX_SLICE_BYTES = 256 << 20
 MAX_JOBS_AT_ONCE = 256
 """Tasks that Spark has to run at once, each with a thread that waits for it."""
 
-Task = Callable[[Sequence[bytes], str, str, str], list[bytes]]
-"""Encoded items, the store's URL, the prefix to write under, the cluster's id; encoded outcomes."""
+Task = Callable[[Sequence[bytes], str, OutputLocation], list[bytes]]
+"""Encoded items, the store's URL, where to write; encoded outcomes."""
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -249,11 +249,11 @@ class SparkRunner:
         """What a task of its own makes of the payload."""
         context = self._spark.sparkContext
         context.setJobGroup(group, f"compact {topic_name}", interruptOnCancel=False)
-        store_url, (prefix, cluster_id) = self._store_url, output
+        store_url = self._store_url
 
         def task(payloads: Iterable[list[bytes]]) -> Iterator[bytes]:
             for each in payloads:
-                yield from run(each, store_url, prefix, cluster_id)
+                yield from run(each, store_url, output)
 
         return list(context.parallelize([payload], 1).mapPartitions(task).collect())
 
@@ -264,14 +264,14 @@ def _found_in(outcome: TaskOutcome | KeyedOutcome) -> Any:
     return found
 
 
-def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+def run_task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
     """What a Spark task does: encoded items in, encoded outcomes out."""
-    return _rewritten(_COMPACTION, payloads, store_url, OutputLocation(prefix, cluster_id))
+    return _rewritten(_COMPACTION, payloads, store_url, output)
 
 
-def run_keyed_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+def run_keyed_task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
     """The same for items of passes over keys."""
-    return _rewritten(_PASSES_OVER_KEYS, payloads, store_url, OutputLocation(prefix, cluster_id))
+    return _rewritten(_PASSES_OVER_KEYS, payloads, store_url, output)
 
 
 def _rewritten(

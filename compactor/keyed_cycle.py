@@ -196,13 +196,13 @@ def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
 class KeyedWork:
     """What the passes of a round need of it.
 
-    `swap`: carries out a swap, and says whether readers see it. `mark`: raises a clean end. `fail`: notes a failure.
-    `is_over`: the lease is lost.
+    `output`: where items that begin now may write. `swap`: carries out a swap, and says whether readers see it. `mark`:
+    raises a clean end. `fail`: notes a failure. `is_over`: the lease is lost.
     """
 
     sequencer: Sequencer
     runner: KeyedRunner
-    output: OutputLocation
+    output: Callable[[], OutputLocation]
     lease_epoch: int
     swap: Callable[[RewriteResult], Awaitable[bool]]
     mark: Callable[[MarkClean], Awaitable[bool]]
@@ -240,7 +240,7 @@ async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedS
     """Carry passes out. Of an item with bad input each partition is tried once more by itself."""
     by_name = {item.as_work.places[0]: item for item in items}
     alone: list[KeyedItem] = []
-    async with aclosing(work.runner.run_keyed(items, work.output)) as outcomes:
+    async with aclosing(work.runner.run_keyed(items, work.output())) as outcomes:
         async for outcome in outcomes:
             if isinstance(outcome, KeyedResult):
                 summary.spilled_bytes += outcome.spilled_bytes

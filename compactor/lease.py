@@ -57,6 +57,7 @@ class HeldLease:
         epoch: int,
         lease_ms: int,
         session: SessionGrant,
+        session_seen_ms: int,
     ) -> None:
         self._sequencer = sequencer
         self._clock = clock
@@ -65,6 +66,8 @@ class HeldLease:
         self._round_trips: deque[float] = deque(maxlen=REMEMBERED_ROUND_TRIPS)
         self.epoch = epoch
         self.session = session
+        self.session_seen_ms = session_seen_ms
+        """By this process's wall clock, when it last asked for the session and then got it."""
 
     @property
     def lease_ms(self) -> int:
@@ -95,7 +98,9 @@ class HeldLease:
                         return
 
     async def _renew_session(self) -> None:
+        asked_ms = self._clock.wall_ms()
         await self._sequencer.renew_session(SessionRef(self.session.session_id))
+        self.session_seen_ms = asked_ms
 
     async def give_back(self) -> None:
         """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait."""
@@ -115,8 +120,17 @@ async def held_lease(
     asked_at = clock.monotonic()
     lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, lease_ms))
     answered_in_s = clock.monotonic() - asked_at
+    asked_ms = clock.wall_ms()
     session = await sequencer.open_session(OpenSession(COMPACTOR_BROKER_ID, lease.epoch))
-    held = HeldLease(sequencer, clock, holder=holder, epoch=lease.epoch, lease_ms=lease_ms, session=session)
+    held = HeldLease(
+        sequencer,
+        clock,
+        holder=holder,
+        epoch=lease.epoch,
+        lease_ms=lease_ms,
+        session=session,
+        session_seen_ms=asked_ms,
+    )
     held.note_answer(answered_in_s)
     keeping = asyncio.create_task(held.keep())
     try:

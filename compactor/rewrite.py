@@ -55,10 +55,16 @@ LEADER_EPOCH = 0
 
 
 class OutputLocation(NamedTuple):
-    """Where a job's tasks write, and for which cluster."""
+    """Where a job's tasks write, for which cluster, and until when, by the wall clock: what is put long after their
+    session has ended is not looked for."""
 
     prefix: str
     cluster_id: str
+    until_ms: int
+
+
+class TookTooLong(StoreError):
+    """A task came too late to put its object; the message says by how much."""
 
 
 class RewriteFailed(Exception):
@@ -161,7 +167,11 @@ async def rewrite(
 async def store_object(
     runs: Sequence[SourceRun], store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> tuple[ObjectDescription, WrittenParquet]:
-    """Write runs of one topic as an object, read it back and compare it. Raises RewriteFailed, StoreError."""
+    """Write runs of one topic as an object, read it back and compare it. No PUT starts or goes on when the time of
+    `output` is over.
+
+    Raises RewriteFailed, StoreError.
+    """
     object_id = entropy.uuid()
     created_ms = clock.wall_ms()
     name = runs[0].topic_name
@@ -173,7 +183,7 @@ async def store_object(
     except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
-    await store.put(key, [written.data], if_absent=True)
+    await _put(key, written.data, store, until_ms=output.until_ms, clock=clock)
     # What is in the store counts, not what was sent; that need not stay in memory beside it.
     written = dataclasses.replace(written, data=None)
     pa.default_memory_pool().release_unused()
@@ -191,6 +201,17 @@ async def store_object(
         index_crc=written.index_crc,
     )
     return described, written
+
+
+async def _put(key: str, data: Buffer, store: ObjectStore, *, until_ms: int, clock: Clock) -> None:
+    left_s = (until_ms - clock.wall_ms()) / 1000
+    if left_s <= 0:
+        raise TookTooLong(f"{key} was not put: it came {-left_s:.0f} s too late; its session may have ended")
+    try:
+        async with asyncio.timeout(left_s):
+            await store.put(key, [data], if_absent=True)
+    except TimeoutError:
+        raise TookTooLong(f"{key} was not put in time; its session may have ended") from None
 
 
 async def try_rewrite(

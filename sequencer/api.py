@@ -194,12 +194,14 @@ class OpenSession(Value, frozen=True):
 
 
 class SessionGrant(Value, frozen=True):
-    """`prefix` (ends in '/') is the only place the session may write. Numbers start at 0."""
+    """`prefix` (ends in '/') is the only place the session may write. Numbers start at 0. `collected_ms`: what is put
+    within this time after the session has ended is collected."""
 
     session_id: UUID
     prefix: str
     lease_ms: int
     incarnation: int
+    collected_ms: int = 86_400_000
 
 
 class SessionRef(Value, frozen=True):

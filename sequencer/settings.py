@@ -31,7 +31,8 @@ class SequencerSettings(SettingsSection):
     deletion_grace_ms: int = Field(default=60_000, ge=0, le=_YEAR_MS)
     """How long a retired object is kept: longer than the longest read of it."""
     sweep_interval_ms: int = Field(default=_DAY_MS, ge=1, le=_YEAR_MS)
-    """A dead session's prefix must be found empty twice, this far apart."""
+    """A dead session's prefix must be found empty twice, this far apart. A compactor's task has half of this time to
+    put its object."""
     producer_expiry_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """The state of a producer in a partition is forgotten when the producer wrote nothing there for this time."""
     offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from compactor.cycle import CompactionSettings, InProcess, SwapFollower, run_cycle, swap_in
+from compactor.cycle import CompactionSettings, InProcess, SwapFollower, output_under, run_cycle, swap_in
 from compactor.erasure.record import ErasureRecord, hash_key, write_record
 from compactor.erasure.rewrite import Rewriting, rewrite_without
 from compactor.erasure.search import FileHits, KeySearch, SearchCost, SoughtKeys
 from compactor.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
 from compactor.lease import HeldLease, held_lease
 from compactor.plan import MIB, PlanSettings
-from compactor.rewrite import OutputLocation, RewriteFailed
+from compactor.rewrite import RewriteFailed
 from compactor.tables.live import TopicFiles, list_live_files
 from compactor.tables.query import tail_ranges
 from sequencer.api import (
@@ -148,7 +148,7 @@ async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
     )
     await write_record(work.store, cluster_id, record)
     await _when_free(work.clock, lambda: _compact(work, topic))
-    await _when_free(work.clock, lambda: _erase(work, request, erasure, OutputLocation("", cluster_id)))
+    await _when_free(work.clock, lambda: _erase(work, request, erasure, cluster_id))
     if erasure.unread:
         raise EraseFailed(unread_explained(topic.name, erasure.unread))
     ended = msgspec.structs.replace(
@@ -206,17 +206,17 @@ async def _compact(work: ErasureWork, topic: Topic) -> None:
     )
 
 
-async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, output: OutputLocation) -> None:
+async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, cluster_id: str) -> None:
     """Write again and swap what holds the keys, and search anew, until nothing is found."""
     async with held_lease(work.sequencer, work.clock, holder=str(work.entropy.uuid())) as lease:
-        output = output._replace(prefix=lease.session.prefix)
-        rewriting = Rewriting(work.store, output, work.clock, work.entropy)
         for _ in range(MAX_PASSES):
             found = await find_keys(work, request, before=erasure.began_at)
             erasure.proof, erasure.unread = found.cost, found.unread
             if not found.hits:
                 return
             for hits in found.hits:
+                output = output_under(lease, cluster_id)
+                rewriting = Rewriting(work.store, output, work.clock, work.entropy)
                 await _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
             if work.tables is not None:
                 await work.tables.swapped([request.topic.topic_id])

@@ -114,18 +114,27 @@ def open_session(
     # The first part spreads sessions over the store's partitions; a random id needs no further hash.
     prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
     lease_ms += slack_ms
-    draft.put(
-        SessionRow(
-            session_id=session_id,
-            broker_id=request.broker_id,
-            prefix=prefix,
-            predecessor=request.predecessor if request.name is None else request.name,
-            next_number=0,
-            expires_ms=draft.now_ms + lease_ms,
-            closed_ms=None,
-        )
+    row = SessionRow(
+        session_id=session_id,
+        broker_id=request.broker_id,
+        prefix=prefix,
+        predecessor=request.predecessor if request.name is None else request.name,
+        next_number=0,
+        expires_ms=draft.now_ms + lease_ms,
+        closed_ms=None,
     )
-    return SessionGrant(session_id, prefix, lease_ms, identity.incarnation)
+    draft.put(row)
+    return _granted(row, lease_ms, identity, settings)
+
+
+def _granted(row: SessionRow, lease_ms: int, identity: Identity, settings: SequencerSettings) -> SessionGrant:
+    return SessionGrant(
+        session_id=row.session_id,
+        prefix=row.prefix,
+        lease_ms=lease_ms,
+        incarnation=identity.incarnation,
+        collected_ms=settings.sweep_interval_ms,
+    )
 
 
 def _writers_session(draft: Draft, name: UUID, settings: SequencerSettings) -> UUID | None:
@@ -167,7 +176,7 @@ def renew_session(
     if left_ms <= lease_ms * 9 // 10:
         left_ms = lease_ms
         draft.put(replace_row(session, expires_ms=draft.now_ms + left_ms))
-    return SessionGrant(session.session_id, session.prefix, left_ms, identity.incarnation)
+    return _granted(session, left_ms, identity, settings)
 
 
 def close_session(draft: Draft, request: SessionRef) -> Empty:

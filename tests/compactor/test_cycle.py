@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -16,12 +17,15 @@ from compactor.cycle import (
     Outcomes,
     OutputLocation,
     TaskRunner,
+    output_under,
     run_cycle,
 )
 from compactor.lease import held_lease
-from compactor.plan import PlanSettings, WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult, failure_of
+from compactor.plan import PlanSettings, WorkItem, plan
+from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
 from sequencer.api import (
+    CompactionRequest,
+    DeadSession,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
@@ -40,8 +44,12 @@ from sequencer.api import (
     SwapRequest,
     TakeLease,
 )
+from sequencer.collector import collect
 from sequencer.engine.committer import Committer
+from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.buffers import Buffer
+from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -219,6 +227,76 @@ def test_a_task_that_ran_twice_leaves_an_orphan_in_a_session_that_has_ended() ->
             [orphan] = await orphans(log, store)
             ended = (await log.sequencer.garbage(GarbageRequest(10))).sessions
             assert any(orphan.startswith(session.prefix) for session in ended)
+
+    asyncio.run(scenario())
+
+
+class Paused:
+    """Runs items after something else has happened to their session."""
+
+    def __init__(self, log: Log, meanwhile: Callable[[UUID], Awaitable[object]]) -> None:
+        self._here = InProcess(log.store, log.clock, SeededEntropy(9))
+        self._meanwhile = meanwhile
+
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        await self._meanwhile(UUID(output.prefix.split("/")[-2]))
+        async for outcome in self._here.run(items, output):
+            yield outcome
+
+
+async def ended(log: Log) -> list[DeadSession]:
+    return (await log.sequencer.garbage(GarbageRequest(10))).sessions
+
+
+def test_a_task_that_is_paused_until_its_sessions_prefix_is_collected_puts_nothing() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x", b"y"])))
+
+            async def end_and_sweep_twice(session_id: UUID) -> None:
+                await log.sequencer.close_session(SessionRef(session_id))
+                for _ in range(2):
+                    await collect(log.sequencer, store, SystemClock(), pause_s=0)
+                    clock.advance(SequencerSettings().sweep_interval_ms / 1000)
+                of_the_compactor = [each for each in await ended(log) if "/parquet/" in each.prefix]
+                assert of_the_compactor == []
+
+            summary = await compacted(log, Paused(log, end_and_sweep_twice))
+            assert await parquet_keys(store) == [] and summary.objects == 0
+            (failure,) = summary.failures
+            assert failure.reason.startswith("TookTooLong: ") and not failure.is_of_input
+
+    asyncio.run(scenario())
+
+
+def test_a_compactor_that_was_paused_gives_its_tasks_no_time_beyond_what_it_knows_of_its_session() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock), held_lease(log.sequencer, clock, holder="this one") as lease:
+            before = output_under(lease, "c").until_ms
+            clock.advance(5 * lease.session.lease_ms / 1000)
+            assert output_under(lease, "c").until_ms == before > lease.session_seen_ms
+
+    asyncio.run(scenario())
+
+
+def test_a_put_that_hangs_is_given_up_when_its_time_is_over() -> None:
+    class Hanging(MemoryStore):
+        async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+            page = await log.sequencer.compaction_candidates(CompactionRequest(0, 0, 100))
+            (item,) = plan(page.candidates, PlanSettings())
+            hanging = Hanging(clock)
+            for info in [info async for info in log.store.list("")]:
+                await MemoryStore.put(hanging, info.key, [await log.store.get(info.key)])
+            output = OutputLocation("c/", "c", until_ms=clock.wall_ms() + 1)
+            outcome = await try_rewrite(item, hanging, output, clock=clock, entropy=log.entropy)
+            assert isinstance(outcome, RewriteFailure) and "was not put in time" in outcome.reason
 
     asyncio.run(scenario())
 

@@ -22,6 +22,7 @@ from compactor.columns.spark import DeriveFailed
 from compactor.cycle import CompactionSettings, run_cycle
 from compactor.job import SparkRunner, compact, run_task
 from compactor.plan import PlanSettings
+from compactor.rewrite import OutputLocation
 from compactor.session import spark_session
 from compactor.spark_failures import cause_of_death
 from compactor.tables.iceberg import IcebergTables, open_catalog
@@ -234,13 +235,13 @@ def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: 
         sequencer = committer.sequencer
         store = open_store(str(tmp_path / "objects"), clock=clock)
 
-        def task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+        def task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
             for payload in payloads:
                 if b"killed" in payload:
                     os.kill(os.getpid(), signal.SIGKILL)
                 if b"greedy" in payload:
                     raise MemoryError("no room for it")
-            return run_task(payloads, store_url, prefix, cluster_id)
+            return run_task(payloads, store_url, output)
 
         with ThreadPoolExecutor(4) as executor:
             try:

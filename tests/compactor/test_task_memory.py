@@ -37,7 +37,8 @@ NO_MERGES = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
 ONE_TASK = """
 import sys
 from compactor import job
-(outcome,) = getattr(job, sys.argv[3])([open(sys.argv[1], "rb").read()], sys.argv[2], "out/", "c")
+output = job.OutputLocation("out/", "c", until_ms=1 << 62)
+(outcome,) = getattr(job, sys.argv[3])([open(sys.argv[1], "rb").read()], sys.argv[2], output)
 kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in open("/proc/self/status"))
        if name in ("VmHWM", "RssFile")}
 print(len(outcome), (kib["VmHWM"] - kib["RssFile"]) * 1024)

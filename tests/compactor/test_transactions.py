@@ -240,7 +240,7 @@ class Log:
         return results
 
     async def rewritten(self, item: WorkItem) -> RewriteResult | RewriteFailure:
-        output = OutputLocation("c/", "c")
+        output = OutputLocation("c/", "c", until_ms=1 << 62)
         return await try_rewrite(item, self.store, output, clock=ManualClock(), entropy=self.entropy)
 
     async def consume(self, start: int, max_bytes: int, *, read_committed: bool = True) -> JavaLikeConsumer:

@@ -603,6 +603,13 @@ def _sweep_ends_quietly(original: Any) -> Any:
     return session_swept
 
 
+def _puts_at_any_time(original: Any) -> Any:
+    def put(key: str, data: Any, store: Any, *, until_ms: int, clock: Any) -> Any:
+        return original(key, data, store, until_ms=1 << 62, clock=clock)
+
+    return put
+
+
 def _collects_what_is_used(original: Any) -> Any:
     """Garbage by age: whatever is older than a second."""
 
@@ -1787,6 +1794,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the lease of a compactor that died is never free",
         [(leases, "take_lease", _keeps_leases_of_the_dead)],
         {**COMPACTS, "misfortunes": at(*4 * ["a compactor crashes"])},
+    ),
+    Mutation(
+        "a task puts its object however late it is",
+        [(rewrite_module, "_put", _puts_at_any_time)],
+        {"compactors": 2, "batches": 12, "trouble_s": 20.0, "misfortunes": at(*4 * ["a compactor stops for long"])},
     ),
     Mutation("a merge loses the last run", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
     Mutation("a merge leaves runs that it replaced", [(compaction, "release_runs", _leaves_merged_runs)], MERGES),

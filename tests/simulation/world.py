@@ -744,7 +744,7 @@ class World:
     async def _strike_worker(self, process: SimulatedProcess, kind: str) -> None:
         """In the middle of a round, if it begins one soon; once at most. Another takes its place, or it goes on itself.
 
-        A stop outlasts the lease. It is shorter than two sweeps of the session's prefix: what is put after them stays.
+        A stop outlasts the lease, and some outlast two sweeps of the session's prefix.
         """
         if process in self._struck:
             return
@@ -757,7 +757,7 @@ class World:
         if kind == "a compactor crashes":
             self.cluster.crash(process, is_seen=True)
         elif kind == "a compactor stops for long":
-            await self._stop_for_a_while(process, 1.0, 3.2)
+            await self._stop_for_a_while(process, 10.0, 3.2)
         else:
             weather = self.cluster.weathers[process.name]
             weather.loss = 1.0

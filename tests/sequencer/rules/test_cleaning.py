@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
+from compactor.cycle import output_under
 from compactor.lease import HeldLease, held_lease
 from compactor.plan import PlanSettings, plan
-from compactor.rewrite import OutputLocation, RewriteResult, try_rewrite
+from compactor.rewrite import RewriteResult, try_rewrite
 from sequencer.api import (
     AlterConfig,
     CleanPoint,
@@ -52,7 +53,7 @@ async def opened(configs: dict[str, str]) -> tuple[Log, ManualClock, MemoryRowSt
 async def rewritten(log: Log, lease: HeldLease) -> RewriteResult:
     page = await log.sequencer.compaction_candidates(CompactionRequest(0, 0, 100))
     (item,) = plan(page.candidates, PlanSettings())
-    output = OutputLocation(lease.session.prefix, "c")
+    output = output_under(lease, "c")
     found = await try_rewrite(item, log.store, output, clock=log.clock, entropy=log.entropy)
     assert isinstance(found, RewriteResult)
     return found
