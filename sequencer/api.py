@@ -304,7 +304,8 @@ class BatchError(enum.IntEnum):
 
 
 class BatchOutcome(Value, frozen=True):
-    """`base_offset` is -1 unless the batch is stored (error NONE or DUPLICATE)."""
+    """`base_offset` is -1 unless the batch is stored (error NONE or DUPLICATE), or an earlier transaction stored its
+    sequences (UNKNOWN_PRODUCER_ID); then that is where."""
 
     error: BatchError
     base_offset: int

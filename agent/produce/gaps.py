@@ -11,13 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.produce.active_buffer import BufferedBatch, transactions_of
-from sequencer.api import BatchError, ObjectDescription, RunProposal
+from sequencer.api import BatchError, BatchOutcome, ObjectDescription, RunProposal
 from tailrace.ids import TopicPartition
 
-MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
-"""Outcomes that another agent's commit may change: the batches before these may still be on their way there."""
+_ERRORS_OF_GAPS = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
 MAX_RETRIED = 1_000
 """Batches of one commit by reference."""
+
+
+def may_close(outcome: BatchOutcome) -> bool:
+    """Whether another agent's commit may change the outcome: the batches before this one may be on their way there.
+    Not if an earlier transaction stored its sequences."""
+    return outcome.error in _ERRORS_OF_GAPS and outcome.base_offset < 0
 
 
 @dataclass(slots=True, eq=False)

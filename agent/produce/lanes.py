@@ -29,7 +29,7 @@ from agent.produce.active_buffer import (
     FlushFailure,
     transactions_of,
 )
-from agent.produce.gaps import MAY_CLOSE, Gap, gaps_to_retry
+from agent.produce.gaps import Gap, gaps_to_retry, may_close
 from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
@@ -550,7 +550,7 @@ class Lane:
             partition = TopicPartition(proposal.topic_id, proposal.partition)
             position = proposal.start
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
-                if outcome.error in MAY_CLOSE:
+                if may_close(outcome):
                     gaps.append(
                         Gap(
                             partition=partition,
@@ -588,7 +588,7 @@ class Lane:
                 continue
             for gap, run in zip(retried, answer.runs, strict=True):
                 outcome = run.outcomes[0]
-                if outcome.error not in MAY_CLOSE:
+                if not may_close(outcome):
                     gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                     gaps.remove(gap)
                     pause = _FIRST_GAP_PAUSE_SECONDS

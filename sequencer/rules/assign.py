@@ -87,8 +87,9 @@ def assign_offsets(
                 if first is None or check.base_offset < first:
                     # librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next
                     # transaction, even if the purged records had been stored. Taken as duplicates, the new records
-                    # would be acknowledged and lost. This error makes it raise its epoch.
-                    check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
+                    # would be acknowledged and lost. This error makes it raise its epoch; the offset says that no
+                    # batch under way can change it.
+                    check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID, check.base_offset)
         if check.error is not BatchError.NONE:
             outcomes.append(BatchOutcome(check.error, check.base_offset))
             is_duplicate = check.error is BatchError.DUPLICATE

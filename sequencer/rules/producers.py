@@ -38,7 +38,8 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
-    """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it."""
+    """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it. UNKNOWN_PRODUCER_ID
+    with an offset: an earlier transaction stored its sequences there."""
 
     error: BatchError
     base_offset: int = -1

@@ -683,3 +683,23 @@ def test_a_gap_that_did_not_close_is_no_reason_to_raise_the_producers_epoch() ->
         assert code is ErrorCode.REQUEST_TIMED_OUT
         behind = produce_code(BatchError.OUT_OF_ORDER_SEQUENCE, 12, is_transactional=is_transactional)
         assert behind is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_that_an_aborted_transaction_stored_are_refused_at_once() -> None:
+    """librdkafka gives the sequences of what it purged at an abort to the next transaction (see `assign_offsets`). No
+    batch that is still on its way changes that, so it is not waited for like a gap."""
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        producer = TransactionalProducer(bench, is_newest=False)
+        await producer.init()
+        await producer.send(0, b"stored, and purged by the client")
+        assert await producer.end(commit=False) == 0
+        producer.sequences.clear()
+        assert await producer.add(0) == [0]
+        began = bench.clock.monotonic()
+        (row,) = await producer.produce((0, producer.batch("t", 0, b"of the next transaction")))
+        assert (row.error_code, row.base_offset) == (ErrorCode.UNKNOWN_PRODUCER_ID, -1)
+        assert bench.clock.monotonic() - began < 1
+
+    run(scenario, gap_deadline_ms=5_000)

@@ -89,5 +89,5 @@ def test_a_transactional_batch_repeats_only_what_its_own_transaction_has_stored(
 
     assert judged(18) == (BatchError.DUPLICATE, 20), "sent twice in one transaction"
     assert judged(20) == (BatchError.DUPLICATE, 20)
-    assert judged(22) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "the transaction of before stored it"
-    assert judged(None) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "this one has stored nothing here yet"
+    assert judged(22) == (BatchError.UNKNOWN_PRODUCER_ID, 20), "the transaction of before stored it"
+    assert judged(None) == (BatchError.UNKNOWN_PRODUCER_ID, 20), "this one has stored nothing here yet"
