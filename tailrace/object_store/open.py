@@ -43,20 +43,18 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
         BadStoreUrl: no such kind of store, or options it doesn't have.
         StoreRefused, StoreFull: the folder can't be used.
     """
-    if url in ("memory:", "memory://"):
+    place = _parsed(url, environ)
+    if place is None:
         return MemoryStore(clock)
-    split = urlsplit(url)
-    if split.scheme == "s3":
-        return _open_s3(url, split, environ)
-    if split.scheme == "file":
-        if split.netloc not in ("", "localhost") or not split.path or split.query:
-            raise BadStoreUrl(
-                f"store {shown(url)!r}: a file URL has three slashes and no options: file:///var/lib/tailrace"
-            )
-        return _open_folder(unquote(split.path), clock)
-    if not url or "://" in url or url.startswith("memory:"):
-        raise BadStoreUrl(f"store {shown(url)!r}: allowed are {_ALLOWED}")
-    return _open_folder(url, clock)
+    if isinstance(place, Path):
+        executor = ThreadPoolExecutor(FOLDER_THREADS, thread_name_prefix="folder-store")
+        return FolderStore(place, clock, executor)
+    return _open_s3(*place)
+
+
+def check_store_url(url: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises BadStoreUrl as `open_store` would; opens and makes nothing."""
+    _parsed(url, environ)
 
 
 def object_url(store_url: str, key: str) -> str:
@@ -87,25 +85,42 @@ def s3_location(url: str, environ: Mapping[str, str] = os.environ) -> S3Location
     return _location(url, split, _options(url, split), environ)
 
 
-def _open_folder(path: str, clock: Clock) -> ObjectStore:
-    executor = ThreadPoolExecutor(FOLDER_THREADS, thread_name_prefix="folder-store")
-    return FolderStore(Path(path).expanduser(), clock, executor)
+def _parsed(url: str, environ: Mapping[str, str]) -> Path | tuple[S3Location, str] | None:
+    """The folder, or the location on S3 and the library to reach it by; None: memory."""
+    if url in ("memory:", "memory://"):
+        return None
+    split = urlsplit(url)
+    if split.scheme == "s3":
+        return _parsed_s3(url, split, environ)
+    if split.scheme == "file":
+        if split.netloc not in ("", "localhost") or not split.path or split.query:
+            raise BadStoreUrl(
+                f"store {shown(url)!r}: a file URL has three slashes and no options: file:///var/lib/tailrace"
+            )
+        return Path(unquote(split.path)).expanduser()
+    if not url or "://" in url or url.startswith("memory:"):
+        raise BadStoreUrl(f"store {shown(url)!r}: allowed are {_ALLOWED}")
+    return Path(url).expanduser()
 
 
-def _open_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> ObjectStore:
+def _parsed_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> tuple[S3Location, str]:
     options = _options(url, split)
     location = _location(url, split, options, environ)
-    backend = options.get("backend", "obstore")
-    # Imported only here: together they cost a second that a broker on a folder need not pay.
-    if backend == "obstore":
-        from tailrace.object_store.s3_obstore import ObstoreStore
+    backend = options.get("backend", _BACKENDS[0])
+    if backend not in _BACKENDS:
+        raise BadStoreUrl(f"store {shown(url)!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
+    return location, backend
 
-        return ObstoreStore(location)
+
+def _open_s3(location: S3Location, backend: str) -> ObjectStore:
+    # Imported only here: together they cost a second that a broker on a folder need not pay.
     if backend == "aioboto3":
         from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 
         return Aioboto3Store(location)
-    raise BadStoreUrl(f"store {shown(url)!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
+    from tailrace.object_store.s3_obstore import ObstoreStore
+
+    return ObstoreStore(location)
 
 
 def _options(url: str, split: SplitResult) -> dict[str, str]:

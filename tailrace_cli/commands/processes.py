@@ -136,10 +136,10 @@ def serve(
     ] = False,
 ) -> None:
     """Run everything in one process, on SQLite and a folder."""
-    from tailrace_cli.running.checks import agent_mistakes
+    from tailrace_cli.running.checks import serve_mistakes
 
     settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
-                          mistakes_of=agent_mistakes, gateway=_section("listen", gateway))  # fmt: skip
+                          mistakes_of=serve_mistakes, gateway=_section("listen", gateway))  # fmt: skip
     from tailrace_cli.running.process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)

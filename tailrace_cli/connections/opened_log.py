@@ -18,8 +18,9 @@ from tailrace.object_store.open import open_store
 from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.checks import check_one_sequencer
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
-from tailrace_cli.running.process import Runtime, check_one_sequencer, sequencer_server, wait_for_committer
+from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
 from tailrace_cli.running.security import check_rpc_is_closed, database_password, open_security
 from tailrace_cli.settings import Settings
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sequencer.store.sql.store import UnknownDatabase, check_database_url
 from tailrace.cost import BadPrices, Prices, read_prices
+from tailrace.object_store.open import BadStoreUrl, check_store_url
+from tailrace.rpc.link import split_address
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.first_user import read_first_user
 from tailrace_cli.running.security import (
     check_client_auth,
+    check_rpc_is_closed,
     check_tenants,
     database_password,
     open_gateway_tls,
@@ -19,27 +23,40 @@ from tailrace_cli.running.security import (
 )
 from tailrace_cli.settings import Settings
 
+RPC_OF_SEQUENCER = "127.0.0.1:9645"
+"""Where `sequencer` listens by default."""
 Check = Callable[[Settings], object]
 """Raises CommandFailed."""
 
 
+def serve_mistakes(settings: Settings) -> list[str]:
+    """A line for each mistake that `serve` would end with."""
+    return _mistakes(settings, _OF_ALL + _OF_CLIENTS)
+
+
 def agent_mistakes(settings: Settings) -> list[str]:
-    """A line for each mistake that `agent` or `serve` would end with."""
-    checks = (
-        open_prices,
-        open_listeners,
-        check_tenants,
-        check_client_auth,
-        open_kafka_tls,
-        open_gateway_tls,
-        _check_first_user,
+    """The same of `agent`."""
+    return _mistakes(
+        settings,
+        _OF_ALL + _OF_CLIENTS + _OF_AGENT,
     )
-    return _mistakes(settings, (*_OF_ALL, *checks))
 
 
 def sequencer_mistakes(settings: Settings) -> list[str]:
     """The same of `sequencer`."""
-    return _mistakes(settings, _OF_ALL)
+    return _mistakes(
+        settings,
+        _OF_ALL + _OF_SEQUENCER,
+    )
+
+
+def check_one_sequencer(settings: Settings, choice: str) -> None:
+    """Raise CommandFailed, with the choice there is, unless one of `database` and `sequencers` is given."""
+    if bool(settings.database) == bool(settings.sequencers):
+        raise CommandFailed(
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give {choice}"
+        )
 
 
 def open_prices(settings: Settings) -> Prices:
@@ -60,7 +77,86 @@ def _check_database_password(settings: Settings) -> None:
         database_password(settings)
 
 
-_OF_ALL: tuple[Check, ...] = (open_security, open_http_tls, _check_database_password)
+def _check_database_url(settings: Settings) -> None:
+    try:
+        check_database_url(settings.database or "sqlite://")
+    except UnknownDatabase as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _check_store_url(settings: Settings) -> None:
+    try:
+        check_store_url(settings.store or "memory:")
+    except BadStoreUrl as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _check_store_of_agent(settings: Settings) -> None:
+    if settings.store is None:
+        raise CommandFailed("no object store; give --store URL, such as s3://bucket/prefix")
+
+
+def _check_sequencer_of_agent(settings: Settings) -> None:
+    check_one_sequencer(
+        settings, "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
+    )
+
+
+def _check_rpc_of_agent(settings: Settings) -> None:
+    check_rpc_is_closed(
+        listen=settings.rpc,
+        sequencers=settings.sequencers,
+        is_closed=open_security(settings).rpc.is_closed,
+    )
+
+
+def _check_database_of_sequencer(settings: Settings) -> None:
+    if settings.database is None:
+        raise CommandFailed(
+            "no database; give --database postgresql://USER@HOST/NAME, and its password by "
+            "--database-password-file FILE or PGPASSWORD"
+        )
+
+
+def _check_address_of_sequencer(settings: Settings) -> None:
+    rpc = settings.rpc or RPC_OF_SEQUENCER
+    if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
+        raise CommandFailed(
+            f"rpc {rpc!r} stands for every address of this machine, so agents can't be sent there; set rpc_advertise "
+            "(--rpc-advertise HOST:PORT)"
+        )
+
+
+def _check_rpc_of_sequencer(settings: Settings) -> None:
+    check_rpc_is_closed(
+        listen=settings.rpc or RPC_OF_SEQUENCER,
+        sequencers=(),
+        is_closed=open_security(settings).rpc.is_closed,
+    )
+
+
+_OF_ALL: tuple[Check, ...] = (
+    open_security,
+    open_http_tls,
+    _check_database_password,
+    _check_database_url,
+    _check_store_url,
+)
+_OF_CLIENTS: tuple[Check, ...] = (
+    open_prices,
+    open_listeners,
+    check_tenants,
+    check_client_auth,
+    open_kafka_tls,
+    open_gateway_tls,
+    _check_first_user,
+)
+_OF_AGENT: tuple[Check, ...] = (_check_store_of_agent, _check_sequencer_of_agent, _check_rpc_of_agent)
+_OF_SEQUENCER: tuple[Check, ...] = (
+    _check_database_of_sequencer,
+    _check_address_of_sequencer,
+    _check_rpc_of_sequencer,
+)
 
 
 def _mistakes(settings: Settings, checks: Sequence[Check]) -> list[str]:

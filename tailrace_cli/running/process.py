@@ -43,7 +43,7 @@ from tailrace.telemetry import name_process
 from tailrace.tls import Tls
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.checks import open_prices
+from tailrace_cli.running.checks import RPC_OF_SEQUENCER, open_prices
 from tailrace_cli.running.data_folder import (
     Served,
     Serving,
@@ -56,7 +56,6 @@ from tailrace_cli.running.loop import collect_rarely
 from tailrace_cli.running.loop_watch import watched_loop
 from tailrace_cli.running.process_metrics import add_process_metrics
 from tailrace_cli.running.security import (
-    check_rpc_is_closed,
     database_password,
     kept_current,
     open_client_security,
@@ -234,25 +233,10 @@ def _given(settings: Settings) -> Served:
     return Served(settings.store or "", settings.database or "")
 
 
-def check_one_sequencer(settings: Settings, choice: str) -> None:
-    """Raise CommandFailed, with the choice there is, unless one of `database` and `sequencers` is given."""
-    if bool(settings.database) == bool(settings.sequencers):
-        raise CommandFailed(
-            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
-            f"{'were' if settings.database else 'was'} given; give {choice}"
-        )
-
-
 async def run_agent(settings: Settings) -> None:
     """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
-    if settings.store is None:
-        raise CommandFailed("no object store; give --store URL, such as s3://bucket/prefix")
-    check_one_sequencer(
-        settings, "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
-    )
-    security = open_security(settings)
-    check_rpc_is_closed(listen=settings.rpc, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
-    await _run_agent(settings, settings.store, settings.database, security)
+    assert settings.store is not None, "agent_mistakes tells"
+    await _run_agent(settings, settings.store, settings.database, open_security(settings))
 
 
 async def _run_agent(
@@ -422,21 +406,11 @@ async def run_sequencer(settings: Settings) -> None:
     """A sequencer server, with its own metrics and health."""
     from sequencer.http import SequencerPages
 
-    if settings.database is None:
-        raise CommandFailed(
-            "no database; give --database postgresql://USER@HOST/NAME, and its password by "
-            "--database-password-file FILE or PGPASSWORD"
-        )
+    assert settings.database is not None, "sequencer_mistakes tells"
     shutdown = ShutdownSignals(ServerSettings().drain_s)
     runtime = Runtime(SystemClock(), SystemEntropy())
-    rpc = settings.rpc or "127.0.0.1:9645"
-    if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
-        raise CommandFailed(
-            f"rpc {rpc!r} stands for every address of this machine, so agents can't be sent there; set rpc_advertise "
-            "(--rpc-advertise HOST:PORT)"
-        )
+    rpc = settings.rpc or RPC_OF_SEQUENCER
     security, http_tls = open_security(settings), open_http_tls(settings)
-    check_rpc_is_closed(listen=rpc, sequencers=(), is_closed=security.rpc.is_closed)
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         pages = SequencerPages()

@@ -23,8 +23,6 @@ from tailrace.keepers import outlived
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
 from tailrace.telemetry import name_process
-from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.security import check_rpc_is_closed, open_security
 from tailrace_cli.settings import Settings
 
 log = structlog.get_logger("tailrace.supervisor")
@@ -123,15 +121,8 @@ async def run_supervisor(settings: Settings, config: Path | None) -> None:
     """Run the children until SIGTERM or SIGINT, which is passed on to them; a second signal kills them."""
     name_process(lambda: "supervisor")
     address = http = None
-    if settings.database is not None and settings.sequencers:
-        raise CommandFailed("--database and --sequencer exclude each other; give one of them")
-    if settings.database is None and not settings.sequencers:
-        raise CommandFailed("no sequencer; give --database URL or --sequencer HOST:PORT")
     if settings.database is not None:
         address, http = _free_addresses(2)
-    check_rpc_is_closed(
-        listen=settings.rpc, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
-    )
     plans = plan_children(settings, config=config, sequencer_address=address, sequencer_http=http)
     supervisor = Supervisor(SystemClock(), plans)
     loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ import pytest
 
 from cache.settings import CacheSettings
 from tailrace.settings import BadSettings, fields, load_settings
-from tailrace_cli.running.checks import agent_mistakes, sequencer_mistakes
+from tailrace_cli.running.checks import agent_mistakes, sequencer_mistakes, serve_mistakes
 from tailrace_cli.settings import Settings
 
 
@@ -135,7 +135,7 @@ def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single
 ) -> None:
     file = write(tmp_path, LATE + "rpc_cert_file = 5\n[agent]\nflush_lanes = 0\nlinger = 1\n")
     with pytest.raises(BadSettings) as refused:
-        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+        load_settings(Settings, environ={}, file=file, mistakes_of=serve_mistakes)
     lines = str(refused.value).splitlines()
     starts = [
         "agent.flush_lanes: ", "agent.linger: ", "tls.rpc_cert_file: ",
@@ -159,15 +159,34 @@ def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single
 )
 def test_what_listeners_lack_is_told_to_an_agent_alone(tmp_path: Path, listeners: str, expected: str) -> None:
     file = write(tmp_path, listeners)
-    load_settings(Settings, environ={}, file=file, mistakes_of=sequencer_mistakes)
+    with pytest.raises(BadSettings) as of_sequencer:
+        load_settings(Settings, environ={}, file=file, mistakes_of=sequencer_mistakes)
+    assert str(of_sequencer.value).startswith("no database; ") and "listener" not in str(of_sequencer.value)
     with pytest.raises(BadSettings, match=f"^{re.escape(expected)}"):
-        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+        load_settings(Settings, environ={}, file=file, mistakes_of=serve_mistakes)
+
+
+def test_all_that_a_sequencer_and_an_agent_would_end_with_is_told_at_once(tmp_path: Path) -> None:
+    places = 'store = "ftp://x"\ndatabase = "mysql://h/n"\nrpc = "0.0.0.0:1"\n'
+    unknown, is_open = ["mysql is not", "store 'ftp://x'"], "rpc '0.0.0.0:1' can be reached"
+    for file, mistakes_of, expected in (
+        (places, sequencer_mistakes, [*unknown, "rpc '0.0.0.0:1' stands", is_open]),
+        ("", sequencer_mistakes, ["no database; "]),
+        (places + 'sequencers = "s.example:1"\n', agent_mistakes, [*unknown, "both ", is_open]),
+        ("", agent_mistakes, ["no object store; ", "neither --database nor --sequencer was given"]),
+        (places, serve_mistakes, unknown),
+    ):
+        with pytest.raises(BadSettings) as refused:
+            load_settings(Settings, environ={}, file=write(tmp_path, file), mistakes_of=mistakes_of)
+        lines = str(refused.value).splitlines()
+        assert [start for start in expected if not any(line.startswith(start) for line in lines)] == []
+        assert len(lines) == len(expected), lines
 
 
 def test_mistakes_that_follow_from_another_are_not_told(tmp_path: Path) -> None:
     file = write(tmp_path, 'listeners = ["x"]\n[security]\ntenant_listeners = ["a=b"]\n')
     with pytest.raises(BadSettings) as refused:
-        load_settings(Settings, environ={}, file=file, mistakes_of=agent_mistakes)
+        load_settings(Settings, environ={}, file=file, mistakes_of=serve_mistakes)
     (line,) = str(refused.value).splitlines()
     assert line.startswith("'x': expected NAME://HOST:PORT")
 

@@ -9,6 +9,8 @@ from copy import copy
 from pathlib import Path
 from uuid import UUID
 
+from sqlalchemy import URL
+
 from sequencer.api import LeaseLost, Run, SequencerUnavailable
 from sequencer.store.rows import (
     HOT,
@@ -61,17 +63,28 @@ def open_database(
 
     Raises UnknownDatabase.
     """
-    parsed = read_url(url)
-    kind = parsed.get_backend_name()
-    if kind == "sqlite":
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "sqlite":
         in_memory = parsed.database in (None, "", ":memory:")
         return SqliteDatabase(
             None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
         )
+    return PostgresDatabase(parsed, clock=postgres_clock, password=password)
+
+
+def check_database_url(url: str) -> None:
+    """Raises UnknownDatabase as `open_database` would; connects to nothing."""
+    _parsed(url)
+
+
+def _parsed(url: str) -> URL:
+    parsed = read_url(url)
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
     if kind == "postgresql":
         check_files(parsed)
-        return PostgresDatabase(parsed, clock=postgres_clock, password=password)
-    raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
+    return parsed
 
 
 def open_row_store(
