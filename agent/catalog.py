@@ -49,6 +49,7 @@ class KnownTopic:
 class Snapshot:
     """Everything at one metadata version and ring generation. Immutable; replaced as a whole.
 
+    `partitions`: of all topics together.
     `departed`: the last agents that have left the ring, as the sequencer says or as this one saw it, by broker id.
     `answers`: Metadata answers that were made from it.
     """
@@ -61,6 +62,7 @@ class Snapshot:
     broker_configs: dict[str, str]
     replicas: Replicas
     departed: tuple[Member, ...] = ()
+    partitions: int = 0
     answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
 
     @property
@@ -253,6 +255,9 @@ def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str])
         broker_configs=broker_configs,
         replicas=replicas,
         departed=departed_of(known, replicas.ring),
+        partitions=known.partitions
+        if by_id is known.by_id
+        else sum(known_topic.topic.partitions for known_topic in by_id.values()),
     )
 
 

@@ -23,9 +23,10 @@ import msgspec
 import structlog
 from msgspec import structs
 
+from agent.answer_memory import Room
 from agent.connection import KafkaConnection, LikeBefore, Reply
-from agent.errors import code_of
-from agent.handlers import AT_ONCE, HANDLERS
+from agent.errors import AnswerTooLarge, NoRoomForAnswer, code_of
+from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
 from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import BatchResult
@@ -122,6 +123,25 @@ class Dispatcher:
             asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
+        if asked.spec.key in LARGE:
+            return await self._in_room(asked)
+        return await self._handled(asked)
+
+    async def _in_room(self, asked: _Asked) -> Reply:
+        """As `_handled`, for an answer that may be large: what it takes of the memory is held until it is sent."""
+        room = Room(self._services.answer_memory)
+        try:
+            reply = await self._handled(
+                structs.replace(asked, context=structs.replace(asked.context, room=room))
+            )
+        except BaseException:
+            room.release()
+            raise
+        if reply.on_sent is None and room.written(sum(map(len, reply.parts or ()))):
+            reply.on_sent = room.release
+        return reply
+
+    async def _handled(self, asked: _Asked) -> Reply:
         try:
             handled = self._handlers[asked.spec.key](self._services, asked.context, asked.request)
             charge = asked.context.charge
@@ -130,7 +150,9 @@ class Dispatcher:
                 return self._replied(asked, response)
             return await self._replied_in_turns(asked, response)
         except SequencerError as error:
-            return self._sequencer_failed(asked, error)
+            return self._refused(asked, error, "a request got no answer from the sequencer")
+        except (NoRoomForAnswer, AnswerTooLarge) as error:
+            return self._refused(asked, error, "a request's answer takes more memory than there is")
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
             return Reply(close=True)
@@ -286,10 +308,11 @@ class Dispatcher:
             return reply
         return Reply(self._encoded(asked, response))
 
-    def _sequencer_failed(self, asked: _Asked, error: SequencerError) -> Reply:
+    def _refused(self, asked: _Asked, error: Exception, event: str) -> Reply:
+        """The reply to a request that can't be answered now, or at all."""
         header, spec = asked.header, asked.spec
         log.warning(
-            "a request got no answer from the sequencer",
+            event,
             api=spec.key.name, peer=asked.context.client_host, client_id=header.client_id, error=str(error),
         )  # fmt: skip
         if not _has_error_code(spec, header.api_version):

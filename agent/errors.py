@@ -39,6 +39,11 @@ from tailrace.record_batch import (
     UnsupportedMagic,
 )
 
+
+class NoRoomForAnswer(Exception):
+    """Others' answers take all the memory that there is for them, and did so for as long as a client waits."""
+
+
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
@@ -69,6 +74,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SequencerError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (NoRoomForAnswer, ErrorCode.REQUEST_TIMED_OUT),
 )
 
 
@@ -80,12 +86,21 @@ class RequestRefused(Exception):
         self.code = code
 
 
+class AnswerTooLarge(RequestRefused):
+    """The answer would take more memory than one answer may."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.POLICY_VIOLATION, message)
+
+
 EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
 """What a handler answers with an error code; anything else is a bug."""
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """The Kafka error that says what went wrong: the first match of the table."""
+    """The Kafka error that says what went wrong: the refusal's own, or the first match of the table."""
+    if isinstance(error, RequestRefused):
+        return error.code
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

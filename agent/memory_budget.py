@@ -16,6 +16,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
+from tailrace.clock import Clock, wait_for
+
 SMALL_BYTES = 72 * 1024
 """The largest small charge: a produce request of 64 KiB with its objects."""
 SMALL_PART = 8
@@ -80,6 +82,24 @@ class MemoryBudget:
         self.is_contended = True
         return claim
 
+    async def take(self, size: int, clock: Clock, seconds: float) -> bool:
+        """Charge `size` bytes, waiting for them; False, and nothing is charged, if that takes too long."""
+        if self.try_take(size):
+            return True
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        claim = self.claim(size, lambda: waiting.set_result(None))
+        try:
+            is_granted = await wait_for(clock, waiting, seconds)
+        except asyncio.CancelledError:
+            if waiting.done():
+                self.give(size)
+            else:
+                self.withdraw(claim)
+            raise
+        if not is_granted:
+            self.withdraw(claim)
+        return is_granted
+
     def withdraw(self, claim: Claim) -> None:
         """Wait no more. What was charged, but not yet reported by `granted`, is given back."""
         if claim.is_granted:
@@ -134,3 +154,28 @@ class MemoryBudget:
         if claim.is_granted:
             claim.is_granted = False
             claim.granted()
+
+
+class Grant:
+    """Bytes of the budget, until `release`."""
+
+    __slots__ = ("_budget", "_is_counted", "bytes")
+
+    def __init__(self, budget: MemoryBudget, size: int) -> None:
+        self._budget = budget
+        self._is_counted = False
+        self.bytes = size
+
+    def resize(self, size: int) -> None:
+        """What was really read: less, or more where a first batch must be whole."""
+        self._budget.count(size)
+        if self._is_counted:
+            self._budget.count(-self.bytes)
+        else:
+            self._budget.give(self.bytes)
+        self._is_counted = True
+        self.bytes = size
+
+    def release(self) -> None:
+        """Give all of it back; again does nothing."""
+        self.resize(0)

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
 from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
 from agent.dispatch import Dispatcher
@@ -182,6 +183,7 @@ class Agent:
         self._budget = MemoryBudget(settings.memory_budget_bytes)
         self._staging = bytearray(STAGING_BYTES)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
+        self._answer_memory = AnswerMemory(settings.memory_budget_bytes, clock)
         self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
@@ -197,7 +199,7 @@ class Agent:
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
         self.telemetry.connections.set_function(lambda: len(self._connections))
-        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
+        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used + self._answer_memory.used)
         self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
@@ -388,6 +390,7 @@ class Agent:
             share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
             dead_letters=DeadLetters(),
             fetch_memory=self._fetch_memory,
+            answer_memory=self._answer_memory,
             groups=groups,
             decoding=self._executor,
             telemetry=self.telemetry,
@@ -673,7 +676,8 @@ class Agent:
                 self._close_refused,
                 partial(self.telemetry.client_metrics.forget_silent, now),
             ]
-            pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
+            answers = self._fetch_memory.is_contended or self._answer_memory.is_contended
+            pressed = Pressed(self._budget.is_contended, answers)
             if now >= due or pressed != NOT_PRESSED:
                 due = now + seldom
                 looks.append(partial(self._close_stale, pressed))

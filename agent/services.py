@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agent.answer_memory import NO_BOUND, AnswerMemory, Room
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
 from agent.quotas.quotas import Charge, Quotas
@@ -55,6 +56,7 @@ class Services:
     share_sessions: ShareSessions
     dead_letters: DeadLetters
     fetch_memory: FetchMemory
+    answer_memory: AnswerMemory
     groups: GroupCoordinator
     decoding: Executor
     telemetry: AgentTelemetry
@@ -67,7 +69,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     connection's client knows of it. `is_first_waiting`: no produce request of the connection waits for its answer.
     `sees_all_groups`: the client asks one agent for what Kafka's tools ask all of them. `access`: who the client is,
     and what it may do. `charge`: what the request uses of the client's quotas, if it has any.
-    `connection`: what it came by, to tell it from others."""
+    `connection`: what it came by, to tell it from others. `room`: what the answer has of the memory for large ones."""
 
     api_version: int
     client_id: str
@@ -80,6 +82,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     access: Access = ANYBODY
     charge: Charge | None = None
     connection: object = None
+    room: Room = NO_BOUND
 
     @property
     def is_librdkafka(self) -> bool:

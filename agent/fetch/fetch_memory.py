@@ -8,10 +8,8 @@ batch that is larger than three quarters of it.
 
 from __future__ import annotations
 
-import asyncio
-
-from agent.memory_budget import MemoryBudget
-from tailrace.clock import Clock, wait_for
+from agent.memory_budget import Grant, MemoryBudget
+from tailrace.clock import Clock
 
 LEAST_BYTES = 1024 * 1024
 
@@ -48,45 +46,8 @@ class FetchMemory:
         if granted is not None:
             return granted
         size = self._least(wanted, first_batch)
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        claim = self._budget.claim(size, lambda: waiting.set_result(None))
-        try:
-            is_granted = await wait_for(self._clock, waiting, seconds)
-        except asyncio.CancelledError:
-            if waiting.done():
-                self._budget.give(size)
-            else:
-                self._budget.withdraw(claim)
-            raise
-        if not is_granted:
-            self._budget.withdraw(claim)
-            return None
-        return Grant(self._budget, size)
+        is_granted = await self._budget.take(size, self._clock, seconds)
+        return Grant(self._budget, size) if is_granted else None
 
     def _least(self, wanted: int, first_batch: int) -> int:
         return min(max(first_batch, min(wanted, LEAST_BYTES)), self._budget.largest)
-
-
-class Grant:
-    """Bytes of the budget, until `release`."""
-
-    __slots__ = ("_budget", "_is_counted", "bytes")
-
-    def __init__(self, budget: MemoryBudget, size: int) -> None:
-        self._budget = budget
-        self._is_counted = False
-        self.bytes = size
-
-    def resize(self, size: int) -> None:
-        """What was really read: less, or more where a first batch must be whole."""
-        self._budget.count(size)
-        if self._is_counted:
-            self._budget.count(-self.bytes)
-        else:
-            self._budget.give(self.bytes)
-        self._is_counted = True
-        self.bytes = size
-
-    def release(self) -> None:
-        """Give all of it back; again does nothing."""
-        self.resize(0)

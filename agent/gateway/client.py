@@ -109,16 +109,7 @@ class GatewayClient:
         budget = self._door.budget
         if size > budget.largest:
             raise HttpRefusal(413, "The request is larger than the agent has memory for.")
-        if budget.try_take(size):
-            return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        claim = budget.claim(size, lambda: granted.set_result(None))
-        try:
-            await wait_for(self._clock, granted, ADMISSION_SECONDS)
-        finally:
-            if not granted.done():
-                budget.withdraw(claim)
-        if not granted.done():
+        if not await budget.take(size, self._clock, ADMISSION_SECONDS):
             raise HttpRefusal(503, "The agent has no memory for the request now. Try again.")
 
     async def _made(self, reply: Reply) -> None:

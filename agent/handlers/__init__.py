@@ -110,3 +110,27 @@ HANDLERS: dict[int, Handler] = {
 
 AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}
 """Tried before the handler of the API, for what comes in such numbers that a task for each would be dear."""
+
+LARGE = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    }
+)
+"""APIs whose answers may be many times as large as their requests: they are made within the memory for such answers. A
+fetch has its own; all others are bounded by what their requests are charged."""

@@ -38,6 +38,8 @@ A = TypeVar("A")
 V = TypeVar("V")
 R = TypeVar("R", AclCreationResult, DeleteAclsFilterResult)
 
+ACL_BYTES = 800
+"""What an ACL takes in an answer, as objects and as bytes."""
 NO_AUTHORIZER = "No Authorizer is configured."
 """Kafka's words: no listener of this agent asks who its clients are, so ACLs would have no effect."""
 
@@ -53,6 +55,7 @@ async def describe_acls(
         await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
+    await context.room.needs(ACL_BYTES * len(services.catalog.security.acls))
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
     for acl in services.catalog.security.acls:
         if wanted.matches(acl):

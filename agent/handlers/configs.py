@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, RequestRefused, code_of
+from agent.errors import EXPECTED, AnswerTooLarge, RequestRefused, code_of
 from agent.groups.group_configs import default_of
 from agent.security.kafka_configs import security_configs
 from agent.services import RequestContext, Services
@@ -77,6 +78,10 @@ RESOURCES_IN_A_TURN = 100
 RESOURCE_ROWS = 10
 """What a resource takes beside its configs, in rows."""
 
+ROW_BYTES = 400
+DOCUMENTED_ROW_BYTES = 700
+"""What a config takes in an answer, with its synonyms, as object and as bytes."""
+
 TopicRow = Callable[[str, str | None], DescribeConfigsResourceResult]
 """The row of a topic's config, by its name and what is set for the topic."""
 
@@ -90,7 +95,13 @@ async def describe_configs(
     snapshot = await services.catalog.refresh()
     topic_row = _topic_rows(snapshot.broker_configs, request)
     turns = Turns(ROWS_IN_A_TURN)
-    for resource in {_named(each): each for each in request.resources}.values():
+    resources = list({_named(each): each for each in request.resources}.values())
+    try:
+        await context.room.needs(_bytes_of(resources, request))
+    except AnswerTooLarge as error:
+        response.results = [_too_large(each, error) for each in resources]
+        return response
+    for resource in resources:
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )
@@ -105,6 +116,26 @@ async def describe_configs(
             result.error_code, result.error_message = code_of(error), str(error)
         await turns.did(RESOURCE_ROWS + len(result.configs))
     return response
+
+
+def _too_large(resource: DescribeConfigsResource, error: AnswerTooLarge) -> DescribeConfigsResult:
+    return DescribeConfigsResult(error.code, str(error), resource.resource_type, resource.resource_name)
+
+
+def _bytes_of(resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest) -> int:
+    """About what the answer takes, as objects and as bytes."""
+    rows_of = {
+        RESOURCE_TOPIC: len(TOPIC_CONFIGS),
+        RESOURCE_GROUP: len(GROUP_CONFIGS),
+        RESOURCE_CLIENT_METRICS: len(CLIENT_METRICS_CONFIGS),
+        RESOURCE_BROKER: len(broker_configs()),
+    }
+    rows = 0
+    for each in resources:
+        every = rows_of.get(each.resource_type, 0)
+        keys = each.configuration_keys
+        rows += RESOURCE_ROWS + (every if keys is None else min(every, len(keys)))
+    return rows * (DOCUMENTED_ROW_BYTES if request.include_documentation else ROW_BYTES)
 
 
 def _named(resource: DescribeConfigsResource) -> Hashable:
@@ -337,6 +368,7 @@ async def list_config_resources(
         RESOURCE_GROUP: list(services.catalog.client_configs.groups),
         RESOURCE_CLIENT_METRICS: list(services.catalog.client_configs.metrics),
     }
+    await context.room.needs(ENTRY_BYTES * sum(len(names.get(kind, ())) for kind in kinds))
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(name, kind) for kind in sorted(kinds) for name in names.get(kind, ())

@@ -17,6 +17,9 @@ from tailrace.kafka.messages.describe_topic_partitions import (
 )
 
 MAX_PARTITIONS = 2_000
+NAME_BYTES = 100
+PARTITION_BYTES = 320
+"""What is taken by the name of a topic that may be described, and by a partition of the answer."""
 
 
 async def handle(
@@ -27,6 +30,7 @@ async def handle(
     names = sorted({topic.name for topic in request.topics} or snapshot.by_name)
     start = request.cursor
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
+    await context.room.needs(NAME_BYTES * len(names) + PARTITION_BYTES * left)
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if start is not None and name < start.topic_name:

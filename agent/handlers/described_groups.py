@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerGroup
 from agent.groups.coordinator import GroupRefusal
+from agent.groups.group import Group
 from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ShareGroup
 from agent.handlers.groups import REFUSALS, group_code
@@ -29,6 +31,9 @@ from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 2_000
 """Members that are described in one turn of the loop."""
+MEMBER_BYTES = 800
+PARTITION_BYTES = 64
+"""What a member, a group, and a partition that a member has, take in a description."""
 GROUP_ROWS = 20
 """What a group takes beside its members, in members."""
 
@@ -48,6 +53,7 @@ async def described_groups(
     """Each group that is asked for, once, or why it can't be described."""
     groups: list[D] = []
     turns = Turns(ROWS_IN_A_TURN)
+    await context.room.needs(await bytes_of_groups(services, request.group_ids, turns))
     for group_id in dict.fromkeys(request.group_ids):
         try:
             group = await services.groups.look(group_id, describe)
@@ -58,6 +64,31 @@ async def described_groups(
         groups.append(group)
         await turns.did(GROUP_ROWS + len(group.members))
     return groups
+
+
+async def bytes_of_groups(services: Services, group_ids: Sequence[str], turns: Turns) -> int:
+    """About what the groups' descriptions take, as objects and as bytes. Those that are not held yet are taken up."""
+    total = 0
+    for group_id in dict.fromkeys(group_ids):
+        held = services.groups.held_group(group_id)
+        if held is not None:
+            total += _bytes_of(held)
+        else:
+            with suppress(*REFUSALS):
+                total += await services.groups.look(group_id, _bytes_of)
+        await turns.did(GROUP_ROWS)
+    return total
+
+
+def _bytes_of(group: AnyGroup) -> int:
+    """What members say is in memory already; it is there once more in the answer's bytes."""
+    assigned = 0 if isinstance(group, Group) else sum(map(_assigned_partitions, group.members.values()))
+    said = sum(member.kept_bytes for member in group.members.values())
+    return MEMBER_BYTES * (1 + len(group.members)) + said + PARTITION_BYTES * assigned
+
+
+def _assigned_partitions(member: Any) -> int:
+    return sum(map(len, member.assigned.values()))
 
 
 def groups_once(groups: list[N]) -> list[N]:

@@ -19,9 +19,9 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
-from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition, requested_partitions
 from agent.handlers.current_topics import UNKNOWN_CODES
+from agent.memory_budget import Grant
 from agent.services import HeldResponse, RequestContext, Services
 from agent.topic_counters import TopicCounts
 from cache.read_batches import ReadBatches, ReadRequest

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.errors import EXPECTED
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
 from agent.groups.group_bytes import AnyGroup
-from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused
+from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, bytes_of_groups, is_unused
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
-from sequencer.api import FetchOffsets, GroupListing
-from sequencer.pages import all_groups
+from sequencer.api import FetchOffsets, GroupListing, GroupListings, ListGroups
 from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_groups import (
@@ -38,6 +38,7 @@ async def describe_groups(
     """State, protocol, members and assignments; a group that is named repeatedly is described once."""
     response = DescribeGroupsResponse()
     turns = Turns(ROWS_IN_A_TURN)
+    await context.room.needs(await bytes_of_groups(services, request.groups, turns))
     for group_id in dict.fromkeys(request.groups):
         group = await _describe(services, context, group_id)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
@@ -107,7 +108,8 @@ async def list_groups(
         live = {member.broker_id for member in snapshot.ring.members}
         me = services.identity.broker_id
         turns = Turns(ROWS_IN_A_TURN)
-        for row in await all_groups(services.sequencer):
+        found = await context.room.listing(services.sequencer.list_groups, ListGroups(), _bytes_of)
+        for row in (each for page in found for each in page.groups):
             await turns.did()
             if row.owner in live:
                 is_ours = row.owner == me
@@ -123,6 +125,10 @@ async def list_groups(
     except EXPECTED as error:
         return ListGroupsResponse(error_code=_tool_code(error))
     return response
+
+
+def _bytes_of(page: GroupListings) -> int:
+    return ENTRY_BYTES * len(page.groups)
 
 
 async def _exists(services: Services, row: GroupListing, state: str) -> bool:

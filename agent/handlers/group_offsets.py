@@ -11,8 +11,8 @@ from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
-from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
-from sequencer.pages import all_positions, positions_at
+from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, OffsetPositions, Topic, UnknownGroup
+from sequencer.pages import positions_at
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
@@ -42,6 +42,8 @@ from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPart
 from tailrace.limits import is_name
 from tailrace.turns import Turns
 
+POSITION_BYTES = 512
+"""What a position takes, as objects and as bytes, without its metadata."""
 BY_ID = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
 
@@ -121,6 +123,8 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """Stored positions of one group, or (from version 8 on) of several; -1 where there is none."""
     turns = Turns(POSITIONS_IN_A_TURN)
+    context.room.used = POSITION_BYTES * _named_partitions(request)
+    await context.room.needs(context.room.used)
     if context.api_version >= MANY_GROUPS:
         return OffsetFetchResponse(
             groups=[
@@ -161,6 +165,13 @@ async def offset_fetch(
     )
 
 
+def _named_partitions(request: OffsetFetchRequest) -> int:
+    count = sum(len(topic.partition_indexes) for topic in request.topics or ())
+    for group in request.groups:
+        count += 1 + sum(len(topic.partition_indexes) for topic in group.topics or ())
+    return count
+
+
 def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFetchResponseTopics]:
     """The group's error at each partition."""
     return [
@@ -192,7 +203,9 @@ async def _fetch(
         if request.member_id is not None and request.member_epoch >= 0:
             await _validate_reader(services, request, request.member_id)
         if request.topics is None:
-            response.topics = await _all_positions(services, request.group_id, require_stable, turns)
+            response.topics = await _all_positions(
+                services, context, request.group_id, require_stable=require_stable, turns=turns
+            )
         else:
             before = services.catalog.snapshot
             response.topics, has_unknown = await _asked_positions(
@@ -257,6 +270,7 @@ async def _asked_positions(
         await turns.did()
     if partitions:
         positions = await positions_at(services.sequencer, group_id, partitions)
+        context.room.grow(sum(len(each.metadata) for each in positions))
         for row, position in zip(rows, positions, strict=True):
             await turns.did()
             _fill(row, position, require_stable)
@@ -264,10 +278,16 @@ async def _asked_positions(
     return answers, has_unknown
 
 
+def _bytes_of(page: OffsetPositions) -> int:
+    return sum(POSITION_BYTES + len(each.metadata) for each in page.positions)
+
+
 async def _all_positions(
-    services: Services, group_id: str, require_stable: bool, turns: Turns
+    services: Services, context: RequestContext, group_id: str, *, require_stable: bool, turns: Turns
 ) -> list[OffsetFetchResponseTopics]:
-    positions = await all_positions(services.sequencer, group_id)
+    asked = FetchOffsets(group_id, None)
+    found = await context.room.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
+    positions = [each for page in found for each in page.positions]
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     lookup = services.catalog.of_one_request()
     for position in sorted(positions, key=lambda each: (each.topic_id.bytes, each.partition)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
+from agent.answer_memory import Room
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
 from agent.services import EncodedResponse, RequestContext, Services
@@ -47,6 +48,9 @@ MIN_PARTITIONS_OF_KEPT = 100
 """An answer of fewer partitions is made for each request: it takes less than half a millisecond."""
 MAX_TOPICS_OF_KEPT = 64
 """An answer to a request that names more topics is not kept, as hardly anybody else names the same."""
+TOPIC_BYTES = 600
+PARTITION_BYTES = 320
+"""What a topic and a partition take in an answer, as objects and as bytes."""
 FIRST_WITH_CREATION_FLAG = 4
 FIRST_NULL_NAME_VERSION = 12
 KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -64,13 +68,23 @@ async def handle(
         return current
     snapshot, refused = current
     if refused or not _may_be_kept(context, request) or not _is_large(context, request, snapshot):
+        await context.room.needs(_bytes_of(context, request, snapshot))
         return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
-        response = await _answer(services, context=context, request=request, snapshot=snapshot, refused={})
-        return await in_turns(encoded_once(ApiKey.METADATA, context.api_version, response), Turns(STEP))
+        room = Room(services.answer_memory)  # this request's is for its own copy of the bytes
+        try:
+            await room.needs(_bytes_of(context, request, snapshot))
+            response = await _answer(
+                services, context=context, request=request, snapshot=snapshot, refused={}
+            )
+            return await in_turns(encoded_once(ApiKey.METADATA, context.api_version, response), Turns(STEP))
+        finally:
+            room.release()
 
-    return EncodedResponse(await snapshot.answers.get(_asked(context, request), encoded))
+    body = await snapshot.answers.get(_asked(context, request), encoded)
+    await context.room.needs(len(body))
+    return EncodedResponse(body)
 
 
 async def respond(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -80,6 +94,7 @@ async def respond(services: Services, context: RequestContext, request: Metadata
     if isinstance(current, MetadataResponse):
         return current
     snapshot, refused = current
+    await context.room.needs(_bytes_of(context, request, snapshot))
     return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
 
@@ -183,6 +198,16 @@ def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snaps
     while partitions < MIN_PARTITIONS_OF_KEPT and (known := next(topics, None)) is not None:
         partitions += known.topic.partitions
     return partitions >= MIN_PARTITIONS_OF_KEPT
+
+
+def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> int:
+    """About what the answer takes, as objects and as bytes."""
+    if wants_all(context, request):
+        return TOPIC_BYTES * len(snapshot.by_id) + PARTITION_BYTES * snapshot.partitions
+    topics = request.topics or ()
+    known = (_known(topic, snapshot) for topic in topics)
+    partitions = sum(each.topic.partitions for each in known if each is not None)
+    return TOPIC_BYTES * len(topics) + PARTITION_BYTES * partitions
 
 
 def _asked(context: RequestContext, request: MetadataRequest) -> Hashable:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import KnownTopic
-from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
+from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.services import RequestContext, Services
-from sequencer.api import InitProducer
-from sequencer.pages import all_producers
+from sequencer.api import InitProducer, ProducerQuery, ProducersAnswer
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_producers import (
     DescribeProducersRequest,
@@ -64,22 +64,25 @@ async def describe_producers(
         answer = TopicResponse(name=name)
         response.topics.append(answer)
         for index in indexes:
-            answer.partitions.append(await _producers_of(services, known, index))
+            answer.partitions.append(await _producers_of(services, context, known, index))
             await turns.did()
     return response
 
 
-async def _producers_of(services: Services, known: KnownTopic | None, index: int) -> PartitionResponse:
+async def _producers_of(
+    services: Services, context: RequestContext, known: KnownTopic | None, index: int
+) -> PartitionResponse:
     row = PartitionResponse(partition_index=index)
     if known is None or not 0 <= index < known.topic.partitions:
         row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return row
     try:
-        problem, producers = await all_producers(services.sequencer, known.topic.topic_id, index)
-    except EXPECTED as error:
+        asked = ProducerQuery(known.topic.topic_id, index)
+        found = await context.room.listing(services.sequencer.describe_producers, asked, _bytes_of)
+    except (*EXPECTED, AnswerTooLarge) as error:
         row.error_code, row.error_message = code_of(error), str(error)
         return row
-    row.error_code = PARTITION_CODES[problem]
+    row.error_code = PARTITION_CODES[found[-1].error]
     row.active_producers = [
         ProducerState(
             producer.producer_id,
@@ -88,6 +91,11 @@ async def _producers_of(services: Services, known: KnownTopic | None, index: int
             producer.last_timestamp,
             current_txn_start_offset=producer.transaction_start_offset,
         )
-        for producer in producers
+        for page in found
+        for producer in page.producers
     ]
     return row
+
+
+def _bytes_of(page: ProducersAnswer) -> int:
+    return ENTRY_BYTES * (1 + len(page.producers))

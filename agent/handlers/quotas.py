@@ -35,6 +35,8 @@ from tailrace.quotas import (
     checked_limit,
 )
 
+ENTITY_BYTES = 1_000
+"""What an entity with its quotas takes in an answer, as objects and as bytes."""
 MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
 _WITH_A_NAME = {MATCH_DEFAULT: "MATCH_TYPE_DEFAULT", MATCH_ANY: "MATCH_TYPE_SPECIFIED"}
 
@@ -50,7 +52,9 @@ async def describe(
         return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
     except EXPECTED as error:
         return DescribeClientQuotasResponse(error_code=code_of(error), error_message=str(error), entries=None)
-    quotas = quotas_of(services.catalog.client_configs.configs)
+    configs = services.catalog.client_configs.configs
+    await context.room.needs(ENTITY_BYTES * len(configs))
+    quotas = quotas_of(configs)
     return DescribeClientQuotasResponse(
         error_message=None,
         entries=[

@@ -15,11 +15,11 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
-from agent.fetch.fetch_memory import Grant
 from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
 from agent.handlers.fetch import PartitionFetch, fill
+from agent.memory_budget import Grant
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
@@ -12,7 +13,7 @@ from agent.groups.share_group import ShareGroup
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from sequencer.api import AlterShareOffsets, ShareOffset
+from sequencer.api import AlterShareOffsets, ShareOffset, ShareOffsets, ShareOffsetsRequest
 from sequencer.pages import all_share_offsets
 from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.error_codes import ErrorCode
@@ -64,12 +65,20 @@ def _check_share_group(group: AnyGroup) -> None:
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {group.group_id}.")
 
 
+def _bytes_of(page: ShareOffsets) -> int:
+    return ENTRY_BYTES * (1 + len(page.offsets))
+
+
 async def _described(
     services: Services, context: RequestContext, asked: DescribeShareOffsetsGroup
 ) -> list[DescribedShareTopic]:
     known: dict[UUID, dict[int, ShareOffset]] = {}
-    for offset in await all_share_offsets(services.sequencer, asked.group_id):
-        known.setdefault(offset.topic_id, {})[offset.partition] = offset
+    found = await context.room.listing(
+        services.sequencer.share_offsets, ShareOffsetsRequest(asked.group_id), _bytes_of
+    )
+    for page in found:
+        for offset in page.offsets:
+            known.setdefault(offset.topic_id, {})[offset.partition] = offset
     topics = (await services.catalog.refresh()).by_id
     if asked.topics is None:
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
 from agent.handlers.configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE
@@ -353,9 +354,9 @@ async def describe_log_dirs(
     wanted: dict[str, set[int]] | None = None
     if request.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
-    ids = [
-        known.topic.topic_id for name, known in snapshot.by_name.items() if wanted is None or name in wanted
-    ]
+    described = [known.topic for name, known in snapshot.by_name.items() if wanted is None or name in wanted]
+    await context.room.needs(ENTRY_BYTES * sum(topic.partitions for topic in described))
+    ids = [topic.topic_id for topic in described]
     try:
         sizes = await all_sizes(services.sequencer, ids)
     except EXPECTED as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
+from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
-from sequencer.api import AbortProducer, TransactionDescription
-from sequencer.pages import all_transactions
+from sequencer.api import AbortProducer, TransactionDescription, TransactionDescriptions, TransactionsRequest
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages import describe_transactions as described
 from tailrace.kafka.messages import list_transactions as listed
@@ -32,6 +32,8 @@ from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
 """Partitions of transactions that are described in one turn of the loop; each transaction counts as one more."""
+PARTITION_BYTES = 200
+"""What a transaction's partition takes, as objects and as bytes."""
 AGENTS_IN_A_TURN = 20_000
 """Agents that are looked at, to place transactional ids, in one turn of the loop."""
 STATES = (
@@ -54,7 +56,11 @@ async def describe_transactions(
     named = list(dict.fromkeys(request.transactional_ids))
     wanted = [transactional_id for transactional_id in named if transactional_id]
     try:
-        transactions = await all_transactions(services.sequencer, wanted)
+        await context.room.needs(ENTRY_BYTES * len(named))
+        found = await context.room.listing(
+            services.sequencer.transactions, TransactionsRequest(wanted), _bytes_of
+        )
+        transactions = [each for page in found for each in page.transactions]
         snapshot = await _with_topics_of(services, transactions)
     except EXPECTED as error:
         code = transaction_code(error, knows_fenced=True)
@@ -68,6 +74,10 @@ async def describe_transactions(
         response.transaction_states.append(_description(snapshot, transactional_id, transaction))
         await turns.did(1 if transaction is None else 1 + len(transaction.partitions))
     return response
+
+
+def _bytes_of(page: TransactionDescriptions) -> int:
+    return sum(ENTRY_BYTES + PARTITION_BYTES * len(each.partitions) for each in page.transactions)
 
 
 async def _with_topics_of(services: Services, transactions: list[TransactionDescription]) -> Snapshot:
@@ -112,7 +122,10 @@ async def list_transactions(
     )
     try:
         snapshot = await services.catalog.refresh()
-        transactions = await all_transactions(services.sequencer, None)
+        found = await context.room.listing(
+            services.sequencer.transactions, TransactionsRequest(None), _bytes_of
+        )
+        transactions = [each for page in found for each in page.transactions]
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response

@@ -33,6 +33,9 @@ from tailrace.kafka.messages.describe_user_scram_credentials import (
 )
 from tailrace.limits import MAX_NAME_BYTES, is_name
 
+USER_BYTES = 600
+"""What a user takes in an answer, as objects and as bytes."""
+
 
 async def describe(
     services: Services, context: RequestContext, request: DescribeUserScramCredentialsRequest
@@ -42,6 +45,7 @@ async def describe(
         await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeUserScramCredentialsResponse(error_code=code_of(error), error_message=str(error))
+    await context.room.needs(USER_BYTES * (len(services.catalog.security.users) + len(request.users or ())))
     infos: dict[str, list[CredentialInfo]] = {}
     for name, credentials in sorted(services.catalog.security.users.items(), key=lambda item: item[0].user):
         infos.setdefault(name.user, []).append(CredentialInfo(name.mechanism, credentials.iterations))

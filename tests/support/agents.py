@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection, Reply
 from agent.dispatch import Dispatcher
@@ -158,6 +159,7 @@ class AgentBench:
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             dead_letters=DeadLetters(),
             fetch_memory=FetchMemory(256 << 20, clock),
+            answer_memory=AnswerMemory(self.settings.memory_budget_bytes, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
             groups=GroupCoordinator(
@@ -239,6 +241,8 @@ class AgentBench:
         sent = b"".join(encode_request(7, api, version, request, client_id))
         reply = await Dispatcher(self.services)(memoryview(sent)[4:], by or connection())
         parts = await made(reply)
+        if reply.on_sent is not None:
+            reply.on_sent()
         if parts is None:
             return None
         correlation_id, response = decode_response(api, version, memoryview(b"".join(parts))[4:])

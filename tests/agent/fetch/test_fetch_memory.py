@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from agent.fetch.fetch_memory import LEAST_BYTES, FetchMemory, Grant
+from agent.fetch.fetch_memory import LEAST_BYTES, FetchMemory
+from agent.memory_budget import Grant
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 

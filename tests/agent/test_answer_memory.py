@@ -1,0 +1,234 @@
+"""The memory of large answers: who waits for it, what is held meanwhile, and that nothing is made without it."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, Room
+from agent.dispatch import Dispatcher
+from agent.errors import AnswerTooLarge, NoRoomForAnswer
+from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition, Value
+from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.support.agents import AgentBench, connection, made, run, settle
+from tests.support.clocks import ManualClock
+
+MIB = 1 << 20
+LEAST_BUDGET = 16 * MIB
+"""Of which large answers have 2 MiB together, and one of them 8 MiB at most."""
+
+
+def alone(scenario: Callable[[AnswerMemory, ManualClock], Awaitable[None]], budget: int = 64 * MIB) -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        async with asyncio.timeout(10):
+            await scenario(AnswerMemory(budget, clock), clock)
+
+    asyncio.run(whole())
+
+
+def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        served: list[int] = []
+
+        async def answer(number: int) -> None:
+            room = Room(memory)
+            await room.needs(MIB)
+            assert memory.used <= 8 * MIB
+            await settle(2)
+            served.append(number)
+            room.release()
+
+        await asyncio.gather(*map(answer, range(1_000)))
+        assert served == list(range(1_000)) and memory.used == 0
+
+    alone(scenario)
+
+
+def test_who_needs_more_gives_back_what_it_has_while_it_waits() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        rooms = [Room(memory) for _ in range(4)]
+        for room in rooms:
+            await room.needs(MIB)
+        growing = [asyncio.ensure_future(room.needs(5 * MIB)) for room in rooms]
+        for room, grown in zip(rooms, growing, strict=True):
+            await grown
+            assert memory.used <= 8 * MIB
+            room.release()
+        assert memory.used == 0
+
+    alone(scenario)
+
+
+def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        room = Room(memory)
+        await room.needs(FREE_BYTES)
+        assert memory.used == 0
+        with pytest.raises(AnswerTooLarge):
+            await room.needs(memory.most + 1)
+        await room.needs(memory.most)
+        assert 0 < memory.used <= 8 * MIB, "it has all that large ones may have"
+        assert room.written(100) is False and memory.used == 0
+
+    alone(scenario)
+
+
+def test_who_waits_for_too_long_is_told_so_and_is_not_in_the_way() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        first, second, third = (Room(memory) for _ in range(3))
+        await first.needs(32 * MIB)
+        waiting = asyncio.ensure_future(second.needs(MIB))
+        await settle(5)
+        assert memory.is_contended
+        clock.advance(31)
+        with pytest.raises(NoRoomForAnswer):
+            await waiting
+        first.release()
+        await third.needs(MIB)
+        second.release()
+        third.release()
+        assert memory.used == 0 and not memory.is_contended
+
+    alone(scenario)
+
+
+class Listing(Value, frozen=True):
+    """A request for a page."""
+
+    after: int = 0
+
+
+class ListingPage(Value, frozen=True):
+    """A page of a thousand."""
+
+    next: int | None
+    entries: int = 1_000
+
+
+def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_really_are() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        seen: list[int] = []
+
+        async def ask(request: Listing) -> ListingPage:
+            seen.append(memory.used)
+            return ListingPage(request.after + 1 if request.after < 29 else None)
+
+        room = Room(memory)
+        found = await room.listing(ask, Listing(), lambda page: ENTRY_BYTES * page.entries)
+        assert len(found) == 30 and seen[0] == PAGE_BYTES < seen[1] <= 8 * MIB
+        assert room.used == memory.used == 30 * 1_000 * ENTRY_BYTES
+        room.release()
+        short = await Room(memory).listing(ask, Listing(29), lambda page: ENTRY_BYTES)
+        assert short == [ListingPage(None)]
+
+    alone(scenario)
+
+
+# --- handlers ----------------------------------------------------------------------------------------------
+
+
+class AskedSideBySide:
+    """Requests that arrive together; each answer is taken as soon as it is made."""
+
+    def __init__(self, bench: AgentBench) -> None:
+        self._dispatcher = Dispatcher(bench.services)
+        self.sizes: list[int] = []
+
+    async def ask(self, api: int, version: int, request: Any) -> None:
+        sent = b"".join(encode_request(7, api, version, request, None))
+        reply = await self._dispatcher(memoryview(sent)[4:], connection())
+        self.sizes.append(sum(map(len, await made(reply) or ())))
+        if reply.on_sent is not None:
+            reply.on_sent()
+
+
+async def peak_of(bench: AgentBench, requests: list[tuple[int, int, Any]]) -> int:
+    """The most that Python allocates while these are answered side by side."""
+    asked = AskedSideBySide(bench)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        await asyncio.gather(*(asked.ask(*request) for request in requests))
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert len(asked.sizes) == len(requests) and all(asked.sizes)
+    assert bench.services.answer_memory.used == 0
+    return peak
+
+
+def test_metadata_of_all_topics_for_many_at_once_takes_the_memory_of_few_answers() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        names = [f"t{number}" for number in range(100)]
+        for name in names:
+            await bench.sequencer.create_topic(CreateTopic(name, 40, {}))
+        await bench.services.catalog.refresh()
+        named = [MetadataRequestTopic(name=name) for name in names]  # so many that the answer is not kept
+        one = await peak_of(bench, [(ApiKey.METADATA, 12, MetadataRequest(named))])
+        assert one > MIB // 2
+        many = await peak_of(bench, [(ApiKey.METADATA, 12, MetadataRequest(named)) for _ in range(25)])
+        assert many < 5 * one
+
+    run(scenario, memory_budget_bytes=LEAST_BUDGET)
+
+
+def test_an_answer_that_is_shared_is_made_once_and_each_connections_copy_is_held_until_it_is_sent() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("large", 6_000)
+        memory, dispatcher = bench.services.answer_memory, Dispatcher(bench.services)
+        sent = memoryview(b"".join(encode_request(7, ApiKey.METADATA, 12, MetadataRequest(None), None)))[4:]
+        asked = [asyncio.ensure_future(dispatcher(sent, connection())) for _ in range(100)]
+        answered = 0
+        while left := [each for each in asked if not each.done() or each.result().on_sent is not None]:
+            ready = [each.result() for each in left if each.done()]
+            assert memory.used <= 2 * MIB
+            for reply in ready:
+                assert memory.used >= sum(map(len, reply.parts or ()))
+                assert reply.on_sent is not None
+                reply.on_sent()
+                reply.on_sent = None
+                answered += 1
+            await settle(5)
+        assert answered == 100 and memory.used == 0
+
+    run(scenario, memory_budget_bytes=LEAST_BUDGET)
+
+
+def test_configs_of_names_that_need_not_exist_are_refused_before_they_fill_the_memory() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        resources = [
+            DescribeConfigsResource(resource_type=32, resource_name=f"g{number}", configuration_keys=None)
+            for number in range(5_000)
+        ]
+        answer = await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources))
+        assert len(answer.results) == 5_000
+        assert {result.error_code for result in answer.results} == {ErrorCode.POLICY_VIOLATION}
+        few = await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources[:5]))
+        assert all(result.configs and not result.error_code for result in few.results)
+
+    run(scenario, memory_budget_bytes=LEAST_BUDGET)
+
+
+def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_answers() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic("large", 6_000)
+        positions = [OffsetPosition(topic.topic_id, index, 1, 0, "") for index in range(topic.partitions)]
+        commit = CommitOffsets(
+            "g", broker_id=-1, lease_epoch=0, generation=-1, member_id="", offsets=positions
+        )
+        await bench.sequencer.commit_offsets(commit)
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+        one = await peak_of(bench, [(ApiKey.OFFSET_FETCH, 8, request)])
+        many = await peak_of(bench, [(ApiKey.OFFSET_FETCH, 8, request) for _ in range(20)])
+        assert many < 6 * one
+
+    run(scenario, memory_budget_bytes=LEAST_BUDGET)
