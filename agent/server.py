@@ -199,7 +199,8 @@ class Agent:
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
         self.telemetry.connections.set_function(lambda: len(self._connections))
-        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used + self._answer_memory.used)
+        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
+        self.telemetry.answer_bytes.set_function(lambda: self._answer_memory.used)
         self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0

@@ -50,7 +50,8 @@ class AgentSettings(SettingsSection):
     session_rotation_seconds: int = Field(default=3_600, ge=1, le=86_400)
     """Age at which upload sessions end."""
     memory_budget_bytes: int = Field(default=512 * MIB, ge=16 * MIB, le=1 << 40)
-    """Bound of all requests that were read and not answered; above it the agent stops reading."""
+    """Bound of all requests that were read and not answered; above it the agent stops reading. Large answers
+    have an eighth as much beside it."""
     max_request_bytes: int = Field(default=100 * MIB, ge=1024, le=1024 * MIB)
     """Largest request frame (socket.request.max.bytes)."""
     max_connections: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -128,6 +128,11 @@ class AgentTelemetry:
         self.unsent_bytes = Gauge(
             "tailrace_unsent_bytes", "Bytes of records on their way to consumers.", registry=self.registry
         )
+        self.answer_bytes = Gauge(
+            "tailrace_answer_bytes",
+            "Bytes of large answers that are made or on their way to clients.",
+            registry=self.registry,
+        )
         self.group_bytes = Gauge(
             "tailrace_group_bytes",
             "Bytes that members of the groups of this agent say of themselves.",

@@ -38,9 +38,10 @@ from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.kafka import ApiKey
+from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import split
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
@@ -59,6 +60,7 @@ CONNECTION_KIB = 24
 READY_SECONDS = 150.0
 RECOVERY_SECONDS = 120.0
 FRAME_BYTES = 60_000
+METADATA_VERSION = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Sizes:
     frame_connections: int = 1_000
     frames_each: int = 64
     partitions: int = 1_000
+    metadata_partitions: int = 100
+    naming_connections: int = 25
     runs_each: int = 1_000
     most_seconds: float = 1_800.0
     budgets_share: int = 1
@@ -89,8 +93,10 @@ SMALL = Sizes(
     half_sent_connections=400,
     frame_connections=60,
     frames_each=64,
-    partitions=20,
-    runs_each=25,
+    partitions=100,
+    metadata_partitions=100,
+    naming_connections=60,
+    runs_each=5,
     most_seconds=60.0,
     budgets_share=8,
     slack_mib=48,
@@ -219,6 +225,39 @@ async def frames_60k(sizes: Sizes, place: Place) -> Result:
     return result
 
 
+async def large_answers(sizes: Sizes, place: Place) -> Result:
+    """Connections that all ask for the metadata of all partitions at once; some of them name each topic, so that their
+    answers are not shared. Each asks again until it has its answer."""
+    result = Result("large-answers")
+    total = sizes.partitions * sizes.metadata_partitions
+    with serve(place, sizes.budgets) as server:
+        await create_topics(server.bootstrap)
+        await create_large_topics(server.bootstrap, sizes)
+        before = rss_mib(server.pid)
+        found: dict[str, int] = {}
+        named = [MetadataRequestTopic(name=f"large-{number}") for number in range(sizes.partitions)]
+        async with watched(server, result, sizes, sizes.frame_connections):
+            began = time.monotonic()
+            async with asyncio.timeout(sizes.most_seconds):
+                await asyncio.gather(
+                    *(
+                        ask_metadata(
+                            server.bootstrap, named if number < sizes.naming_connections else None, found
+                        )
+                        for number in range(sizes.frame_connections)
+                    )
+                )
+            result.served_after_seconds = time.monotonic() - began
+            await served_again(server.bootstrap)
+        result.notes = {
+            **found,
+            "partitions": total,
+            "above_before_asking_mib": round(result.peak_mib - before),
+        }
+        result.is_served = found.get("answers", 0) == sizes.frame_connections
+    return result
+
+
 async def many_small_runs(sizes: Sizes, place: Place) -> Result:
     """A consumer reads a million small runs of a thousand partitions, with a probe beside it."""
     result = Result("many-small-runs")
@@ -319,6 +358,7 @@ CASES: dict[str, Callable[[Sizes, Place], Awaitable[Result]]] = {
     "sequencer-away": sequencer_away,
     "half-sent": half_sent,
     "frames-60k": frames_60k,
+    "large-answers": large_answers,
     "many-small-runs": many_small_runs,
     "compaction-backlog": compaction_backlog,
 }
@@ -359,6 +399,44 @@ async def create_topics(bootstrap: str) -> None:
             CreatableTopic(name=name, num_partitions=16, replication_factor=1) for name in ("load", "probe")
         ]
         await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=10_000))
+
+
+async def create_large_topics(bootstrap: str, sizes: Sizes) -> None:
+    """`partitions` topics of `metadata_partitions` each."""
+    async with KafkaClient(bootstrap) as client:
+        for first in range(0, sizes.partitions, 100):
+            topics = [
+                CreatableTopic(
+                    name=f"large-{number}", num_partitions=sizes.metadata_partitions, replication_factor=1
+                )
+                for number in range(first, min(first + 100, sizes.partitions))
+            ]
+            await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=60_000))
+
+
+async def ask_metadata(
+    bootstrap: str, topics: list[MetadataRequestTopic] | None, found: dict[str, int]
+) -> None:
+    """Ask for these topics, or all, until there is an answer; it is read whole, and not decoded."""
+    while True:
+        connection = await Connection.open(bootstrap)
+        try:
+            asked = encode_request(1, ApiKey.METADATA, METADATA_VERSION, MetadataRequest(topics, False))
+            connection.write(b"".join(asked))
+            left = int.from_bytes(await connection.read_some(4), "big")
+            while left > 0:
+                got = len(await connection.read_some(min(left, MIB)))
+                if not got:
+                    raise ConnectionError("the answer does not end")
+                left -= got
+        except OSError:
+            found["again"] = found.get("again", 0) + 1
+            await asyncio.sleep(1)
+        else:
+            found["answers"] = found.get("answers", 0) + 1
+            return
+        finally:
+            connection.close()
 
 
 async def keep_producing(

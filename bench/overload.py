@@ -10,7 +10,8 @@ records): consumers that don't read their answers, idle connections, a consumer 
 sends each 1-byte record in its own request.
 
 Then it runs the cases of `bench.memory_cases`, each with its own processes: the sequencer away for two minutes,
-connections that stop within a request, requests of 60 KiB from a thousand connections, a consumer and a compactor with
+connections that stop within a request, requests of 60 KiB from a thousand connections, metadata of 100,000 partitions
+for a thousand connections at once, a consumer and a compactor with
 a million runs to read (created in a minute or two; the compactor is a real one and must leave none). Ten thousand
 connections need `ulimit -n` of 10,500 or more, here and in the server.
 

@@ -26,7 +26,6 @@ _MEMO_ENTRIES = 8192
 MAX_RANKED = 200_000
 """Partitions of which the replicas are remembered: about 50 MB."""
 MAX_REMEMBERED_REPLICAS = 8
-MAX_ZONES = 100
 
 
 class ZoneRing:
@@ -76,12 +75,15 @@ class Replicas:
     Affinity only: any agent can serve any partition.
     """
 
-    __slots__ = ("_eligible", "_of_zone", "_ranked", "ring")
+    __slots__ = ("_of_zone", "_ranked", "ring")
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self._eligible = [(_mix(member.broker_id), member) for member in _eligible(ring.members)]
-        self._of_zone: dict[str | None, list[tuple[int, int]]] = {}
+        eligible = [(_mix(member.broker_id), member) for member in _eligible(ring.members)]
+        everywhere = [(mixed, member.broker_id) for mixed, member in eligible]
+        self._of_zone: dict[str | None, list[tuple[int, int]]] = {None: everywhere}
+        for mixed, member in eligible:
+            self._of_zone.setdefault(member.info.zone, []).append((mixed, member.broker_id))
         self._ranked: dict[tuple[str | None, UUID, int, int], list[int]] = {}
 
     def of(self, zone: str | None, topic_id: UUID, partition: int, count: int) -> list[int]:
@@ -91,6 +93,7 @@ class Replicas:
         there are no others. Where there are fewer agents than `count`, they repeat: the object store holds the copies,
         and the number is what the topic's creator asked for. Empty for an empty ring.
         """
+        zone = self.zone_of(zone)
         asked = (zone, topic_id, partition, count)
         known = self._ranked.get(asked)
         if known is None:
@@ -101,22 +104,16 @@ class Replicas:
                 self._ranked[asked] = known
         return known
 
+    def zone_of(self, zone: str | None) -> str | None:
+        """The zone whose replicas a client of `zone` is shown; None: all. Clients name any zone they like."""
+        return zone if zone in self._of_zone else None
+
     def _rank(self, zone: str | None, key: int, count: int) -> list[int]:
-        scored = ((_mix(key ^ mixed), broker_id) for mixed, broker_id in self._members_of(zone))
+        scored = ((_mix(key ^ mixed), broker_id) for mixed, broker_id in self._of_zone[zone])
         if count == 1:
             best = max(scored, default=None)
             return [] if best is None else [best[1]]
         return list(islice(cycle(broker_id for _, broker_id in sorted(scored, reverse=True)), count))
-
-    def _members_of(self, zone: str | None) -> list[tuple[int, int]]:
-        found = self._of_zone.get(zone)
-        if found is None:
-            in_zone = [each for each in self._eligible if each[1].info.zone == zone]
-            found = [(mixed, member.broker_id) for mixed, member in in_zone or self._eligible]
-            if len(self._of_zone) >= MAX_ZONES:  # a client names any zone it likes
-                self._of_zone.clear()
-            self._of_zone[zone] = found
-        return found
 
 
 def group_candidates(ring: Ring, group_id: str) -> list[int]:

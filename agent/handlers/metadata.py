@@ -82,7 +82,7 @@ async def handle(
         finally:
             room.release()
 
-    body = await snapshot.answers.get(_asked(context, request), encoded)
+    body = await snapshot.answers.get(_asked(context, request, snapshot), encoded)
     await context.room.needs(len(body))
     return EncodedResponse(body)
 
@@ -210,11 +210,11 @@ def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snaps
     return TOPIC_BYTES * len(topics) + PARTITION_BYTES * partitions
 
 
-def _asked(context: RequestContext, request: MetadataRequest) -> Hashable:
+def _asked(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> Hashable:
     """All of a request that its answer depends on, besides the snapshot."""
     return (
         context.api_version,
-        context.zone,
+        snapshot.replicas.zone_of(context.zone),
         context.access.listener,
         context.is_librdkafka,
         request.include_cluster_authorized_operations,

@@ -152,3 +152,24 @@ def test_kept_answers_stay_within_their_bytes() -> None:
         assert made == ["a", "b", "c", "b", "too large"]
 
     asyncio.run(scenario())
+
+
+def test_clients_of_zones_without_agents_share_one_answer() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("large", MIN_PARTITIONS_OF_KEPT)
+        made = 0
+        inner = metadata_handler._answer
+
+        async def counted(*args: Any, **named: Any) -> Any:
+            nonlocal made
+            made += 1
+            return await inner(*args, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(metadata_handler, "_answer", counted)
+            for number in range(5):
+                await metadata(bench, "large", client_id=f"tailrace_az=invented-{number}")
+        assert made == 1
+        assert len(bench.services.catalog.snapshot.replicas._ranked) <= MIN_PARTITIONS_OF_KEPT
+
+    run(scenario)
