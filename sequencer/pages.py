@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import (
+    ActiveProducer,
     ClientConfigs,
     ClientConfigsRequest,
     FetchOffsets,
@@ -24,7 +25,9 @@ from sequencer.api import (
     OffsetResult,
     OffsetsAnswer,
     OffsetsRequest,
+    PartitionError,
     PartitionSize,
+    ProducerQuery,
     Security,
     SecurityRequest,
     Sequencer,
@@ -98,6 +101,23 @@ async def all_transactions(
     """The transactions of these ids, or all."""
     asked = TransactionsRequest(transactional_ids)
     return [each async for page in pages(sequencer.transactions, asked) for each in page.transactions]
+
+
+async def all_producers(
+    sequencer: Sequencer, topic_id: UUID, partition: int
+) -> tuple[PartitionError, list[ActiveProducer]]:
+    """The producers of a partition, by id."""
+    error, producers = PartitionError.NONE, []
+    async for page in pages(sequencer.describe_producers, ProducerQuery(topic_id, partition)):
+        error = page.error
+        producers += page.producers
+    return error, producers
+
+
+async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
+    """A group's positions, by topic id and partition."""
+    asked = FetchOffsets(group_id, None)
+    return [each async for page in pages(sequencer.fetch_offsets, asked) for each in page.positions]
 
 
 async def positions_at(
