@@ -62,13 +62,15 @@ P = TypeVar("P", bound=Page)
 
 
 async def pages(ask: Callable[[Q], Awaitable[P]], request: Q) -> AsyncIterator[P]:
-    """All pages of a listing: the request's own, then those `after` the page before."""
+    """All pages of a listing, a turn for each: the request's own, then those `after` the page before."""
+    turns = Turns(1)
     while True:
         page = await ask(request)
         yield page
         if page.next is None or page.next == -1:
             return
         request = msgspec.structs.replace(request, after=page.next)
+        await turns.did()
 
 
 async def all_groups(sequencer: Sequencer) -> list[GroupListing]:

@@ -290,7 +290,7 @@ async def _all_positions(
     positions = [each for page in found for each in page.positions]
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     lookup = services.catalog.of_one_request()
-    for position in sorted(positions, key=lambda each: (each.topic_id.bytes, each.partition)):
+    for position in positions:
         known = await lookup.by_id(position.topic_id)
         if known is None:
             continue

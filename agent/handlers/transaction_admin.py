@@ -130,7 +130,8 @@ async def list_transactions(
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response
     passes = _filter(request, services.clock.wall_ms())
-    chosen = [transaction for transaction in transactions if passes(transaction)]
+    turns = Turns(AGENTS_IN_A_TURN)
+    chosen = [transaction async for transaction in turns.over(transactions) if passes(transaction)]
     if request.transactional_id_pattern:
         try:
             wanted = TopicPattern(request.transactional_id_pattern)
@@ -139,7 +140,7 @@ async def list_transactions(
             return response
         names = wanted.matches(transaction.transactional_id for transaction in chosen)
         chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
-    turns, ring = Turns(AGENTS_IN_A_TURN), snapshot.ring
+    ring = snapshot.ring
     for transaction in chosen:
         await turns.did(1 + len(ring.members))
         if group_candidates(ring, transaction.transactional_id)[:1] == [services.identity.broker_id]:

@@ -10,10 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 from uuid import UUID
 
 from sequencer.api import (
@@ -46,6 +44,7 @@ from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
 from sequencer.rules.transactions import transaction_for_offsets
 from sequencer.settings import SequencerSettings
+from sequencer.store.ordered import NO_PLACES
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
@@ -388,12 +387,10 @@ MAX_LAGS = 2_000
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     """A group's positions, the requested ones or all; as many as fit in an answer."""
-    partitions = request.partitions
+    partitions: Iterable[tuple[UUID, int]] | None = request.partitions
     room = PageRoom(request.limit if partitions is None else MAX_PAGE)
     if partitions is None:
-        keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of.get(request.group_id, ()))
-        known = (key for key in keys if state.get(TopicRow, key[1]) is not None)
-        partitions = _keys_after(known, request.after)
+        partitions = _known_after(state, request.group_id, request.after)
     positions: list[OffsetPosition] = []
     for place in partitions:
         position = _position(state, request.group_id, *place)
@@ -404,14 +401,12 @@ def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     return OffsetPositions(positions)
 
 
-def _keys_after(
-    keys: Iterable[tuple[str, UUID, int]], after: tuple[UUID, int] | None
-) -> list[tuple[UUID, int]]:
-    """The first partitions after this one in order, one more than a page if there are as many."""
-    least = (-1, -1) if after is None else (after[0].int, after[1])
-    by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
-    following = heapq.nsmallest(MAX_PAGE + 1, (number for number in by_number if number > least))
-    return [(by_number[number], number[1]) for number in following]
+def _known_after(
+    state: HotState, group_id: str, after: tuple[UUID, int] | None
+) -> Iterator[tuple[UUID, int]]:
+    """The partitions after this one in which the group has positions, without those of topics being deleted."""
+    keys = state.offsets_of.get(group_id, NO_PLACES).after(after)
+    return (key[1:] for key in keys if state.get(TopicRow, key[1]) is not None)
 
 
 def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
@@ -452,7 +447,7 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
     """Groups by id."""
     room = PageRoom()
     listed: list[GroupListing] = []
-    for group_id in _ids_after((row.group_id for row in state.all(GroupRow)), request.after):
+    for group_id in state.group_ids.after(request.after):
         row = state.get(GroupRow, group_id)
         assert row is not None, "nothing changes meanwhile"
         if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
@@ -469,20 +464,18 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
     return GroupListings(listed)
 
 
-def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
-    return sorted(group_id for group_id in ids if after is None or group_id > after)
-
-
 def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
-    """The requested groups that have positions. Groups of other coordinators are not read."""
+    """The requested groups that have positions, in order, from the one where the page begins. Groups of other
+    coordinators are not read."""
+    least = "" if request.after is None else request.after[0]
     if request.owner < 0:
-        return state.offsets_of
+        ids = state.group_ids.starting_at(least)
+        return (group_id for group_id in ids if group_id in state.offsets_of)
     owners = [request.owner] if request.owner in state.groups_of else []
     if request.with_orphans:
         owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
-    return [
-        group_id for owner in owners for group_id in state.groups_of[owner] if group_id in state.offsets_of
-    ]
+    owned = (group_id for owner in owners for group_id in state.groups_of[owner] if group_id >= least)
+    return sorted(group_id for group_id in owned if group_id in state.offsets_of)
 
 
 def _is_live(state: HotState, owner: int) -> bool:
@@ -496,31 +489,23 @@ def lags(state: HotState, request: LagsRequest) -> Lags:
     entries: list[Lag] = []
     last: tuple[str, UUID, int] | None = None
     began = request.after
-    for group_id in _ids_after(_groups_asked(state, request), None):
-        if began is not None and group_id < began[0]:
-            continue
+    for group_id in _groups_asked(state, request):
         within = began[1:] if began is not None and began[0] == group_id else None
-        while True:
-            keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of[group_id])
-            partitions = _keys_after(keys, within)
-            for key in partitions:
-                row = state.get(GroupOffsetRow, group_id, *key)
-                topic = state.get(TopicRow, key[0])
-                partition = state.get(PartitionRow, *key)
-                if row is not None and topic is not None and partition is not None:
-                    if not room.takes(40 + text_bytes(group_id, topic.name)):
-                        return Lags(entries, last)
-                    entries.append(
-                        Lag(
-                            group_id=group_id,
-                            topic=topic.name,
-                            partition=row.partition,
-                            committed=row.offset,
-                            high_watermark=partition.end_offset,
-                        )
+        for key in state.offsets_of[group_id].after(within):
+            row = state.get(GroupOffsetRow, *key)
+            topic = state.get(TopicRow, key[1])
+            partition = state.get(PartitionRow, *key[1:])
+            if row is not None and topic is not None and partition is not None:
+                if not room.takes(40 + text_bytes(group_id, topic.name)):
+                    return Lags(entries, last)
+                entries.append(
+                    Lag(
+                        group_id=group_id,
+                        topic=topic.name,
+                        partition=row.partition,
+                        committed=row.offset,
+                        high_watermark=partition.end_offset,
                     )
-                last = (group_id, *key)
-            if len(partitions) <= MAX_PAGE:
-                break
-            within = partitions[-1]
+                )
+            last = key
     return Lags(entries)

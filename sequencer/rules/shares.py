@@ -14,9 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Sequence
 from uuid import UUID
 
 from sequencer.api import (
@@ -40,9 +38,10 @@ from sequencer.api import (
     ShareWork,
     UnknownGroup,
 )
-from sequencer.bounds import MAX_EDGES, MAX_PAGE, MAX_WORKS, PageRoom, edges_of
+from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageRoom, edges_of
 from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
+from sequencer.store.ordered import NO_PLACES
 from sequencer.store.rows import (
     ClientConfigRow,
     GroupRow,
@@ -271,14 +270,11 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
 
 def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets:
     """Where a group is in the partitions that it has read; as many as fit in an answer."""
-    keys = cast("Iterable[tuple[str, UUID, int]]", state.shares_of.get(request.group_id, ()))
-    least = (-1, -1) if request.after is None else (request.after[0].int, request.after[1])
-    by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
     room = PageRoom()
     offsets: list[ShareOffset] = []
-    for number in heapq.nsmallest(MAX_PAGE + 1, (each for each in by_number if each > least)):
-        topic_id, partition = by_number[number], state.live_partition(by_number[number], number[1])
-        row = state.get(ShareRow, request.group_id, topic_id, number[1])
+    for key in state.shares_of.get(request.group_id, NO_PLACES).after(request.after):
+        _, topic_id, number = key
+        partition, row = state.live_partition(topic_id, number), state.get(ShareRow, *key)
         if partition is None or row is None:
             continue
         if not room.takes(OFFSET_BYTES):
@@ -286,7 +282,7 @@ def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets
         kept = opened(row)
         kept.trim(partition.log_start_offset)
         lag = max(0, partition.end_offset - kept.start - kept.done_after_start)
-        offsets.append(ShareOffset(topic_id, number[1], kept.start, lag))
+        offsets.append(ShareOffset(topic_id, number, kept.start, lag))
     return ShareOffsets(offsets)
 
 

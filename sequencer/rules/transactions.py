@@ -17,7 +17,7 @@ Work per partition of a transaction is `Steps`, one unit for each.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from sequencer.api import (
@@ -630,10 +630,14 @@ def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
 def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
     """The requested transactional ids that exist, or all, by id; as many as fit in an answer."""
     requested = request.transactional_ids
-    ids = (row.transactional_id for row in state.all(TransactionRow)) if requested is None else set(requested)
+    ids = (
+        state.transaction_names.after(request.after)
+        if requested is None
+        else _after(requested, request.after)
+    )
     room = PageRoom()
     descriptions: list[TransactionDescription] = []
-    for transactional_id in sorted(name for name in ids if request.after is None or name > request.after):
+    for transactional_id in ids:
         row = state.get(TransactionRow, transactional_id)
         if row is None:
             continue
@@ -641,6 +645,10 @@ def describe(state: HotState, request: TransactionsRequest) -> TransactionDescri
             return TransactionDescriptions(descriptions, descriptions[-1].transactional_id)
         descriptions.append(_description(state, row))
     return TransactionDescriptions(descriptions)
+
+
+def _after(names: Iterable[str], after: str | None) -> list[str]:
+    return sorted({name for name in names if after is None or name > after})
 
 
 def _description(state: HotState, row: TransactionRow) -> TransactionDescription:

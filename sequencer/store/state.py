@@ -22,6 +22,7 @@ import msgspec
 
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
+from sequencer.store.ordered import NO_PLACES, Names, Places
 from sequencer.store.recent_producers import RecentProducers
 from sequencer.store.rows import (
     HOT,
@@ -88,13 +89,14 @@ class HotState:
         self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
         self.topic_ids: dict[str, UUID] = {}
         self.commits_of: dict[UUID, set[int]] = {}
-        self.offsets_of: dict[str, dict[Key, None]] = {}
-        self.shares_of: dict[str, dict[Key, None]] = {}
+        self.offsets_of: dict[str, Places] = {}
+        self.shares_of: dict[str, Places] = {}
         """The partitions that a share group has read."""
         self.producers = RecentProducers()
         """Not all of them: see its module."""
         self.transactional_ids: dict[int, str] = {}
         """By the current producer id."""
+        self.transaction_names = Names()
         self.open_transactions: dict[str, None] = {}
         self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
         """First offset by producer id."""
@@ -107,6 +109,7 @@ class HotState:
         """Broker ids by advertised address, including agents whose lease is over."""
         self.groups_of: dict[int, dict[str, None]] = {}
         """Group ids by their owner, -1 for none."""
+        self.group_ids = Names()
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by broker id."""
@@ -266,32 +269,32 @@ class HotState:
 
     def _put_position(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
-            self.offsets_of.setdefault(row.group_id, {})[key] = None
+            _add_place(self.offsets_of, key)
 
     def _delete_position(self, key: Key, row: Any) -> None:
-        offsets = self.offsets_of[row.group_id]
-        del offsets[key]
-        if not offsets:
-            del self.offsets_of[row.group_id]
+        _remove_place(self.offsets_of, key)
 
     def _put_share(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
-            self.shares_of.setdefault(row.group_id, {})[key] = None
+            _add_place(self.shares_of, key)
 
     def _delete_share(self, key: Key, row: Any) -> None:
-        shares = self.shares_of[row.group_id]
-        del shares[key]
-        if not shares:
-            del self.shares_of[row.group_id]
+        _remove_place(self.shares_of, key)
 
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
-        if before is not None:
-            self._delete_transaction(key, before)
+        if before is None:
+            self.transaction_names.add(row.transactional_id)
+        else:
+            self._close_transaction(before)
         self.transactional_ids[row.producer_id] = row.transactional_id
         if row.state is TransactionState.ONGOING:
             self.open_transactions[row.transactional_id] = None
 
     def _delete_transaction(self, key: Key, row: Any) -> None:
+        self.transaction_names.remove(row.transactional_id)
+        self._close_transaction(row)
+
+    def _close_transaction(self, row: Any) -> None:
         if self.transactional_ids.get(row.producer_id) == row.transactional_id:
             del self.transactional_ids[row.producer_id]
         self.open_transactions.pop(row.transactional_id, None)
@@ -299,12 +302,15 @@ class HotState:
     def _put_group(self, key: Key, row: Any, before: Any) -> None:
         self.group_bytes += len(row.blob) - (0 if before is None else len(before.blob))
         if before is None or before.owner != row.owner:
-            if before is not None:
+            if before is None:
+                self.group_ids.add(row.group_id)
+            else:
                 self._disown(before)
             self.groups_of.setdefault(row.owner, {})[row.group_id] = None
 
     def _delete_group(self, key: Key, row: Any) -> None:
         self.group_bytes -= len(row.blob)
+        self.group_ids.remove(row.group_id)
         self._disown(row)
 
     def _disown(self, row: Any) -> None:
@@ -396,6 +402,20 @@ class HotState:
         self.pending_at[position] -= 1
         if not self.pending_at[position]:
             del self.pending_at[position]
+
+
+def _add_place(places_of: dict[str, Places], key: Any) -> None:
+    places = places_of.get(key[0])
+    if places is None:
+        places = places_of[key[0]] = Places()
+    places.add(key)
+
+
+def _remove_place(places_of: dict[str, Places], key: Any) -> None:
+    places = places_of[key[0]]
+    places.remove(key)
+    if not places:
+        del places_of[key[0]]
 
 
 class ByPartition(Generic[V]):
@@ -665,12 +685,12 @@ class Draft:
 
     def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
         """A group's positions."""
-        durable = self.durable.offsets_of.get(group_id, {})
+        durable = self.durable.offsets_of.get(group_id, NO_PLACES)
         return self.matching(GroupOffsetRow, durable, lambda key: key[0] == group_id)
 
     def shares_of(self, group_id: str) -> list[ShareRow]:
         """The partitions that a share group has read."""
-        durable = self.durable.shares_of.get(group_id, {})
+        durable = self.durable.shares_of.get(group_id, NO_PLACES)
         return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:

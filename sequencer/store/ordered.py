@@ -1,0 +1,120 @@
+"""Keys in order. A page of them costs as much as it holds, however many there are."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
+
+K = TypeVar("K")
+
+MOST_IN_A_CHUNK = 1_000
+
+
+class Ordered(Generic[K]):
+    """Different keys that compare with each other, in lists of bounded length, so that none is long to insert into."""
+
+    __slots__ = ("_chunks", "_lasts")
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Any]] = []
+        self._lasts: list[Any] = []
+        """The last key of each chunk. No chunk is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for chunk in self._chunks for key in chunk)
+
+    def add(self, key: K) -> None:
+        """Add a key that is not there."""
+        if not self._chunks:
+            self._chunks.append([key])
+            self._lasts.append(key)
+            return
+        at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
+        chunk = self._chunks[at]
+        insort(chunk, key)
+        self._lasts[at] = chunk[-1]
+        if len(chunk) > MOST_IN_A_CHUNK:
+            half = len(chunk) // 2
+            self._chunks[at : at + 1] = [chunk[:half], chunk[half:]]
+            self._lasts[at : at + 1] = [chunk[half - 1], chunk[-1]]
+
+    def remove(self, key: K) -> None:
+        """Remove a key that is there."""
+        at = bisect_left(self._lasts, key)
+        chunk = self._chunks[at]
+        del chunk[bisect_left(chunk, key)]
+        if chunk:
+            self._lasts[at] = chunk[-1]
+        else:
+            del self._chunks[at], self._lasts[at]
+
+    def starting_at(self, least: object) -> Iterator[K]:
+        """The keys that are not below this one. None may come or go meanwhile."""
+        first = bisect_left(self._lasts, least)
+        for at in range(first, len(self._chunks)):
+            chunk = self._chunks[at]
+            begin = bisect_left(chunk, least) if at == first else 0
+            yield from chunk[begin:] if begin else chunk
+
+
+class Names(Ordered[str]):
+    """Names in order."""
+
+    __slots__ = ()
+
+    def after(self, name: str | None) -> Iterator[str]:
+        """The names that follow this one."""
+        return self.starting_at("" if name is None else f"{name}\0")  # no string is between the two
+
+
+PartitionKey = tuple[str, UUID, int]
+"""The key of a group's row for a partition."""
+
+
+class Places:
+    """The keys of a group's rows, in the order of their topics' ids and partitions."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: Ordered[tuple[int, int, PartitionKey]] = Ordered()
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        return (key for _, _, key in self._keys)
+
+    def add(self, key: tuple[object, ...]) -> None:
+        """Add a key that is not there."""
+        self._keys.add(_placed(key))
+
+    def remove(self, key: tuple[object, ...]) -> None:
+        """Remove a key that is there."""
+        self._keys.remove(_placed(key))
+
+    def after(self, place: tuple[UUID, int] | None) -> Iterator[PartitionKey]:
+        """The keys that follow this partition's."""
+        least = (-1,) if place is None else (place[0].int, place[1] + 1)
+        return (key for _, _, key in self._keys.starting_at(least))
+
+
+def _placed(key: tuple[object, ...]) -> tuple[int, int, PartitionKey]:
+    """Integers compare faster than ids do; the key itself is never compared with another's."""
+    of_group = cast("PartitionKey", key)
+    return of_group[1].int, of_group[2], of_group
+
+
+NO_PLACES = Places()
+"""Of a group without rows."""

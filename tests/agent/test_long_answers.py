@@ -1,0 +1,86 @@
+"""However much a short request asks for, nobody else waits long for the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from agent.dispatch import Dispatcher
+from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row, TransactionRow
+from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.messages.list_groups import ListGroupsRequest
+from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.support.agents import AgentBench, connection, made, run
+from tests.support.turns import least_of_three, measured_turns
+
+HELD_SECONDS = 0.05
+TOPICS = 20
+PARTITIONS = 10_000
+"""Of each topic; max_partitions is 200,000."""
+NAMES = 40_000
+
+
+@least_of_three
+def test_positions_in_200_000_partitions_are_answered_in_many_turns() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topics = [await bench.topic(f"t{number}", PARTITIONS) for number in range(TOPICS)]
+        has(bench, [group("g")])
+        has(
+            bench,
+            (
+                GroupOffsetRow("g", topic.topic_id, partition, 7, 0, "", 0, None)
+                for topic in topics
+                for partition in range(PARTITIONS)
+            ),
+        )
+        asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+        assert await answer_bytes(bench, ApiKey.OFFSET_FETCH, 8, asked) > 16 * TOPICS * PARTITIONS
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "asked"),
+    [(ApiKey.LIST_GROUPS, 4, ListGroupsRequest()), (ApiKey.LIST_TRANSACTIONS, 1, ListTransactionsRequest())],
+)
+@least_of_three
+def test_40_000_names_are_listed_in_many_turns(key: ApiKey, version: int, asked: Any) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        names = [f"name {number * 7_919 % NAMES}" for number in range(NAMES)]
+        has(bench, map(group, names))
+        has(bench, (transaction(name, number) for number, name in enumerate(names)))
+        assert await answer_bytes(bench, key, version, asked) > 6 * NAMES
+
+    run(scenario)
+
+
+def has(bench: AgentBench, rows: Iterable[Row]) -> None:
+    """Have the sequencer know these rows."""
+    changes = Changes()
+    for row in rows:
+        changes.put(row)
+    bench.sequencer.inner._view.state.apply(changes)
+
+
+def group(group_id: str) -> GroupRow:
+    return GroupRow(group_id, -1, -1, 1, "Empty", "consumer", [], b"", 0)
+
+
+def transaction(name: str, producer_id: int) -> TransactionRow:
+    return TransactionRow.new(name, producer_id=producer_id, timeout_ms=60_000, now_ms=0)
+
+
+async def answer_bytes(bench: AgentBench, key: ApiKey, version: int, asked: Any) -> int:
+    """The length of the answer, of whose turns none is long."""
+    sent = b"".join(encode_request(7, key, version, asked))
+    with measured_turns() as turns:
+        reply = await asyncio.create_task(
+            Dispatcher(bench.services)(memoryview(sent)[4:], connection()), name=key.name
+        )
+        parts = await made(reply)
+    turns.check(HELD_SECONDS)
+    return sum(map(len, parts or ()))
