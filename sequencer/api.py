@@ -358,7 +358,8 @@ class WriteAnswer(Value, frozen=True):
 
 class AgentInfo(Value, frozen=True):
     """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers. `listeners`: advertised
-    host and port by the listener's name, where there is more than the plain one at `host` and `port`."""
+    host and port by the listener's name, where there is more than the plain one at `host` and `port`. `request_id`: a
+    registration has one, and is carried out once."""
 
     host: str
     port: Int64
@@ -369,6 +370,7 @@ class AgentInfo(Value, frozen=True):
     version: str
     instance: UUID
     listeners: dict[str, tuple[str, Int64]] = {}
+    request_id: UUID | None = None
 
     def address_of(self, listener: str) -> tuple[str, int] | None:
         """Where clients of this listener ('' for the only one) find the agent; None where it has no such listener."""
@@ -1052,13 +1054,15 @@ def first_turn(term: int) -> int:
 
 class SaveGroup(Value, frozen=True):
     """`may_create`: the group had no state when this agent took it up, and was not saved since. Without a row it gets
-    one. `turn`: as in CommitOffsets; a state of an earlier turn than the one kept changes nothing."""
+    one, once for a `request_id`. `turn`: as in CommitOffsets; a state of an earlier turn than the one kept changes
+    nothing."""
 
     broker_id: Int64
     lease_epoch: Int64
     group: GroupState
     may_create: bool = True
     turn: Int64 = 0
+    request_id: UUID | None = None
 
 
 class OffsetPosition(Value, frozen=True):
@@ -1544,6 +1548,7 @@ class ReleaseTable(Value, frozen=True):
     """The topic has no table any more: no snapshot of it names an object."""
 
     topic_id: UUID
+    request_id: UUID | None = None
 
 
 class TablePinsRequest(Value, frozen=True):

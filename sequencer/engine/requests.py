@@ -375,6 +375,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.save_group,
             lambda draft, request, context: groups.save_group(draft, request, context.settings),
+            request_id=lambda request: request.request_id if request.may_create else None,
         ),
         _decides(Sequencer.delete_group, lambda draft, request, _: groups.delete_group(draft, request)),
         _decides(

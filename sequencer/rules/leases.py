@@ -4,7 +4,7 @@ An agent's row says whether it is live. Nothing else compares clocks: expiry is 
 
 Invariants:
 - a broker id belongs to one process of an agent at one advertised address and is never reused; each registration of
-  that process raises its epoch;
+  that process raises its epoch, once however often it arrives;
 - the ring's generation never falls, and changes with every change of the ring;
 - a named lease's epoch rises whenever it is taken anew.
 """
@@ -141,7 +141,7 @@ def register_agent(
         AgentRow(
             broker_id=broker_id,
             epoch=epoch,
-            info=_encoder.encode(info),
+            info=_encoder.encode(msgspec.structs.replace(info, request_id=None)),
             expires_ms=draft.now_ms + lease_ms,
             draining=False,
         )

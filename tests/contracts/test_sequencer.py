@@ -53,6 +53,7 @@ from sequencer.api import (
     ObjectKind,
     OffsetPosition,
     OffsetSpec,
+    OpenSession,
     PartitionError,
     PinTable,
     ReleaseTable,
@@ -81,6 +82,7 @@ from sequencer.api import (
 )
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
+from sequencer.store.rows import AnswerRow
 from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import (
     SETTINGS,
@@ -94,7 +96,7 @@ from tests.support.sequencer_bench import (
     run,
     settle,
 )
-from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
+from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory, memory
 
 DAY_MS = 24 * 3_600_000
 
@@ -699,6 +701,37 @@ def test_a_group_that_is_gone_is_not_made_again_by_whoever_still_holds_its_state
     run(factory, scenario)
 
 
+def test_a_late_copy_of_a_groups_first_state_brings_no_deleted_group_back(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        turn = first_turn((await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))).term)
+        stable = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
+        save = SaveGroup(mine.broker_id, mine.epoch, stable, turn=turn + 1, request_id=UUID(int=1))
+        await sequencer.save_group(save)
+        empty = GroupState("g", 2, "Empty", "consumer", [], b"x")
+        left = SaveGroup(mine.broker_id, mine.epoch, empty, may_create=False, turn=turn + 2)
+        await sequencer.save_group(left)
+        await sequencer.delete_group(GroupRef("g"))
+        await sequencer.save_group(save)
+        assert (await sequencer.list_groups(ListGroups())).groups == []
+
+    run(factory, scenario)
+
+
+def test_only_a_groups_first_state_keeps_an_answer() -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        assert bench.opened.store is not None
+        state = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state, request_id=UUID(int=1)))
+        later = SaveGroup(mine.broker_id, mine.epoch, state, may_create=False, request_id=UUID(int=2))
+        await sequencer.save_group(later)
+        kept = (await bench.opened.store.load())[AnswerRow]
+        assert [row.request_id for row in kept] == [UUID(int=1)]
+
+    run(memory, scenario)
+
+
 def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordinators(
     factory: Factory,
 ) -> None:
@@ -989,6 +1022,57 @@ def test_a_late_copy_pins_no_table_that_was_released(factory: Factory) -> None:
         await bench.sequencer.release_table(ReleaseTable(bench.topic.topic_id))
         await bench.sequencer.pin_table(pin)
         assert (await bench.sequencer.table_pins(TablePinsRequest())).pins == []
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_releases_no_table_that_was_pinned_again(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        release = ReleaseTable(bench.topic.topic_id, request_id=UUID(int=1))
+        await bench.sequencer.pin_table(PinTable(bench.topic.topic_id))
+        await bench.sequencer.release_table(release)
+        pin = await bench.sequencer.pin_table(PinTable(bench.topic.topic_id))
+        await bench.sequencer.release_table(release)
+        assert (await bench.sequencer.table_pins(TablePinsRequest())).pins == [pin]
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_of_an_agents_registration_ends_neither_its_lease_nor_its_sessions(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        register = msgspec.structs.replace(info("b"), request_id=UUID(int=1))
+        mine = await bench.sequencer.register_agent(register)
+        session = await bench.sequencer.open_session(OpenSession(mine.broker_id, mine.epoch))
+        assert await bench.sequencer.register_agent(register) == mine
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        await bench.sequencer.renew_session(SessionRef(session.session_id))
+        again = await bench.sequencer.register_agent(
+            msgspec.structs.replace(register, request_id=UUID(int=2))
+        )
+        assert (again.broker_id, again.epoch) == (mine.broker_id, mine.epoch + 1), (
+            "another call is another one"
+        )
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_of_a_registration_doesnt_bring_an_agent_back_that_another_replaced(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        ended, living = (
+            msgspec.structs.replace(info("b"), instance=UUID(int=number), request_id=UUID(int=number))
+            for number in (1, 2)
+        )
+        await bench.sequencer.register_agent(ended)
+        mine = await bench.sequencer.register_agent(living)
+        await bench.sequencer.register_agent(ended)
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        ring = (await bench.sequencer.metadata(MetadataRequest(-1))).ring
+        assert [each.info.instance for each in ring.members if each.info.host == "b"] == [living.instance]
+        assert {each.info.request_id for each in ring.members} == {None}, "it is the call's"
 
     run(factory, scenario)
 
