@@ -447,6 +447,7 @@ class Agent:
                 self._dispatcher if access.tenant is None else self._dispatcher_of_tenants
             ),
             budget=self._budget,
+            memory=AnswerMemory(self._settings.memory_budget_bytes, self._clock),
             opened=self._quotas.opened,
         )
 

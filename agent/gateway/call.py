@@ -143,10 +143,6 @@ class HttpCall:
         metadata = {"self": self.url(*path), "resource_name": None}
         return {"kind": kind, "metadata": metadata, "cluster_id": self.parts.cluster_id(), **fields}
 
-    def listing(self, kind: str, path: Sequence[object], data: Sequence[object]) -> web.Response:
-        """The response with several things."""
-        return answered({"kind": kind, "metadata": {"self": self.url(*path), "next": None}, "data": data})
-
 
 def answered(body: object, status: int = 200) -> web.Response:
     """A response with a JSON body."""

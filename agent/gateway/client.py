@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from agent.answer_memory import Room
 from agent.connection import ADMISSION_SECONDS, Reply
+from agent.errors import AnswerTooLarge, NoRoomForAnswer
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
 from agent.gateway.door import GatewayDoor
 from agent.gateway.errors import HttpRefusal, refusal_of
@@ -28,6 +30,14 @@ ANSWER_SECONDS = 120.0
 _SIZE_BYTES = 4
 _BY_NAME = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
 """The last versions that name topics, rather than their ids."""
+
+
+RESPONSE_FACTOR = 12
+"""What a byte of a response costs, while it is decoded and shown."""
+
+
+def _version_of(key: ApiKey) -> int:
+    return _BY_NAME.get(key, APIS[key].served.last)
 
 
 class Answer:
@@ -57,6 +67,7 @@ class GatewayClient:
         self.produce_shape: ProduceShape | None = None
         self.sees_all_groups = True
         self._door = door
+        self._room = Room(door.memory)
         self._dispatch = door.dispatch_for(access)
         self._clock = clock
 
@@ -78,15 +89,38 @@ class GatewayClient:
             await self._clock.sleep(seconds)
 
     async def ask(self, request: Any) -> Any:
-        """The response to a request. Raises HttpRefusal."""
-        answer = await self.hold(request)
-        answer.release()
-        return answer.response
+        """The response to a request; its memory is held until the next is asked, or `release`. Raises HttpRefusal."""
+        self.release()  # nobody waits for the handlers' memory with some of the gateway's in hand
+        reply = await self._answered(request)
+        try:
+            size = sum(map(len, reply.parts or ()))
+            await self._room.needs(RESPONSE_FACTOR * size)
+            return self._response(request, reply)
+        except NoRoomForAnswer as error:
+            raise HttpRefusal(503, f"{error}.") from None
+        except AnswerTooLarge as error:
+            raise HttpRefusal(413, f"{error}.") from None
+        finally:
+            if reply.on_sent is not None:
+                reply.on_sent()
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether others wait for the gateway's memory of responses."""
+        return self._door.memory.is_contended
+
+    def release(self) -> None:
+        """The response of the last `ask` is not needed any more."""
+        self._room.release()
 
     async def hold(self, request: Any) -> Answer:
         """The response, with what it holds of the agent's memory: of a fetch, its records. Raises HttpRefusal."""
+        reply = await self._answered(request)
+        return Answer(self._response(request, reply), reply)
+
+    async def _answered(self, request: Any) -> Reply:
         key: ApiKey = request.api.key
-        version = _BY_NAME.get(key, APIS[key].served.last)
+        version = _version_of(key)
         frame = memoryview(b"".join(encode_request(0, key, version, request, client_id=CLIENT_ID)))[
             _SIZE_BYTES:
         ]
@@ -101,8 +135,12 @@ class GatewayClient:
             self._door.budget.give(charge)
         if reply.parts is None:
             raise refusal_of(ErrorCode.UNKNOWN_SERVER_ERROR)
-        body = b"".join(reply.parts)
-        return Answer(decode_response(key, version, memoryview(body)[_SIZE_BYTES:])[1], reply)
+        return reply
+
+    def _response(self, request: Any, reply: Reply) -> Any:
+        key: ApiKey = request.api.key
+        body = b"".join(reply.parts or ())
+        return decode_response(key, _version_of(key), memoryview(body)[_SIZE_BYTES:])[1]
 
     async def _charge(self, size: int) -> None:
         """Take memory for a request, waiting for it as a connection would. Raises HttpRefusal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.answer_memory import AnswerMemory
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
 from agent.security.access import Access
@@ -20,4 +21,5 @@ class GatewayDoor:
     logins: HttpLogins
     dispatch_for: Callable[[Access], Dispatcher]
     budget: MemoryBudget
+    memory: AnswerMemory
     opened: Callable[[str], float]

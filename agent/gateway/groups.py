@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
+from agent.gateway.listings import listing
 from agent.groups.subscription import CONSUMER, partitions_of
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
@@ -66,19 +67,20 @@ class _Lag:
         return max(0, self.end - self.committed)
 
 
-async def list_groups(call: HttpCall) -> web.Response:
-    shown = [_shown(call, _listed(row)) for row in await _listing(call) if row.group_type != SHARE]
-    return call.listing("KafkaConsumerGroupList", ("consumer-groups",), shown)
+async def list_groups(call: HttpCall) -> web.StreamResponse:
+    rows = [row for row in await _listing(call) if row.group_type != SHARE]
+    shown = (_shown(call, _listed(row)) for row in rows)
+    return await listing(call, "KafkaConsumerGroupList", ("consumer-groups",), shown)
 
 
 async def get_group(call: HttpCall) -> web.Response:
     return answered(_shown(call, await _group(call)))
 
 
-async def list_consumers(call: HttpCall) -> web.Response:
+async def list_consumers(call: HttpCall) -> web.StreamResponse:
     group_id, members = await _members(call)
-    shown = [_member_shown(call, group_id, member) for member in members]
-    return call.listing("KafkaConsumerList", ("consumer-groups", group_id, "consumers"), shown)
+    shown = (_member_shown(call, group_id, member) for member in members)
+    return await listing(call, "KafkaConsumerList", ("consumer-groups", group_id, "consumers"), shown)
 
 
 async def get_consumer(call: HttpCall) -> web.Response:
@@ -86,11 +88,11 @@ async def get_consumer(call: HttpCall) -> web.Response:
     return answered(_member_shown(call, group_id, _named(call, members)))
 
 
-async def list_assignments(call: HttpCall) -> web.Response:
+async def list_assignments(call: HttpCall) -> web.StreamResponse:
     group_id, members = await _members(call)
     member = _named(call, members)
     path = ("consumer-groups", group_id, "consumers", member.consumer_id, "assignments")
-    shown = [
+    shown = (
         call.resource(
             "KafkaConsumerAssignment",
             (*path, topic, "partitions", partition),
@@ -102,14 +104,15 @@ async def list_assignments(call: HttpCall) -> web.Response:
             lag=call.related("consumer-groups", group_id, "lags", topic, "partitions", partition),
         )
         for topic, partition in member.partitions
-    ]
-    return call.listing("KafkaConsumerAssignmentList", path, shown)
+    )
+    return await listing(call, "KafkaConsumerAssignmentList", path, shown)
 
 
-async def list_lags(call: HttpCall) -> web.Response:
+async def list_lags(call: HttpCall) -> web.StreamResponse:
     group, lags = await _lags(call)
-    shown = [_lag_shown(call, group, lag) for lag in lags]
-    return call.listing("KafkaConsumerLagList", ("consumer-groups", group.group_id, "lags"), shown)
+    readers = _readers(group)
+    shown = (_lag_shown(call, group, lag, readers) for lag in lags)
+    return await listing(call, "KafkaConsumerLagList", ("consumer-groups", group.group_id, "lags"), shown)
 
 
 async def get_lag(call: HttpCall) -> web.Response:
@@ -117,7 +120,7 @@ async def get_lag(call: HttpCall) -> web.Response:
     wanted = (call.name("topic_name"), call.number("partition_id"))
     for lag in lags:
         if (lag.topic, lag.partition) == wanted:
-            return answered(_lag_shown(call, group, lag))
+            return answered(_lag_shown(call, group, lag, _readers(group)))
     raise HttpRefusal(404, "The group has no position in this partition.", 40403)
 
 
@@ -126,7 +129,7 @@ async def get_lag_summary(call: HttpCall) -> web.Response:
     if not lags:
         raise HttpRefusal(404, "The group has no positions.", 40403)
     most = max(lags, key=lambda lag: lag.lag)
-    member = _reader_of(group, most)
+    member = _readers(group).get((most.topic, most.partition))
     path = ("consumer-groups", group.group_id)
     consumer_id = "" if member is None else member.consumer_id
     summary = call.resource(
@@ -270,9 +273,9 @@ def _named(call: HttpCall, members: Sequence[_Member]) -> _Member:
     raise HttpRefusal(404, f"The group has no member {wanted}.")
 
 
-def _reader_of(group: _ConsumerGroup, lag: _Lag) -> _Member | None:
-    place = (lag.topic, lag.partition)
-    return next((member for member in group.members or () if place in member.partitions), None)
+def _readers(group: _ConsumerGroup) -> dict[tuple[str, int], _Member]:
+    """The member that has each partition."""
+    return {place: member for member in reversed(group.members or []) for place in member.partitions}
 
 
 # --- how they are shown
@@ -305,8 +308,10 @@ def _member_shown(call: HttpCall, group_id: str, member: _Member) -> dict[str, o
     )
 
 
-def _lag_shown(call: HttpCall, group: _ConsumerGroup, lag: _Lag) -> dict[str, object]:
-    member = _reader_of(group, lag)
+def _lag_shown(
+    call: HttpCall, group: _ConsumerGroup, lag: _Lag, readers: Mapping[tuple[str, int], _Member]
+) -> dict[str, object]:
+    member = readers.get((lag.topic, lag.partition))
     return call.resource(
         "KafkaConsumerLag",
         ("consumer-groups", group.group_id, "lags", lag.topic, "partitions", lag.partition),

@@ -118,7 +118,10 @@ class Gateway:
                 root=root,
                 check_login=partial(self._access, request),
             )
-            response = await route.handle(call)
+            try:
+                response = await route.handle(call)
+            finally:
+                client.release()
             if STREAM not in request:
                 await client.pause()
             return response

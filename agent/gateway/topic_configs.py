@@ -9,6 +9,7 @@ from aiohttp import web
 
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
+from agent.gateway.listings import listing
 from agent.handlers.configs import RESOURCE_TOPIC
 from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -52,10 +53,10 @@ class ConfigValues(msgspec.Struct):
     validate_only: bool = False
 
 
-async def list_configs(call: HttpCall) -> web.Response:
+async def list_configs(call: HttpCall) -> web.StreamResponse:
     name = call.name("topic_name")
     shown = [_config_shown(call, name, each) for each in await _configs(call, None)]
-    return call.listing("KafkaTopicConfigList", ("topics", name, "configs"), shown)
+    return await listing(call, "KafkaTopicConfigList", ("topics", name, "configs"), shown)
 
 
 async def get_config(call: HttpCall) -> web.Response:

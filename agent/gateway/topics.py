@@ -9,6 +9,7 @@ from aiohttp import web
 
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
+from agent.gateway.listings import listing
 from agent.gateway.topic_configs import ConfigValue
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -44,17 +45,17 @@ class PartitionsCount(msgspec.Struct):
 # --- clusters and brokers
 
 
-async def list_clusters(call: HttpCall) -> web.Response:
+async def list_clusters(call: HttpCall) -> web.StreamResponse:
     cluster = await _cluster(call)
-    return call.listing("KafkaClusterList", (), [_cluster_shown(call, cluster)])
+    return await listing(call, "KafkaClusterList", (), [_cluster_shown(call, cluster)])
 
 
 async def get_cluster(call: HttpCall) -> web.Response:
     return answered(_cluster_shown(call, await _cluster(call)))
 
 
-async def list_brokers(call: HttpCall) -> web.Response:
-    return call.listing("KafkaBrokerList", ("brokers",), await _brokers(call))
+async def list_brokers(call: HttpCall) -> web.StreamResponse:
+    return await listing(call, "KafkaBrokerList", ("brokers",), await _brokers(call))
 
 
 async def get_broker(call: HttpCall) -> web.Response:
@@ -116,9 +117,9 @@ async def _metadata(
     return response.topics
 
 
-async def list_topics(call: HttpCall) -> web.Response:
+async def list_topics(call: HttpCall) -> web.StreamResponse:
     topics = sorted(await _metadata(call, None), key=lambda each: each.name or "")
-    return call.listing("KafkaTopicList", ("topics",), [_topic_shown(call, topic) for topic in topics])
+    return await listing(call, "KafkaTopicList", ("topics",), (_topic_shown(call, topic) for topic in topics))
 
 
 async def get_topic(call: HttpCall) -> web.Response:
@@ -188,18 +189,18 @@ def _shown(call: HttpCall, *, name: str, partitions: int, replicas: int) -> dict
 # --- partitions
 
 
-async def list_partitions(call: HttpCall) -> web.Response:
+async def list_partitions(call: HttpCall) -> web.StreamResponse:
     topic = await topic_of(call)
     name = call.name("topic_name")
-    shown = [_partition_shown(call, name, each) for each in topic.partitions]
-    return call.listing("KafkaPartitionList", ("topics", name, "partitions"), shown)
+    shown = (_partition_shown(call, name, each) for each in topic.partitions)
+    return await listing(call, "KafkaPartitionList", ("topics", name, "partitions"), shown)
 
 
 async def get_partition(call: HttpCall) -> web.Response:
     return answered(_partition_shown(call, call.name("topic_name"), await _partition(call)))
 
 
-async def list_replicas(call: HttpCall) -> web.Response:
+async def list_replicas(call: HttpCall) -> web.StreamResponse:
     found = await _partition(call)
     name = call.name("topic_name")
     path = ("topics", name, "partitions", found.partition_index, "replicas")
@@ -216,7 +217,7 @@ async def list_replicas(call: HttpCall) -> web.Response:
         )
         for node in found.replica_nodes
     ]
-    return call.listing("KafkaReplicaList", path, shown)
+    return await listing(call, "KafkaReplicaList", path, shown)
 
 
 async def _partition(call: HttpCall) -> MetadataResponsePartition:

@@ -1,0 +1,71 @@
+"""Long listings over HTTP: written bit by bit, within the gateway's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import agent.gateway.client as gateway_client
+from agent.gateway.listings import PART_BYTES
+from agent.gateway.responses import ResponseStream
+from tests.agent.gateway.serving import Served, run_served
+
+PARTITIONS = 500
+
+
+async def _with_topic(there: Served) -> None:
+    body = {"topic_name": "large", "partitions_count": PARTITIONS}
+    status, _ = await there.ask("POST", "/topics", body)
+    assert status == 201
+
+
+def test_a_long_listing_is_whole_and_is_written_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+    inner = ResponseStream.write
+
+    async def watched(self: ResponseStream, data: bytes) -> None:
+        parts.append(len(data))
+        await inner(self, data)
+
+    async def scenario(there: Served) -> None:
+        await _with_topic(there)
+        monkeypatch.setattr(ResponseStream, "write", watched)
+        found = await there.get("/topics/large/partitions")
+        assert [each["partition_id"] for each in found["data"]] == list(range(PARTITIONS))
+        assert found["kind"] == "KafkaPartitionList" and found["metadata"]["self"]
+        assert len(parts) > 3 and max(parts) < 2 * PART_BYTES
+        parts.clear()
+        assert len((await there.get("/topics"))["data"]) == 1
+        assert not parts, "a short one is one response"
+
+    run_served(scenario, tmp_path)
+
+
+def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)  # each takes 20 MB of the 64 that there are
+
+    async def scenario(there: Served) -> None:
+        await _with_topic(there)
+        memory = there.gateway._door.memory
+        most, waited = 0, False
+        inner = gateway_client.decode_response
+
+        def watched(*args: object) -> object:
+            nonlocal most, waited
+            most, waited = max(most, memory.used), waited or memory.is_contended
+            return inner(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(gateway_client, "decode_response", watched)
+        answers = await asyncio.gather(*(there.get("/topics/large/partitions") for _ in range(20)))
+        assert {len(answer["data"]) for answer in answers} == {PARTITIONS}
+        assert 0 < most <= 64 << 20 and waited
+        while memory.used:
+            await asyncio.sleep(0)
+
+    run_served(scenario, tmp_path)
