@@ -1,5 +1,5 @@
-"""Listings: a short one is a response of its own; a long one is written bit by bit, as its client takes it. So one takes
-the memory of what it shows, not that of its JSON, and holds the loop for one part at a time."""
+"""Listings: a short one is a response of its own; a long one is written bit by bit, as its client takes it. So one
+takes the memory of what it shows, not that of its JSON, and holds the loop for one part at a time."""
 
 from __future__ import annotations
 
