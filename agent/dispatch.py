@@ -29,6 +29,7 @@ from agent.errors import AnswerTooLarge, NoRoomForAnswer, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
 from agent.leadership import KnownLeadership
+from agent.long_work import LONG_FRAME_BYTES
 from agent.produce.active_buffer import BatchResult
 from agent.security.access import Access
 from agent.services import (
@@ -117,6 +118,12 @@ class Dispatcher:
         self._quotas = services.quotas
 
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
+        client = (connection.access.principal, connection.access.host)
+        handling = self._served(frame, connection)
+        is_long = len(frame) > LONG_FRAME_BYTES
+        return await self._services.long_work.shared(client, handling, is_long=is_long)
+
+    async def _served(self, frame: memoryview, connection: Requester) -> Reply:
         if len(frame) > READ_AT_ONCE_BYTES:
             asked = await self._read_in_turns(frame, connection)
         else:

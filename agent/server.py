@@ -31,6 +31,7 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
+from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
@@ -396,6 +397,7 @@ class Agent:
             decoding=self._executor,
             telemetry=self.telemetry,
             quotas=self._quotas,
+            long_work=LongWork(self._clock.monotonic),
         )
 
     def _open_doors(self) -> None:

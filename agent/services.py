@@ -12,6 +12,7 @@ import msgspec
 from agent.answer_memory import NO_BOUND, AnswerMemory, Room
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
+from agent.long_work import LongWork
 from agent.quotas.quotas import Charge, Quotas
 from agent.security.access import ANYBODY, Access
 from agent.settings import AgentSettings
@@ -61,6 +62,7 @@ class Services:
     decoding: Executor
     telemetry: AgentTelemetry
     quotas: Quotas
+    long_work: LongWork
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):

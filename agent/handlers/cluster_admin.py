@@ -48,8 +48,11 @@ from tailrace.kafka.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tailrace.turns import Turns
 
 METADATA_TOPIC = "__cluster_metadata"
+ROWS_IN_A_TURN = 1_000
+"""Rows that are answered in one turn of the loop."""
 """The name of Kafka's log of metadata, the only one that DescribeQuorum is asked about."""
 
 WITH_RESULTS = 1
@@ -62,11 +65,11 @@ async def elect_leaders(
     """Leaders follow the ring of agents, which needs no election. For "all partitions" the answer is that none needed
     one."""
     snapshot = await services.catalog.refresh()
-    response = ElectLeadersResponse()
-    for topic in request.topic_partitions or ():
+    response, turns = ElectLeadersResponse(), Turns(ROWS_IN_A_TURN)
+    async for topic in turns.over(request.topic_partitions or ()):
         results = [
             ElectLeadersPartitionResult(index, *_election(snapshot, topic.topic, index))
-            for index in topic.partitions
+            async for index in turns.over(topic.partitions)
         ]
         response.replica_election_results.append(ReplicaElectionResult(topic.topic, results))
     return response
@@ -86,12 +89,13 @@ async def alter_partition_reassignments(
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
-    for topic in request.topics:
+    turns = Turns(ROWS_IN_A_TURN)
+    async for topic in turns.over(request.topics):
         answers = [
             ReassignablePartitionResponse(
                 row.partition_index, *_reassignment(snapshot, context.zone, topic.name, row)
             )
-            for row in topic.partitions
+            async for row in turns.over(topic.partitions)
         ]
         response.responses.append(ReassignableTopicResponse(topic.name, answers))
     return response
@@ -126,12 +130,12 @@ async def alter_replica_log_dirs(
 ) -> AlterReplicaLogDirsResponse:
     """The store is the only log dir; a request to put a replica there succeeds."""
     snapshot = await services.catalog.refresh()
-    response = AlterReplicaLogDirsResponse()
-    for directory in request.dirs:
-        for topic in directory.topics:
+    response, turns = AlterReplicaLogDirsResponse(), Turns(ROWS_IN_A_TURN)
+    async for directory in turns.over(request.dirs):
+        async for topic in turns.over(directory.topics):
             rows = [
                 AlterReplicaLogDirPartitionResult(index, _move(snapshot, directory.path, topic.name, index))
-                for index in topic.partitions
+                async for index in turns.over(topic.partitions)
             ]
             response.results.append(AlterReplicaLogDirTopicResult(topic.name, rows))
     return response
@@ -151,15 +155,15 @@ async def describe_quorum(
         snapshot = await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeQuorumResponse(error_code=code_of(error))
-    response = DescribeQuorumResponse()
-    for topic in request.topics:
+    response, turns = DescribeQuorumResponse(), Turns(ROWS_IN_A_TURN)
+    async for topic in turns.over(request.topics):
         rows = [
             _quorum(services, snapshot)
             if (topic.topic_name, partition.partition_index) == (METADATA_TOPIC, 0)
             else DescribeQuorumResponsePartition(
                 partition.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-            for partition in topic.partitions
+            async for partition in turns.over(topic.partitions)
         ]
         response.topics.append(DescribeQuorumResponseTopic(topic.topic_name, rows))
     return response
@@ -181,7 +185,7 @@ async def update_features(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     """The levels are fixed by the code: only a request for the present levels succeeds."""
-    results = [_feature(update) for update in request.feature_updates]
+    results = [_feature(update) async for update in Turns(ROWS_IN_A_TURN).over(request.feature_updates)]
     refused = next((result for result in results if result.error_code), None)
     if context.api_version > WITH_RESULTS and refused is not None:
         return UpdateFeaturesResponse(error_code=refused.error_code, error_message=refused.error_message)

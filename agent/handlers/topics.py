@@ -68,6 +68,8 @@ FIRST_STRICT_CREATE_TOPICS, FIRST_STRICT_DELETE_TOPICS, FIRST_STRICT_CREATE_PART
 """Clients of these versions on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 PARTITIONS_IN_A_TURN = 2_000
 """Partitions that are read from a request in one turn of the loop."""
+TOPICS_IN_A_TURN = 1_000
+"""Topics that are looked up, to be deleted or grown, in one turn of the loop."""
 DELETED_AT_ONCE = 500
 """Partitions whose log starts one request to the sequencer moves."""
 
@@ -234,7 +236,7 @@ async def delete_topics(
     response = DeleteTopicsResponse()
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     snapshot = await services.catalog.refresh()
-    for state in states:
+    async for state in Turns(TOPICS_IN_A_TURN).over(states):
         result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
         response.responses.append(result)
         by_id = state.topic_id != NIL_TOPIC_ID
@@ -264,7 +266,7 @@ async def create_partitions(
     """Grow topics; the count given is the new total."""
     response = CreatePartitionsResponse()
     snapshot = await services.catalog.refresh()
-    for topic in request.topics:
+    async for topic in Turns(TOPICS_IN_A_TURN).over(request.topics):
         result = CreatePartitionsTopicResult(name=topic.name)
         response.results.append(result)
         known = snapshot.by_name.get(topic.name)

@@ -36,6 +36,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tailrace.turns import Turns
 from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log
 from tests.support.turns import least_of_three, measured_turns
@@ -108,6 +109,35 @@ def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> N
         assert turns_of_others >= 10
 
     run(scenario)
+
+
+def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give, begun = Turns.give, 0
+
+    async def counted(turns: Turns) -> None:
+        nonlocal begun
+        await give(turns)
+        begun += 1
+
+    monkeypatch.setattr(Turns, "give", counted)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=f"n{each}") for each in range(20_000)])
+    sent = memoryview(b"".join(encode_request(7, ApiKey.METADATA, 12, request)))[4:]
+
+    async def scenario(bench: AgentBench) -> None:
+        dispatch = Dispatcher(bench.services)
+        answering = asyncio.gather(*(dispatch(sent, connection()) for _ in range(10)))
+        in_a_pass = []
+        while not answering.done():
+            before = begun
+            await asyncio.sleep(0)
+            in_a_pass.append(begun - before)
+        assert max(in_a_pass) == 1
+        assert sum(in_a_pass) >= 10 * 20
+        await answering
+
+    run(scenario, auto_create_topics=False)
 
 
 @least_of_three

@@ -23,6 +23,7 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
+from agent.long_work import LongWork
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
@@ -173,6 +174,7 @@ class AgentBench:
             decoding=self._pool,
             telemetry=telemetry,
             quotas=quotas,
+            long_work=LongWork(clock.monotonic),
         )
         await self.services.lanes.start()
         await self.services.groups.start()

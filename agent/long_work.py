@@ -1,0 +1,111 @@
+"""Long requests share the event loop: with each other, by client, and with all that is short.
+
+A request that has used the loop for longer than `FREE_SECONDS`, or that came in a long frame, goes on only when it is
+its client's turn (`LongWork.shared`). Its work is cut into steps elsewhere (`tailrace.turns`): a step ends where the
+request waits for something, if only for its next turn.
+
+Time is measured to say when a request is long, and how long others have the loop after its step. Where no time passes,
+as in a simulation, short frames are never long, and others have one pass of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+FREE_SECONDS = 0.001
+"""What each request may use of the loop before it waits for its client's turn."""
+LONG_FRAME_BYTES = 8 * 1024
+"""A request of this size may have thousands of elements: it waits for its client's turn from the beginning."""
+IDLE_SECONDS = 0.00005
+"""A pass of the loop that takes less had nothing to do."""
+REST = 3
+"""How much longer than a step others may use the loop after it."""
+
+
+class LongWork:
+    """Gives turns to the long requests of one event loop.
+
+    In one pass of the loop at most one of them does a step, for the clients in turn, however many requests each has.
+    After it the others have the loop until they need it no more, or have used it REST times as long as the step: then
+    the long requests together take a quarter of the loop's time. On an idle loop they wait for nobody.
+
+    Args:
+        monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._looks = False
+        self._has_given = False
+        self._looked_at = self._rests_until = 0.0
+
+    @types.coroutine
+    def shared(
+        self, client: Hashable, work: Coroutine[Any, Any, T], *, is_long: bool = False
+    ) -> Generator[Any, None, T]:
+        """What `work` gives. Once it is long, each of its steps waits for a turn of the client."""
+        used = FREE_SECONDS if is_long else 0.0
+        error: BaseException | None = None
+        while True:
+            if used >= FREE_SECONDS and error is None:
+                try:
+                    yield from self._turn(client)
+                except BaseException as thrown:  # noqa: BLE001 - it is for the work to handle
+                    error = thrown
+            began = self._monotonic()
+            try:
+                awaited = work.send(None) if error is None else work.throw(error)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            used += self._monotonic() - began
+            error = None
+            try:
+                yield awaited
+            except BaseException as thrown:  # noqa: BLE001 - as above
+                error = thrown
+
+    def _turn(self, client: Hashable) -> Generator[Any, None, None]:
+        """Wait until the client may do its next step."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        if not self._looks:
+            self._looks = True
+            loop.call_soon(self._look)
+        yield from turn
+        self._looked_at = self._monotonic()
+
+    def _look(self) -> None:
+        """Once in each pass of the loop, as long as somebody waits: whether the next step may be done."""
+        now = self._monotonic()
+        passed = now - self._looked_at
+        if self._has_given:  # the step was done in this pass, just before
+            self._has_given = False
+            self._rests_until = now + REST * passed
+        elif passed < IDLE_SECONDS or now >= self._rests_until:
+            self._has_given = self._give_next()
+        self._looked_at = now
+        self._looks = self._has_given or bool(self._waiting)
+        if self._looks:
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _give_next(self) -> bool:
+        """Give a turn to the client whose last one is longest ago; whether there was one that still waits."""
+        while self._waiting:
+            client = next(iter(self._waiting))
+            turns = self._waiting.pop(client)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[client] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return True
+        return False
