@@ -22,7 +22,12 @@ ABORTED_BYTES = 32
 MAX_PAGE = 5_000
 """Entries of one page of a listing."""
 
+_RUN_BYTES = 160
+_ELEMENT_BYTES = 33
 _length = attrgetter("length")
+_key = attrgetter("key")
+_batches = attrgetter("batches")
+_markers = attrgetter("markers")
 MAX_WORKS = 5_000
 """Partitions of one share request."""
 MAX_EDGES = 20_000
@@ -60,7 +65,14 @@ def edges_of(work: ShareWork) -> int:
 
 def run_bytes(run: Run) -> int:
     """An upper bound of the run's encoded size: integers have at most nine bytes, UUIDs sixteen and two."""
-    return 160 + len(run.key) + 33 * len(run.batches) + 33 * len(run.markers)
+    return _RUN_BYTES + len(run.key) + _ELEMENT_BYTES * (len(run.batches) + len(run.markers))
+
+
+def _bytes_of_all(runs: Sequence[Run]) -> int:
+    """The sum of `run_bytes`, in the interpreter's own loops."""
+    keys = sum(map(len, map(_key, runs)))
+    elements = sum(map(len, map(_batches, runs))) + sum(map(len, map(_markers, runs)))
+    return _RUN_BYTES * len(runs) + keys + _ELEMENT_BYTES * elements
 
 
 class AnswerRoom:
@@ -88,6 +100,22 @@ class AnswerRoom:
         """
         if not runs or self.is_full:
             return []
+        count, length, size = len(runs), sum(map(_length, runs)), _bytes_of_all(runs)
+        before_last = length - runs[-1].length
+        has_room = count <= self.runs and before_last < min(max_bytes, self.log_bytes) and size < self._bytes
+        if aborted or not has_room:  # at an answer's end: how many fit takes longer to see than that all do
+            count, length, size = self._fitting(runs, max_bytes, aborted)
+        self._add(count, length, size)
+        return list(runs[:count])
+
+    def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """All of the runs, which must stay together, whatever room there is for them."""
+        if runs:
+            self._add(len(runs), sum(map(_length, runs)), _bytes_of_all(runs))
+        return runs
+
+    def _fitting(self, runs: Sequence[Run], max_bytes: int, aborted: Sequence[int]) -> tuple[int, int, int]:
+        """How many of the runs there is room for, with their bytes in the log and in the answer."""
         lengths = list(accumulate(map(_length, runs), initial=0))
         sizes = list(accumulate(map(run_bytes, runs), initial=0))
         if aborted:
@@ -95,20 +123,10 @@ class AnswerRoom:
                 sizes[place] += ABORTED_BYTES * bisect_left(aborted, run.end_offset)
         count = bisect_left(lengths, min(max_bytes, self.log_bytes), 1, len(runs))
         count = min(count, bisect_left(sizes, self._bytes, 1, len(runs)), max(self.runs, 1))
+        return count, lengths[count], sizes[count]
+
+    def _add(self, count: int, length: int, size: int) -> None:
         self._is_empty = False
-        self.log_bytes -= lengths[count]
         self.runs -= count
-        self._bytes -= sizes[count]
-        return list(runs[:count])
-
-    def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """All of the runs, which must stay together, whatever room there is for them."""
-        for run in runs:
-            self._count(run)
-        return runs
-
-    def _count(self, run: Run) -> None:
-        self._is_empty = False
-        self.log_bytes -= run.length
-        self.runs -= 1
-        self._bytes -= run_bytes(run)
+        self.log_bytes -= length
+        self._bytes -= size

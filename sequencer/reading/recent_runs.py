@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import cast
 from uuid import UUID
@@ -34,17 +34,44 @@ _base_offset = attrgetter("base_offset")
 _length = attrgetter("length")
 
 
+class _Kept:
+    """The runs that are kept of one partition. `ends`: the bytes of the log up to the end of each, counted from the
+    first run that was added, so that a read finds the last run that it needs by bisection."""
+
+    __slots__ = ("ends", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.ends: list[int] = []
+
+    def add(self, runs: Sequence[Run]) -> None:
+        self.runs += runs
+        end = self.ends[-1] if self.ends else 0
+        self.ends += islice(accumulate(map(_length, runs), initial=end), 1, None)
+
+    def forget_first(self, count: int) -> None:
+        del self.runs[:count]
+        del self.ends[:count]
+
+    def find(self, offset: int, max_bytes: int, max_runs: int) -> list[Run]:
+        """See `RecentRuns.find`; `offset` is kept."""
+        first = bisect_right(self.runs, offset, key=_base_offset) - 1
+        before = self.ends[first] - self.runs[first].length
+        last = bisect_left(self.ends, before + max_bytes, first, len(self.ends))
+        return self.runs[first : min(last + 1, first + max_runs)]
+
+
 class RecentRuns:
     """At most `max_runs` runs over all partitions."""
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._count = 0
-        self._runs: dict[TopicPartition, list[Run]] = {}
+        self._kept: dict[TopicPartition, _Kept] = {}
 
     def clear(self) -> None:
         """Forget all runs: the state was loaded anew."""
-        self._runs.clear()
+        self._kept.clear()
         self._count = 0
 
     def replaced_by(self, changes: Changes) -> Steps[dict[TopicPartition, int]]:
@@ -55,8 +82,7 @@ class RecentRuns:
             if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
                 continue  # it was appended
             base_offset = cast("int", key[2])
-            kept = self._runs.get(cast("TopicPartition", key[:2]))
-            is_kept = kept and kept[0].base_offset <= base_offset < kept[-1].end_offset
+            is_kept = self._keeps(cast("TopicPartition", key[:2]), base_offset)
             if is_kept or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
                 partition = TopicPartition(*cast("TopicPartition", key[:2]))
                 end_offset = 0 if row is None else cast("RunRow", row).end_offset
@@ -67,12 +93,13 @@ class RecentRuns:
     def forget(self, replaced: Mapping[TopicPartition, int]) -> None:
         """Forget what `replaced_by` said, in the turn in which the transaction that replaced it is shown."""
         for partition, end_offset in replaced.items():
-            kept = self._runs.get(partition, [])
-            first = bisect_left(kept, end_offset, key=_base_offset) if end_offset else len(kept)
-            if first == len(kept):
+            kept = self._kept.get(partition, _Kept())
+            count = len(kept.runs)
+            first = bisect_left(kept.runs, end_offset, key=_base_offset) if end_offset else count
+            if first == count:
                 self._forget(partition)
             else:
-                del kept[:first]
+                kept.forget_first(first)
                 self._count -= first
 
     def add(self, added: Mapping[TopicPartition, Sequence[Run]]) -> Steps[None]:
@@ -82,41 +109,41 @@ class RecentRuns:
                 self._append(partition, runs)
             if count % ADDED_IN_A_STEP == 0:
                 yield ADDED_IN_A_STEP
-        while self._count > self._max_runs and self._runs:
-            oldest, kept = next(iter(self._runs.items()))
-            if not self._cut_to_share(kept, len(self._runs)):
+        while self._count > self._max_runs and self._kept:
+            oldest, kept = next(iter(self._kept.items()))
+            if not self._cut_to_share(kept, len(self._kept)):
                 self._forget(oldest)
 
     def _append(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
-        kept = self._runs.pop(partition, [])
-        self._count -= len(kept)
-        if kept and kept[-1].end_offset != runs[0].base_offset:
-            kept = []
-        kept += runs
-        self._count += len(kept)
-        self._cut_to_share(kept, len(self._runs) + 1)
-        self._runs[partition] = kept  # last in order: it was written to just now
+        kept = self._kept.pop(partition, None) or _Kept()
+        self._count -= len(kept.runs)
+        if kept.runs and kept.runs[-1].end_offset != runs[0].base_offset:
+            kept = _Kept()
+        kept.add(runs)
+        self._count += len(kept.runs)
+        self._cut_to_share(kept, len(self._kept) + 1)
+        self._kept[partition] = kept  # last in order: it was written to just now
 
-    def _cut_to_share(self, kept: list[Run], partitions: int) -> bool:
+    def _cut_to_share(self, kept: _Kept, partitions: int) -> bool:
         """Keep the newest of a partition's runs; False where it has no more than its share of so many."""
-        more = len(kept) - max(LEAST_RUNS, self._max_runs // partitions)
+        more = len(kept.runs) - max(LEAST_RUNS, self._max_runs // partitions)
         if more <= 0:
             return False
-        del kept[:more]
+        kept.forget_first(more)
         self._count -= more
         return True
 
     def _forget(self, partition: TopicPartition) -> None:
-        self._count -= len(self._runs.pop(partition, ()))
+        kept = self._kept.pop(partition, None)
+        self._count -= len(kept.runs) if kept else 0
+
+    def _keeps(self, partition: TopicPartition, offset: int) -> bool:
+        kept = self._kept.get(partition)
+        return kept is not None and kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset
 
     def find(
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int
     ) -> list[Run] | None:
         """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""
-        kept = self._runs.get(TopicPartition(topic_id, partition))
-        if not kept or not kept[0].base_offset <= offset < kept[-1].end_offset:
-            return None
-        first = bisect_right(kept, offset, key=_base_offset) - 1
-        runs = kept[first : first + max_runs]
-        ends = list(accumulate(map(_length, runs)))
-        return runs[: bisect_left(ends, max_bytes) + 1]
+        place = TopicPartition(topic_id, partition)
+        return self._kept[place].find(offset, max_bytes, max_runs) if self._keeps(place, offset) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from uuid import UUID
 
 import msgspec
@@ -98,6 +99,22 @@ def test_one_partition_is_kept_as_far_as_all_may_be() -> None:
         apply(recent, Changes(), {PLACE: [run_at(base, base + 1)]})
     assert recent.find(TOPIC, 0, 199, ANY, ANY) is None
     assert len(recent.find(TOPIC, 0, 200, ANY, ANY) or ()) == 1_000
+
+
+def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None:
+    recent = RecentRuns(256)
+    runs = [msgspec.structs.replace(run_at(base, base + 1), length=1 + base % 7) for base in range(300)]
+    for first in range(0, 300, 30):
+        apply(recent, Changes(), {PLACE: runs[first : first + 30]})
+    kept = runs[44:]
+    for offset, max_bytes, max_runs in product((44, 45, 298, 299), (1, 2, 7, 8, 50, ANY), (1, 3, ANY)):
+        wanted, length = [], 0
+        for run in kept[offset - 44 :][:max_runs]:
+            wanted.append(run)
+            length += run.length
+            if length >= max_bytes:
+                break
+        assert recent.find(TOPIC, 0, offset, max_bytes, max_runs) == wanted
 
 
 def test_a_partition_that_others_join_is_cut_to_its_share_and_not_forgotten() -> None:
