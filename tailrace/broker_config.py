@@ -36,6 +36,14 @@ _BOUNDS = {
 }
 
 
+_REASSIGNMENT_QUOTAS = (
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+"""Bytes a second. kafka-reassign-partitions sets and clears them. Kafka describes them only once they are set."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
     """One of the rest of Kafka's broker configs. `default` is None where Kafka's is null."""
@@ -51,6 +59,8 @@ class KafkaConfig:
         if self.is_fixed:
             raise InvalidConfigValue(f"Cannot update these configs dynamically: [{self.name}]")
         lowest, highest = _BOUNDS.get(self.type, (None, None))
+        if self.name in _REASSIGNMENT_QUOTAS:
+            lowest = 0
         ConfigDefinition(self.name, self.type, "", "", lowest, highest).check(value)
 
 
@@ -76,6 +86,8 @@ def broker_configs() -> Mapping[str, ConfigDefinition | KafkaConfig]:
             name, kind, default = line.split(" ", 2)
             value = None if default == "-" else default.replace('""', "")
             configs[name] = KafkaConfig(name, ConfigType[kind.upper()], value, is_fixed)
+    for name in _REASSIGNMENT_QUOTAS:
+        configs[name] = KafkaConfig(name, ConfigType.LONG, str(2**63 - 1), is_fixed=False)
     return configs
 
 

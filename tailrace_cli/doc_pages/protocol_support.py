@@ -41,8 +41,8 @@ defaults are the agent's settings. There are no streams groups (KIP-1071), and n
 
 TOOLS = """Clients that `make compat` tries where the machine has them, each unchanged: confluent-kafka 2.16
 (librdkafka), kafka-python 3.0, aiokafka 0.14, Kafka's Java clients 4.3 and Streams, kcat; franz-go 1.22,
-sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node. They produce with the codecs they have,
-read, share partitions in groups, administer, and write transactions (kafka-go has none): all work.
+sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node; rust-rdkafka 0.39. They produce with the codecs
+they have, read, share partitions in groups, administer, and write transactions (kafka-go has none): all work.
 
 Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
 
@@ -59,7 +59,7 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
 - kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
   are those of the code.
 - kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
-  is told that partitions lie on no broker, and that no reassignment is under way. kafka-metadata-quorum shows the
+  is told that partitions lie on no broker, and that no reassignment is under way; its throttles are kept and cleared. kafka-metadata-quorum shows the
   agent with the lowest id as the leader of the metadata, and the others as its observers.
 - There are no delegation tokens: kafka-delegation-tokens gets the answers of a Kafka without a secret key for them.
 - Subscriptions to clients' metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs);

@@ -1,4 +1,4 @@
-"""Clients of other languages, each tried by a program of its own: go/franz, go/sarama, go/kafkago, node/kafkajs.js.
+"""Clients of other languages, each tried by a program of its own, in go/, node/ and rust/.
 
 A program is called with an area, the broker and a name; it exits with 1 and says why if something does not hold.
 """
@@ -18,6 +18,7 @@ from tests.compat.broker import Broker
 HERE = Path(__file__).parent
 BUILT = Path.home() / ".cache" / "tailrace" / "compat"
 BUILD_SECONDS = 600
+"""The first time, cargo compiles librdkafka and zstd: some minutes of one core."""
 AREA_SECONDS = 120
 
 
@@ -51,6 +52,13 @@ PROGRAMS = (
         HERE / "node",
         ("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(NODE)),
         ("node", str(NODE / "kafkajs.js")),
+    ),
+    Program(
+        "rust-rdkafka (Rust)",
+        "cargo",
+        HERE / "rust",
+        ("cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(BUILT / "rust")),
+        (str(BUILT / "rust" / "release" / "rust"),),
     ),
 )
 

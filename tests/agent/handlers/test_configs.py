@@ -179,6 +179,27 @@ def test_a_broker_config_without_effect_is_kept_and_told_and_a_fixed_one_is_refu
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "quota",
+    [
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    ],
+)
+def test_the_quotas_of_reassignments_are_set_and_cleared(quota: str) -> None:
+    """kafka-reassign-partitions sets them with --throttle, and clears them after --verify and --cancel."""
+
+    async def scenario(bench: AgentBench) -> None:
+        own = str(bench.identity.broker_id)
+        assert await alter(bench, BROKER, own, (quota, DELETE, None)) == 0
+        assert await alter(bench, BROKER, own, (quota, SET, "1000")) == 0
+        assert await value_of(bench, BROKER, own, quota) == ("1000", 2)
+        assert await alter(bench, BROKER, own, (quota, SET, "-1")) == ErrorCode.INVALID_CONFIG
+
+    run(scenario)
+
+
 def test_a_secret_that_was_set_is_not_told() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert await alter(bench, BROKER, "", ("ssl.key.password", SET, "hush")) == 0
