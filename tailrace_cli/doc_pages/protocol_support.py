@@ -59,8 +59,9 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
 - kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
   are those of the code.
 - kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
-  is told that partitions lie on no broker, and that no reassignment is under way; its throttles are kept and cleared. kafka-metadata-quorum shows the
-  agent with the lowest id as the leader of the metadata, and the others as its observers.
+  is told that partitions lie on no broker, and that no reassignment is under way; it can set and clear its throttles,
+  which have no effect. kafka-metadata-quorum shows the agent with the lowest id as the leader of the metadata, and the
+  others as its observers.
 - There are no delegation tokens: kafka-delegation-tokens gets the answers of a Kafka without a secret key for them.
 - Subscriptions to clients' metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs);
   what clients push is `tailrace_client_metric` at the agent that they push to. GetTelemetrySubscriptions and
