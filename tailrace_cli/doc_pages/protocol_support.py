@@ -39,12 +39,29 @@ Set for one group (`--entity-type groups`), whether or not it exists. They hold 
 defaults are the agent's settings. There are no streams groups (KIP-1071), and none of their configs.
 """
 
-TOOLS = """Clients that `make compat` tries where the machine has them, each unchanged: confluent-kafka 2.16
-(librdkafka), kafka-python 3.0, aiokafka 0.14, Kafka's Java clients 4.3 and Streams, kcat; franz-go 1.22,
-sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node; rust-rdkafka 0.39. They produce with the codecs
-they have, read, share partitions in groups, administer, and write transactions (kafka-go has none): all work.
+TOOLS = """`make compat` tries these unchanged, where the machine has what they need (Java and Maven, Go, Node, cargo,
+kcat). It leaves the others out, and says why.
 
-Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
+| client | produce | consume | groups | admin | transactions |
+|---|---|---|---|---|---|
+| confluent-kafka 2.16 (librdkafka) | works | works | works | works | works |
+| kafka-python 3.0 | works | works | works | works | works |
+| aiokafka 0.14 | works | works | works | works | works |
+| Kafka's Java clients 4.3.1 | works | works | works | works | works |
+| franz-go 1.22, sarama 1.61 (Go) | works | works | works | works | works |
+| kafka-go 0.4 (Go) | works | works | works | works | it has none |
+| kafkajs 2.2 (Node) | works | works | works | works | works |
+| rust-rdkafka 0.39 (Rust) | works | works | works | works | works |
+| kcat | works | works | works | metadata works | it has none |
+| Kafka's tools 4.3.1 | works | works | works | works; see below | works |
+| Kafka Streams 4.3.1 | | | | | exactly once, killed twice |
+| Kafka Connect 4.3.1 | | | | | exactly once, killed once |
+| MirrorMaker 4.3.1 | from Kafka | to Kafka | | | |
+
+An empty cell is not tried on its own: the checks beside it need those areas too. Each client produces with the codecs
+that it has. Spark's Kafka source and sink, Karapace and Kafka UIs are not tried.
+
+Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by hand:
 
 - kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
   kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
@@ -53,11 +70,17 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
   replication factor is reported as it was asked for, and has no effect: the object store replicates.
 - Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
   application and when the broker was killed, and when its changelog was read back from Parquet.
+- A distributed worker of Kafka Connect keeps its configs, offsets and status in compacted topics, and reads them again
+  after it was killed. With `exactly.once.source.support=enabled` each line of its file source was in the topic once. By
+  hand, it also read its topics again after the compactor had rewritten them.
+- MirrorMaker 2 copies topics with their configs, headers and timestamps, groups' offsets (offset syncs, checkpoints)
+  and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. ACLs are not part of the check.
 - kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
   and addresses (an address, not a host's name), and configs of groups. kafka-acls works on an agent whose listeners
   authenticate.
 - kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
-  are those of the code.
+  are those of the code. There are no features of Kafka's own metadata, so `upgrade --release-version` fails.
+- kafka-streams-groups lists none: there are no streams groups, and it says so by UnsupportedVersionException.
 - kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
   is told that partitions lie on no broker, and that no reassignment is under way; it can set and clear its throttles,
   which have no effect. kafka-metadata-quorum shows the agent with the lowest id as the leader of the metadata, and the
@@ -128,7 +151,7 @@ def page() -> str:
                 ("config", "default", "meaning"),
                 ((f"`{each.name}`", _value(each.default), each.doc) for each in GROUP_CONFIGS.values()),
             ),
-            "## Kafka's tools and Streams\n",
+            "## Clients and tools\n",
             TOOLS,
         ]
     )

@@ -15,11 +15,14 @@ from rich.table import Table
 from tests.compat import (
     with_aiokafka,
     with_confluent,
+    with_connect,
     with_java,
     with_kafka_python,
     with_kcat,
+    with_mirror,
     with_programs,
     with_streams,
+    with_tools,
 )
 from tests.compat.areas import AREAS, Check, Client
 from tests.compat.broker import Broker, running_broker
@@ -32,7 +35,10 @@ def all_clients() -> list[Client]:
         with_kafka_python.CLIENT,
         with_aiokafka.CLIENT,
         with_java.client(),
+        with_tools.client(),
         with_streams.client(),
+        with_connect.client(),
+        with_mirror.client(),
         with_kcat.client(),
         *with_programs.clients(),
     ]

@@ -7,10 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.compat.areas import Check, Client, equal
+from tests.compat.areas import Check, Client, equal, eventually
 from tests.compat.broker import Broker
 
 HERE = Path(__file__).parent / "java"
@@ -39,6 +42,14 @@ TOOLS = {
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
 }
 
 
@@ -76,6 +87,40 @@ def command(*words: str) -> list[str]:
         f"{CLASSES}:{JARS}/*",
         *words,
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A running class; `log` is what it wrote."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def eventually(self, fact: Callable[[], bool], what: str, seconds: float = TOOL_SECONDS) -> None:
+        """Wait until `fact` holds; raise, with the last of the log, if it does not, or if the process ends first."""
+
+        def holds() -> bool:
+            equal(self.process.poll(), None, "exit status")
+            return fact()
+
+        try:
+            eventually(holds, what, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log.read_text(errors='replace')[-3000:]}") from error
+
+
+@contextmanager
+def running(log: Path, *words: str) -> Iterator[Jvm]:
+    """A class among the jars as a process of its own, until it is killed with no warning."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command(*words), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Jvm(process, log)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def produce(broker: Broker) -> None:
@@ -298,6 +343,12 @@ def _java(*words: str, given: str = "") -> str:
             f"{' '.join(words)}: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
         )
     return done.stdout
+
+
+def said(tool: str, address: str, *words: str) -> str:
+    """All that a tool of TOOLS writes, whatever its exit status."""
+    done = _run(command(TOOLS[tool], "--bootstrap-server", address, *words), TOOL_SECONDS)
+    return done.stdout + done.stderr
 
 
 def _compat(area: str, broker: Broker) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import tempfile
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -47,10 +43,10 @@ def word_count(broker: Broker) -> None:
     consumer.assign([TopicPartition(f"{name}-out", partition, 0) for partition in range(OUT_PARTITIONS)])
     with tempfile.TemporaryDirectory(prefix="tailrace-streams-") as folder:
         for run in range(KILLS + 1):
-            with _running(broker, name, Path(folder), run) as process:
-                _take(
-                    consumer, counts, total * (run + 1) // (KILLS + 1), process, Path(folder) / f"log-{run}"
-                )
+            log = Path(folder) / f"log-{run}"
+            words = ("WordCount", broker.address, name, f"{folder}/state")
+            with with_java.running(log, *words) as jvm:
+                _take(consumer, counts, total * (run + 1) // (KILLS + 1), jvm)
     more = consumer.consume(1, 1.0)
     consumer.close()
     equal(len(more), 0, "counts after the last")
@@ -69,36 +65,16 @@ def _feed(broker: Broker, topic: str) -> Counter[str]:
     return written
 
 
-@contextmanager
-def _running(broker: Broker, name: str, folder: Path, run: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The application, until it is killed with no warning."""
-    with open(folder / f"log-{run}", "wb") as log:
-        process = subprocess.Popen(
-            with_java.command("WordCount", broker.address, name, str(folder / "state")),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
 def _take(
     consumer: Consumer,
     counts: defaultdict[str, list[int]],
     wanted: int,
-    process: subprocess.Popen[bytes],
-    log: Path,
+    jvm: with_java.Jvm,
 ) -> None:
-    deadline, seen = time.monotonic() + SECONDS, sum(map(len, counts.values()))
-    while seen < wanted:
-        if process.poll() is not None or time.monotonic() > deadline:
-            said = log.read_text(errors="replace")[-2000:]
-            raise AssertionError(f"{seen} of {wanted} counts, exit {process.returncode}\n{said}")
+    def take() -> bool:
         for message in consumer.consume(500, 0.2):
             if message.error() is None:
                 counts[(message.key() or b"").decode()].append(int(message.value() or b"0"))
-                seen += 1
+        return sum(map(len, counts.values())) >= wanted
+
+    jvm.eventually(take, f"{wanted} counts", SECONDS)
