@@ -324,6 +324,8 @@ class SequencerServer:
             await self._begin(local, checkpointer)
         except BaseException:
             await self._end(local)
+            if self._follower is not None and self._follower.is_handed_over:
+                await self._stop_following()  # the copy is gone: the next follower loads its own
             raise
 
     async def _begin(self, local: Committer, checkpointer: Checkpointer | None) -> None:

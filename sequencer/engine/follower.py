@@ -71,7 +71,8 @@ class Follower:
         self._shown: Shown | None = None
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
-        self._is_handed_over = False
+        self.is_handed_over = False
+        """Whether the copy is a committer's, and this follower is over."""
 
     @property
     def state(self) -> HotState | None:
@@ -112,7 +113,7 @@ class Follower:
 
     async def run(self) -> None:
         """Follow the journal until the copy is handed over."""
-        while not self._is_handed_over:
+        while not self.is_handed_over:
             pause = self._pause_s
             with outlived(_log, "the committer is not followed for a while", SequencerError):
                 try:
@@ -150,7 +151,7 @@ class Follower:
             _log.warning("the copy of the rows can't be continued; all are loaded", reason=str(error))
             return None
         state, self._shown = self.state, None
-        self._is_handed_over = True
+        self.is_handed_over = True
         return state
 
     async def load(self) -> None:
@@ -159,7 +160,7 @@ class Follower:
             await self._load_if_missing()
 
     async def _load_if_missing(self) -> None:
-        if self._shown is not None or self._is_handed_over or not await self._store.journal_from(0, 1):
+        if self._shown is not None or self.is_handed_over or not await self._store.journal_from(0, 1):
             return  # without a journal there is nothing to follow
         identity, state = await self._store.identity(), self._given
         self._given = None

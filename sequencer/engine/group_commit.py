@@ -310,19 +310,23 @@ class GroupCommit:
         try:
             draft = await self._decide_and_write(group, outcomes, rest)
         except IncarnationChanged as error:
-            self._fail_group(group, outcomes, error)
+            self._fail_group([*group, *rest], outcomes, error)
             return []
         except RequestFailed as error:
             return [*self._parts_of(group, outcomes, error), *([rest] if rest else [])]
         except SequencerError as error:
             if not isinstance(error, SequencerUnavailable):
                 self._end_term(cause_of(error))
-            self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
+            self._fail_group(
+                [*group, *rest], outcomes, SequencerUnavailable(f"not committed, ask again: {error}")
+            )
             return []
         except Exception as error:  # noqa: BLE001 - the outermost edge: the committer lives on
             _log.exception("a group failed in a way that was not foreseen", cause=cause_of(error))
             self._fail_group(
-                group, outcomes, SequencerUnavailable(f"not known to be committed: {cause_of(error)}")
+                [*group, *rest],
+                outcomes,
+                SequencerUnavailable(f"not known to be committed: {cause_of(error)}"),
             )
             return []
         try:
@@ -332,7 +336,9 @@ class GroupCommit:
             self._view.journal = None
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
             self._end_term(f"what was written can't be shown: {cause_of(error)}")
-            self._fail_group(group, outcomes, SequencerUnavailable("the committer ended; ask again"))
+            self._fail_group(
+                [*group, *rest], outcomes, SequencerUnavailable("the committer ended; ask again")
+            )
             return []
         for outcome in outcomes:
             if outcome.error is not None:
@@ -344,7 +350,8 @@ class GroupCommit:
     async def _decide_and_write(
         self, group: list[_Queued], outcomes: list[_Outcome], rest: list[_Queued]
     ) -> Draft:
-        """The group's decisions, as they were written. Leaves in `rest` the requests that were not decided."""
+        """The group's decisions, as they were written. Leaves in `rest` the requests that were not decided; the first
+        may be an early commit, which is not in `group`."""
         turns = Turns(WORK_IN_A_TURN)
         draft = await self._drafted(group, turns)
         waiting = deque(group)

@@ -40,6 +40,12 @@ def wait_command_by_command(shell: subprocess.Popen[bytes], log: Path) -> None:
             shell.wait(SECONDS)
 
 
+def complaints(said: str) -> list[str]:
+    """The lines of the processes' logs above 'info'."""
+    logged = [line for line in said.splitlines() if '"level": ' in line and THE_MACHINE not in line]
+    return [line for line in logged if not re.search(r'"level": "(debug|info)"', line)]
+
+
 def test_a_command_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "SECONDS", 0.2)
     (tmp_path / "log").write_text(f"{BEGINS}1\n{BEGINS}2\n")
@@ -96,6 +102,12 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
     assert "b'hello'" in said
     assert re.search(r"^ *records +1 *$", said, flags=re.M), said
     assert said.count('"event": "drained"') == 3, said
-    assert [
-        line for line in said.splitlines() if '"level": "warning"' in line and THE_MACHINE not in line
-    ] == []
+    assert complaints(said) == []
+
+
+def test_lines_above_info_are_complaints_but_for_the_machines() -> None:
+    lines = [
+        f'{{"event": "e", "level": "{level}"}}' for level in ("debug", "info", "warning", "error", "critical")
+    ]
+    busy = f'{{{THE_MACHINE}, "level": "warning"}}'
+    assert complaints("\n".join(["plain", *lines, busy])) == lines[2:]

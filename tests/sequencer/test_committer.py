@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+import sequencer.engine.group_commit as group_commit
 from sequencer.api import (
     AgentInfo,
     CommitOffsets,
@@ -25,10 +26,12 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionGrant,
 )
+from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.observer import Unobserved
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row, TransactionRow
+from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
@@ -147,6 +150,49 @@ def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> 
         assert isinstance(answers.pop(2), RequestFailed)
         assert not any(isinstance(answer, Exception) for answer in answers)
         assert await world.sequencer.commit(CommitRequest(session.session_id, 4, 0, None, []))
+
+    run(use)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_an_early_commit_whose_turn_comes_as_a_failing_group_ends_is_answered(
+    is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 1)
+
+    async def use(world: World) -> None:
+        session = await world.session()
+        early, first = (CommitRequest(session.session_id, number, 0, None, []) for number in (1, 0))
+        waiting = asyncio.ensure_future(world.sequencer.commit(early))
+        await settle()
+        if is_written:
+            world.sequencer._view.show = breaks  # type: ignore[method-assign, assignment]
+        else:
+            world.store.fail_next_write("before")
+        answers = await asyncio.gather(world.sequencer.commit(first), waiting, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SequencerUnavailable] * 2
+
+    run(use)
+
+
+def test_a_committer_whose_last_checkpoint_breaks_gives_the_lease_back() -> None:
+    async def breaks_down() -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def use(world: World) -> None:
+        await world.sequencer.close()
+        checkpointer = Checkpointer(
+            MemoryStore(world.clock), world.store, world.clock, interval_ms=1_000, reservation=100
+        )
+        checkpointer.finish = breaks_down  # type: ignore[method-assign]
+        world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), checkpointer=checkpointer)
+        await world.sequencer.start()
+        with capture_logs() as logs:
+            await world.sequencer.close()
+        assert [line["cause"] for line in logs] == ["ZeroDivisionError: a bug"]
+        second = Committer(world.store, world.clock, SeededEntropy(3))
+        await second.start()
+        await second.close()
 
     run(use)
 

@@ -25,6 +25,7 @@ from sequencer.api import (
 )
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
+from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS
 from sequencer.observer import Unobserved
 from sequencer.recovery.bucket_scan import read_checkpoints
@@ -48,6 +49,7 @@ class Cut:
         self.calls: Counter[str] = Counter()
         self.is_away = False
         self.is_full = False
+        self.is_without_journal = False
         self.is_open = asyncio.Event()
         self.is_open.set()
 
@@ -60,6 +62,8 @@ class Cut:
                 await self.is_open.wait()
             if self.is_away:
                 raise SequencerUnavailable("the database is away")
+            if self.is_without_journal and (name, arguments) == ("journal_from", (0, 1)):
+                raise SequencerUnavailable("the journal can't be read")
             if self.is_full and name in WRITES:
                 raise SequencerUnavailable("the disk is full")
             return await method(*arguments, **named)
@@ -263,6 +267,27 @@ def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
         await world.during(first.close())
         await world.pass_time(0.6)
         assert second.is_committer
+
+    run(use)
+
+
+def test_a_server_whose_term_fails_to_begin_after_its_copy_was_handed_over_follows_the_next() -> None:
+    async def use(world: World) -> None:
+        node, cut = world.nodes["b:1"], world.cuts["b:1"]
+        await world.during(world.nodes["a:1"].sequencer.create_topic(CreateTopic("first", 1, {})))
+        await world.pass_time(1)
+        assert node._follower is not None and node._follower.number > 0
+        cut.is_without_journal = True
+        await world.during(world.nodes["a:1"].close())
+        await world.pass_time(1)
+        assert cut.calls["release_committer_lease"] > 0, "it tried to begin a term"
+        third = Committer(world.store, world.clock, SeededEntropy(3), address="c:1", keeps_journal=True)
+        await world.during(third.start())
+        cut.is_without_journal = False
+        await world.during(third.sequencer.create_topic(CreateTopic("t", 1, {})))
+        await world.pass_time(1)
+        assert node._follower.state is not None and node._follower.state.topic_named("t") is not None
+        await third.close()
 
     run(use)
 
