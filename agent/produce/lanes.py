@@ -579,6 +579,11 @@ class Lane:
                 return
             await self._clock.sleep(pause)
             pause = min(pause * 2, _MAX_GAP_PAUSE_SECONDS)
+            left = self._seconds_to_retry(gaps)
+            if left < min(_MAX_GAP_PAUSE_SECONDS, self._settings.gap_deadline_ms / 4000):
+                # A commit that has no answer at the deadline would hide what is known: the gaps' errors.
+                await self._clock.sleep(max(0.0, left))
+                continue
             session = self._session
             if session is None or not self._can_seal:
                 continue
@@ -592,6 +597,9 @@ class Lane:
                     gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                     gaps.remove(gap)
                     pause = _FIRST_GAP_PAUSE_SECONDS
+
+    def _seconds_to_retry(self, gaps: list[Gap]) -> float:
+        return max(gap.deadline for gap in gaps) - self._clock.monotonic()
 
     def _without_expired(self, gaps: list[Gap]) -> list[Gap]:
         """The gaps that have time left; the producers of the others get their batch's error."""

@@ -236,6 +236,8 @@ class Producer(Client):
     """Makes batches and sends them; what is retried is the subclass's."""
 
     guarantee: Guarantee = "plain"
+    expected: tuple[ErrorCode, ...] = ()
+    """Refusals that this one may get though nothing goes wrong."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(stage, name)
@@ -306,7 +308,13 @@ class Producer(Client):
             code = ErrorCode(row.error_code)
             batch.refusal = None
             # An agent that joins or leaves sends clients to others, poison or not.
-            is_told = code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, *REFUSED, *GONE)
+            is_told = code in (
+                ErrorCode.NONE,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                *REFUSED,
+                *GONE,
+                *self.expected,
+            )
             if not is_told and not self.stage.may_refuse:
                 self.stage.violated(f"{batch.records[0]} refused, {code.name}, and nothing goes wrong")
             if code is ErrorCode.UNKNOWN_SERVER_ERROR and not self.stage.may_surprise:

@@ -32,6 +32,7 @@ import agent.fetch.window as window_module
 import agent.groups.stored_consumer_group as stored_consumer_group
 import agent.groups.stored_group as stored_group
 import agent.handlers.dead_letters as dead_letters
+import agent.handlers.list_offsets as list_offsets
 import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
 import compactor.erasure.rewrite as erasure_rewrite
@@ -40,14 +41,17 @@ import compactor.keyed as keyed_module
 import compactor.rewrite as rewrite_module
 import compactor.rounds as rounds_module
 import sequencer.bounds as bounds
+import sequencer.engine.expiry as expiry_module
 import sequencer.engine.follower as follower_module
 import sequencer.engine.group_commit as group_commit_module
 import sequencer.engine.term as term_module
+import sequencer.reading.queries as reading_queries
 import sequencer.recovery.bucket_scan as bucket_module
 import sequencer.rules.compaction as compaction
 import sequencer.rules.deleted_topics as deleted_topics
 import sequencer.rules.garbage as garbage
 import sequencer.rules.groups as groups
+import sequencer.rules.kept as kept
 import sequencer.rules.leases as leases
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
@@ -62,6 +66,7 @@ from agent.fetch.sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
 from agent.groups.consumer_group import ConsumerGroup
+from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
@@ -81,6 +86,7 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     GarbageRequest,
+    GroupRef,
     IncarnationChanged,
     LeaseLost,
     NamedLease,
@@ -98,6 +104,7 @@ from sequencer.reading.topic_changes import TopicChanges
 from sequencer.reading.view import View
 from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
+from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.rules.share_partition import SharePartition
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_producers import RecentProducers
@@ -120,7 +127,15 @@ from sequencer.store.sums import Moves
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
-from tests.simulation.scenario import ONLY_POISON, RETENTION_OFF, SLOW_DATABASE, TROUBLED, Scenario, draw
+from tests.simulation.scenario import (
+    ONLY_POISON,
+    REMEMBERED_FOR_SHORT,
+    RETENTION_OFF,
+    SLOW_DATABASE,
+    TROUBLED,
+    Scenario,
+    draw,
+)
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 100
@@ -677,6 +692,104 @@ def _tells_of_no_deletion(original: Any) -> Any:
     return gone
 
 
+def _passes_over_a_run(original: Any) -> Any:
+    async def first_run_reaching(self: Any, **query: Any) -> Any:
+        found = await original(self, **query)
+        if found.run is None:
+            return found
+        return await original(self, **{**query, "from_offset": found.run.end_offset})
+
+    return first_run_reaching
+
+
+def _begins_at_zero(original: Any) -> Any:
+    async def offset_by_time(self: Any, query: Any, work: Any) -> Any:
+        return msgspec.structs.replace(await original(self, query, work), log_start_offset=0)
+
+    return offset_by_time
+
+
+def _takes_the_first_run(original: Any) -> Any:
+    async def run_of_max_timestamp(self: Any, *query: Any) -> Any:
+        return await self.first_run_reaching(*query[:2], 0, *query[2:])
+
+    return run_of_max_timestamp
+
+
+def _finds_the_first_record(original: Any) -> Any:
+    return lambda self, run, timestamp, from_offset: original(self, run, 0, from_offset)
+
+
+def _expires_one_run_more(original: Any) -> Any:
+    def expired_end(runs: Any, total_bytes: int, limits: Any, now_ms: int) -> int | None:
+        end: int | None = original(runs, total_bytes, limits, now_ms)
+        later = [run.end_offset for run in runs if end is not None and run.end_offset > end]
+        return min(later, default=end)
+
+    return expired_end
+
+
+def _ends_at_the_start(original: Any) -> Any:
+    return lambda row, epoch: (epoch, row.log_start_offset)
+
+
+def _looks_once(original: Any) -> Any:
+    return lambda self, row, end, due_ms, now_ms: original(self, row, end, None, now_ms)
+
+
+def _forgets_none(original: Any) -> Any:
+    async def forget(*args: Any) -> int:
+        return 0
+
+    return forget
+
+
+def _keeps_for_half_the_time(original: Any) -> Any:
+    return lambda settings: replace(original(settings), ms=original(settings).ms // 2)
+
+
+def _forgets_without_a_second_look(original: Any) -> Any:
+    def forget(draft: Draft, kind: Any, keys: Any, kept: Any) -> int:
+        known = [key for key in keys if draft.get(kind, *key) is not None]
+        for key in known:
+            draft.delete(kind, *key)
+        return len(known)
+
+    return forget
+
+
+def _counts_from_the_commit(original: Any) -> Any:
+    return lambda row, offset, settings: offset.commit_ms + settings.offsets_retention_ms
+
+
+def _keeps_positions_of_the_deleted(original: Any) -> Any:
+    def delete_group(draft: Draft, request: Any) -> Steps[Empty]:
+        kept = draft.offsets_of(request.group_id)
+        answer = yield from original(draft, request)
+        for row in kept:
+            draft.put(row)
+        return answer
+
+    return delete_group
+
+
+def _deletes_whatever_lives(original: Any) -> Any:
+    def delete_group(draft: Draft, request: Any) -> Steps[Empty]:
+        row = draft.get(GroupRow, request.group_id)
+        if row is not None:
+            draft.put(replace_row(row, members=[]))
+        return (yield from original(draft, request))
+
+    return delete_group
+
+
+def _asks_no_member(original: Any) -> Any:
+    async def delete(self: Any, group_id: str) -> None:
+        await self._sequencer.delete_group(GroupRef(group_id))
+
+    return delete
+
+
 def _ends_without_aborted_ranges(original: Any) -> Any:
     def end_range(draft: Any, opened: Any, producer_epoch: int, is_commit: bool) -> None:
         original(draft, opened, producer_epoch, is_commit)
@@ -1230,6 +1343,13 @@ HOLES = {
     "idempotent_producers": 0,
     "plain_producers": 0,
 }
+TIMED = {"is_timed": True}
+FORGETS = {
+    **REMEMBERED_FOR_SHORT,
+    "plain_producers": 1,
+    "trouble_s": 10.0,
+    "misfortunes": at("the committer crashes", "a client stops for a while"),
+}
 MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {
     "group_members": 3,
@@ -1729,6 +1849,71 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "an agent restarts",
             ),
         },
+    ),
+    # --- times
+    Mutation(
+        "a look-up by time passes over a run",
+        [(MemoryRowStore, "first_run_reaching", _passes_over_a_run)],
+        {**TIMED, "is_on_sqlite": False},
+    ),
+    Mutation(
+        "the latest time is looked for in the first run",
+        [(MemoryRowStore, "run_of_max_timestamp", _takes_the_first_run)],
+        {**TIMED, "is_on_sqlite": False},
+    ),
+    Mutation(
+        "a run that is found by time is told by its first record",
+        [(reader_module.BatchReader, "find_timestamp", _finds_the_first_record)],
+        TIMED,
+    ),
+    Mutation(
+        "a look-up by time knows no log start",
+        [(reading_queries.Reader, "_offset_by_time", _begins_at_zero)],
+        {**TIMED, "misfortunes": at(*4 * ["records are deleted"])},
+    ),
+    Mutation(
+        "by time, what is not committed is found by who reads what is",
+        [(list_offsets, "_stable_ends", always([]))],
+        {**TIMED, **TRANSACTIONS},
+    ),
+    Mutation("an epoch ends where the log starts", [(reading_queries, "_end_of_epoch", _ends_at_the_start)], TIMED),
+    Mutation(
+        "retention by time takes a run that is not old", [(retention, "expired_end", _expires_one_run_more)], TIMED
+    ),
+    Mutation(
+        "what is not old yet is looked at once only", [(PartitionWatch, "looked", _looks_once)], TIMED
+    ),
+    # --- what is forgotten
+    Mutation(
+        "a producer is forgotten too early", [(kept, "kept_producers", _keeps_for_half_the_time)], FORGETS
+    ),
+    Mutation(
+        "no producer is ever forgotten", [(expiry_module.Expiry, "_forget_producers", _forgets_none)], FORGETS
+    ),
+    Mutation(
+        "a producer that is not remembered may begin anywhere",
+        [(assign, "check_sequence", _stores_instead(BatchError.UNKNOWN_PRODUCER_ID))],
+        FORGETS,
+    ),
+    Mutation(
+        "a producer is forgotten in its open transaction", [(kept, "_has_open_range", always(False))], FORGETS
+    ),
+    Mutation(
+        "a transactional id is forgotten in its open transaction", [(kept, "_is_ongoing", always(False))], FORGETS
+    ),
+    Mutation(
+        "what was due is forgotten without a second look",
+        [(kept, "forget", _forgets_without_a_second_look)],
+        FORGETS,
+    ),
+    Mutation("positions expire by their commit alone", [(groups, "_over_ms", _counts_from_the_commit)], FORGETS),
+    Mutation(
+        "a deleted group keeps its positions", [(groups, "delete_group", _keeps_positions_of_the_deleted)], FORGETS
+    ),
+    Mutation(
+        "a group with members is deleted",
+        [(groups, "delete_group", _deletes_whatever_lives), (GroupCoordinator, "delete", _asks_no_member)],
+        FORGETS,
     ),
     # --- groups whose coordinator assigns
     Mutation(

@@ -63,6 +63,17 @@ SLOW_SEQUENCER_SETTINGS = SequencerSettings(
     writer_lease_ms=30_000,
 )
 """Leases as they are in earnest: beside answers that take seconds, shorter ones would be over before they are told."""
+FORGOTTEN_AFTER_S = 8.0
+FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
+    update={
+        "producer_expiry_ms": 8_000,
+        "transactional_id_expiration_ms": 8_000,
+        "offsets_retention_ms": 8_000,
+        "empty_group_ms": 2_000,
+        "orphaned_members_ms": 3_000,
+    }
+)
+"""What is not used is kept for FORGOTTEN_AFTER_S: longer than any request is on its way."""
 SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=ServerSettings().forward_timeout_s)
 CACHE_SETTINGS = CacheSettings(
     chunk_bytes=4_096,
@@ -120,6 +131,12 @@ SHARE_SEEDS = 0.15
 """Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
 CONSUMER_SEEDS = 0.15
 """A group whose coordinator assigns reads, too, by a stream of its own."""
+TIMED_SEEDS = 0.12
+"""Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
+FORGETFUL_SEEDS = 0.08
+"""Producers, transactional ids and groups are forgotten soon, by a stream of its own."""
+FORGETFUL_EXTRA_S = 6.0
+"""So much longer there are faults in these: what is forgotten is forgotten beside them."""
 KEYED_SEEDS = 0.4
 """Of those that compact: a topic is compacted by key."""
 ERASURE_SEEDS = 0.5
@@ -127,6 +144,8 @@ ERASURE_SEEDS = 0.5
 OF_SEQUENCERS = ("committer", "follower", "the database fails", "the database's clock")
 """What strikes those who hold the lease."""
 
+NOT_WHILE_FORGETTING = ("an agent stops", "an agent is cut off", "the database's clock", "is made again")
+"""What makes requests arrive later than their producers are remembered, or time another."""
 NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")
 """What a recovery may undo: it was asked for after the last checkpoint."""
 ONLY_POISON: dict[str, Any] = {
@@ -148,6 +167,16 @@ ONLY_POISON: dict[str, Any] = {
     "stutter": 0.0,
 }
 """Nothing that could have anybody but the poisoners refused."""
+
+REMEMBERED_FOR_SHORT: dict[str, Any] = {
+    "forgets": True,
+    "idempotent_producers": 0,
+    "transactional_producers": 0,
+    "processors": 0,
+    "group_processors": 0,
+    "group_members": 0,
+    "makes_again": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +240,10 @@ class Scenario:
     """A topic that is compacted by key is written to, too."""
     erases: bool = False
     """Of that topic a key is erased, again and again."""
+    forgets: bool = False
+    """What is not used is forgotten after a few seconds, and there are clients that rest for so long."""
+    is_timed: bool = False
+    """Offsets are asked for by time, and there is a topic with retention by time."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0
@@ -347,6 +380,23 @@ def slowing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
         stutter=0.0,
         trouble_s=began + slow_for_s + 1.0,
         misfortunes=tuple(sorted([*kept, (began, SLOW_DATABASE)])),
+    )
+
+
+def forgetting(scenario: Scenario) -> Scenario:
+    """The same with short memories, and without the clients whose rests are as long as the faults have it."""
+    longer = (scenario.trouble_s + FORGETFUL_EXTRA_S) / scenario.trouble_s
+    return replace(
+        scenario,
+        **REMEMBERED_FOR_SHORT,
+        plain_producers=1,
+        readers=1,
+        trouble_s=scenario.trouble_s + FORGETFUL_EXTRA_S,
+        misfortunes=tuple(
+            (at * longer, kind)
+            for at, kind in scenario.misfortunes
+            if not any(what in kind for what in NOT_WHILE_FORGETTING)
+        ),
     )
 
 

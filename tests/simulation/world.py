@@ -27,6 +27,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from sequencer.api import SequencerUnavailable
+from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.sql.store import SqlRowStore
@@ -37,6 +38,7 @@ from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
+from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
 from tests.simulation.invariants import (
     NAMED_BY_NO_ROW,
@@ -64,6 +66,8 @@ from tests.simulation.scenario import (
     CALM,
     CONSUMER_SEEDS,
     ERASURE_SEEDS,
+    FORGETFUL_SEEDS,
+    FORGETFUL_SETTINGS,
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
@@ -74,12 +78,15 @@ from tests.simulation.scenario import (
     SLOW_NODE_SETTINGS,
     SLOW_SEEDS,
     SLOW_SEQUENCER_SETTINGS,
+    TIMED_SEEDS,
     Scenario,
     draw,
+    forgetting,
     slowing_its_database,
     turning_retention_off,
 )
 from tests.simulation.shares import ShareMember, ShareWatch, make_dead_letter_topic, missing_letters
+from tests.simulation.times import AGED, RETENTION_MS, AgeWatch, TimeReader
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.simulation.windows import WindowWatch
 from tests.support.clocks import SeededEntropy
@@ -153,6 +160,11 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "retention")
     if drawn.expires and may_be_slow and luck.fraction() < RETENTION_OFF_SEEDS:
         drawn = turning_retention_off(drawn, luck)
+    is_usual = may_be_slow and not drawn.slow_for_s
+    if is_usual and entropy_of(seed, "times").fraction() < TIMED_SEEDS:
+        drawn = replace(drawn, is_timed=True)
+    if is_usual and entropy_of(seed, "forgetting").fraction() < FORGETFUL_SEEDS:
+        return forgetting(drawn)
     luck = entropy_of(seed, "share group")
     if luck.fraction() < SHARE_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, share_members=1 + luck.below(3))
@@ -200,6 +212,12 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
         result.violations.extend(missing_at_the_end(result.history))
     result.violations.extend(str(violation) for violation in report.violations)
     return result
+
+
+def _sequencer_settings(scenario: Scenario) -> SequencerSettings:
+    if scenario.slow_for_s:
+        return SLOW_SEQUENCER_SETTINGS
+    return FORGETFUL_SETTINGS if scenario.forgets else SEQUENCER_SETTINGS
 
 
 def more_seconds(scenario: Scenario) -> float:
@@ -265,7 +283,7 @@ class World:
             rows=self.rows,
             objects=self.objects,
             agent_settings=LITTLE_MEMORY if scenario.has_low_bounds else AGENT_SETTINGS,
-            sequencer_settings=SLOW_SEQUENCER_SETTINGS if scenario.slow_for_s else SEQUENCER_SETTINGS,
+            sequencer_settings=_sequencer_settings(scenario),
             node_settings=SLOW_NODE_SETTINGS if scenario.slow_for_s else NODE_SETTINGS,
             cache_settings=CACHE_SETTINGS,
             plan=CALM,
@@ -274,6 +292,7 @@ class World:
             patience_s=SLOW_PATIENCE_S if scenario.slow_for_s else CALL_PATIENCE_S,
         )
         self._watch, self._window_watch = RowWatch(self.violated), WindowWatch(self.violated)
+        self._age_watch = AgeWatch(self.violated, self._database_ms)
         self.cluster.rows.watch = self._see
         self.cluster.merges = scenario.merges
         if scenario.has_low_bounds:
@@ -361,6 +380,9 @@ class World:
             missing = missing_letters(undertaker, self._shares, self._logs[EVENTS])
             for place in await self._run_as(undertaker, missing):
                 self.violated(f"{place} was rejected, and is not in the dead-letter topic")
+        if scenario.is_timed:
+            timed = TimeReader(self, "last time-reader")
+            await self._run_as(timed, timed.ask_at_the_end(EVENTS))
         if scenario.is_keyed:
             last_reader = KeyedReader(self, "last keyed reader", self._keyed_watch)
             await self._run_as(last_reader, last_reader.read_all())
@@ -372,6 +394,10 @@ class World:
     def _see(self, changes: Changes) -> None:
         self._watch(changes)
         self._window_watch(changes)
+        self._age_watch(changes)
+
+    def _database_ms(self) -> int | None:
+        return SimulatedClock(self._loop, self._database).wall_ms() if self.is_time_kept else None
 
     async def _watch_windows(self) -> None:
         while True:
@@ -391,6 +417,9 @@ class World:
             await self._make_topic(EXPIRING, 1, retention_bytes=RETENTION_BYTES)
         if self._scenario.makes_again:
             await self._make_topic(REMADE, 1)
+        if self._scenario.is_timed:
+            await self._make_topic(AGED, 1, retention_ms=str(RETENTION_MS))
+            self._age_watch.topic_id = self._logs[AGED].topic_id
         if self._scenario.processors or self._scenario.group_processors:
             await self._make_topic(OUTPUT, 1)
         if self._scenario.share_members:
@@ -440,6 +469,11 @@ class World:
             self._start(expiring, expiring.run(EXPIRING, 2 * scenario.batches))
         if scenario.makes_again:
             self._start_idempotent("remade", REMADE)
+        if scenario.is_timed:
+            aging = PlainProducer(self, "aging")
+            self._start(aging, aging.run(AGED, 2 * scenario.batches))
+            timed = TimeReader(self)
+            self._readers.append(timed.process.spawn(timed.ask_for_ever(EVENTS)))
         for number in range(scenario.transactional_producers):
             self._inputs.append(
                 asyncio.create_task(self._run_transactions(f"transactional-{number}"), name="transactions")
@@ -476,10 +510,23 @@ class World:
         for number in range(scenario.share_members):
             sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
+        if scenario.forgets:
+            self._start_resting()
         if scenario.is_keyed:
             self._inputs.append(asyncio.create_task(self._write_keyed(), name="keyed"))
             keyed = KeyedReader(self, "keyed-reader", self._keyed_watch)
             self._readers.append(keyed.process.spawn(keyed.read_for_ever()))
+
+    def _start_resting(self) -> None:
+        resting = RestingProducer(self, "resting")
+        self._start(resting, resting.run(EVENTS))
+        is_second_version = bool(self.entropy("resting version").below(2))
+        transactions = RestingTransactions(
+            self, "resting-transactions", "resting", is_second_version=is_second_version
+        )
+        self._start(transactions, transactions.work(EVENTS))
+        member = RestingMember(self, "resting-member")
+        self._followers.append(self._follow(member, member.run(EVENTS)))
 
     async def _write_keyed(self) -> None:
         progress = Progress(TRANSACTIONS)
@@ -874,16 +921,19 @@ class World:
     async def _wait_for_collector(self) -> None:
         grace_s = GRACE_SECONDS + more_seconds(self._scenario)
         give_up = self._loop.time() + grace_s
-        left = await garbage_left(self.rows, self.objects)
+        left = await self._left()
         while left and self._loop.time() < give_up:
             await self.clock.sleep(1.0)
-            left = await garbage_left(self.rows, self.objects)
+            left = await self._left()
         for what in left[:5]:
             self.violated(f"{grace_s} s after the end: {what}")
         for fault in (await faults_in_rows(self.rows, self.objects, crc32c))[:5]:
             self.violated(fault)
         await self._compare_copies()
         self.note("everything is clean" if not left else "garbage is left")
+
+    async def _left(self) -> list[str]:
+        return [*await garbage_left(self.rows, self.objects), *self._age_watch.left]
 
     async def _compare_copies(self) -> None:
         for address, (process, node) in self.cluster.nodes.items():

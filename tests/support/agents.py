@@ -80,10 +80,13 @@ class WatchedSequencer:
         self.is_away = False
         self.failures: dict[str, int] = {}
         """How often the calls of these names fail, from now on."""
+        self.before_commit: Callable[[], Awaitable[None]] | None = None
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         self.commits.append(request)
         await self.may_commit.wait()
+        if self.before_commit is not None:
+            await self.before_commit()
         if self.is_away:
             raise SequencerUnavailable("away (by the test)")
         answer = await self.inner.commit(request)

@@ -770,6 +770,19 @@ def test_a_gap_that_never_closes_is_told_after_its_deadline() -> None:
     run(scenario, gap_deadline_ms=1_000)
 
 
+def test_a_gap_that_never_closes_is_told_what_it_is_also_when_commits_take_long() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
+        await bench.advance(0.1)
+        bench.sequencer.before_commit = lambda: bench.clock.sleep(0.1)
+        refused = await result_of(bench, early)
+        assert refused.error is BatchError.UNKNOWN_PRODUCER_ID
+
+    for deadline_ms in range(900, 1_300, 50):
+        run(scenario, gap_deadline_ms=deadline_ms)
+
+
 def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)

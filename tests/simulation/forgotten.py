@@ -1,0 +1,310 @@
+"""Clients that rest for about as long as the cluster remembers them: what is in use is kept, what is not is forgotten.
+
+The settings of such a seed are short (scenario.FORGETFUL_SETTINGS). A client knows when the cluster may first forget
+what it left behind: so long after it asked for its last use. It also knows when the cluster surely has: some seconds
+after that, if nothing went wrong meanwhile. Between the two any answer is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.simulation.clients import OUT_OF_SEQUENCE, Log, OutBatch, Producer, Stage
+from tests.simulation.groups import SESSION_MS, GroupMember, GroupWatch, MustJoin
+from tests.simulation.keyed import quiet
+from tests.simulation.network import NoAnswer
+from tests.simulation.scenario import FORGOTTEN_AFTER_S
+from tests.simulation.transactions import Fenced, TransactionalProducer, fetch_positions
+from tests.support.history.events import Guarantee
+
+SURELY_AFTER_S = FORGOTTEN_AFTER_S + 5.0
+"""Expiry looks every second; rows of transactions are looked at up to 3.6 s late."""
+DELIVERY_S = 2.5
+"""How long a batch is sent again: much shorter than producers are remembered, as Kafka demands of its clients."""
+CLOCKS_S = 0.05
+RESTS = 2
+"""How often a producer rests at any time; then once more, after the faults."""
+
+
+DEFINITE = (
+    ErrorCode.NONE,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.NON_EMPTY_GROUP,
+)
+
+
+class Memory:
+    """What the cluster may have forgotten. `used`: something was in use, asked for at one time, answered at another."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._asked_at = self._answered_at = stage.now()
+
+    def used(self, asked_at: float) -> None:
+        self._asked_at, self._answered_at = asked_at, self._stage.now()
+
+    @property
+    def may_be_gone(self) -> bool:
+        """As of now."""
+        is_over = self._stage.now() >= self._asked_at + FORGOTTEN_AFTER_S - CLOCKS_S
+        return is_over or not self._stage.is_time_kept
+
+    def is_gone(self, asked_at: float, calm_since: float) -> bool:
+        """Whether a request that was sent then must find nothing."""
+        return asked_at > max(self._answered_at, calm_since) + SURELY_AFTER_S and self._stage.is_time_kept
+
+
+async def rest(client: Producer | GroupMember, *, is_long: bool) -> float:
+    """Sleep for about as long as things are remembered; longer than that if `is_long`, once the faults are over.
+    Returns since when there were none."""
+    while is_long and not client.stage.is_calm:
+        await client.clock.sleep(0.2)
+    calm_since = client.stage.now()
+    span = FORGOTTEN_AFTER_S * (0.7 + 0.6 * client.luck.fraction())
+    await client.clock.sleep(SURELY_AFTER_S + 0.1 if is_long else span)
+    return calm_since if is_long else float("inf")
+
+
+class RestingProducer(Producer):
+    """An idempotent producer with one batch in flight. Told that it is unknown, it begins a new epoch and sends the
+    batch again, as Kafka's own does."""
+
+    guarantee: Guarantee = "idempotent"
+    expected = (ErrorCode.UNKNOWN_PRODUCER_ID,)
+
+    async def run(self, topic: str) -> None:
+        log = await self.surely_look_up(topic)
+        partition = self.luck.below(log.partitions)
+        self._sequence, self._memory = 0, Memory(self.stage)
+        await self.take_producer_id()
+        calm_since = float("inf")
+        for number in range(RESTS + 1):
+            for _ in range(1 + self.luck.below(3)):
+                await self._send(log, partition, calm_since)
+                calm_since = float("inf")
+                await self.pause(0.0, 0.3)
+            if number < RESTS or self.luck.below(2):
+                calm_since = await rest(self, is_long=number == RESTS)
+        await self._send(log, partition, calm_since)
+
+    async def _send(self, log: Log, partition: int, calm_since: float) -> None:
+        """Until the batch is stored, or can't be sent again safely."""
+        batch, began = self.make(log, partition, self._sequence), self.stage.now()
+        while not batch.is_acked:
+            if self.stage.now() > began + DELIVERY_S:
+                self.give_up(batch)
+                await self.take_producer_id()
+                self._sequence = 0
+                return
+            was_doubtful = batch.is_doubtful
+            await self._attempt(batch)
+            if batch.refusal in OUT_OF_SEQUENCE:
+                self._check_refusal(batch)
+                if was_doubtful:
+                    began = float("-inf")
+                    continue
+                self._begin_epoch(batch)
+            if not batch.is_acked:
+                await self.pause(0.0, 0.1)
+        if batch.base_sequence and self._memory.is_gone(began, calm_since):
+            self.stage.violated(f"{batch.records[0]} stored, though its producer must be forgotten")
+        self._memory.used(began)
+        self._sequence = batch.base_sequence + len(batch.records)
+
+    async def _attempt(self, batch: OutBatch) -> None:
+        batch.refusal = None
+        try:
+            stream, answer = self.hand_over(self.some_agent(), [batch], version=11)
+            self.settle([batch], await self.wait(stream, answer, DELIVERY_S))
+        except NoAnswer:
+            batch.is_doubtful = True
+
+    def _check_refusal(self, batch: OutBatch) -> None:
+        assert batch.refusal is not None, "it was refused"
+        is_unknown = batch.refusal is ErrorCode.UNKNOWN_PRODUCER_ID
+        if not is_unknown or not self._memory.may_be_gone or not batch.base_sequence:
+            what = "its producer is in use"
+            self.stage.violated(f"{self.name}: {batch.records[0]} refused, {batch.refusal.name}: {what}")
+
+    def _begin_epoch(self, batch: OutBatch) -> None:
+        """The same records, as the first of the producer's next epoch."""
+        self.epoch += 1
+        records = decode_records(memoryview(batch.data))
+        batch.data = encode_batch(
+            [NewRecord(each.key, each.value, each.headers) for each in records],
+            timestamps=[each.timestamp for each in records],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=0,
+        )
+        batch.base_sequence, batch.is_doubtful = 0, False
+
+
+class RestingTransactions(TransactionalProducer):
+    """Rests between its transactions and within them. An open one ends as it should, however long it was open."""
+
+    timeout_ms = 60_000
+    expected = (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.TRANSACTION_ABORTABLE)
+
+    async def work(self, topic: str) -> None:
+        log = await self.surely_look_up(topic)
+        self._memory = Memory(self.stage)
+        await self._begin_anew()
+        await self._try_to_transact(log, float("inf"))
+        await rest(self, is_long=False)
+        await self._try_to_transact(log, float("inf"), rests=True)
+        await self._try_to_transact(log, await rest(self, is_long=True))
+        while not await self._try_to_transact(log, float("inf")):
+            await self.pause(0.1, 0.3)
+
+    async def _begin_anew(self) -> None:
+        asked_at = self.stage.now()
+        await self.init()
+        self._memory.used(asked_at)
+
+    async def _try_to_transact(self, log: Log, calm_since: float, *, rests: bool = False) -> bool:
+        """Whether it is committed. One that is fenced takes its id again."""
+        began, is_committed = self.stage.now(), False
+        try:
+            is_committed = await self._transact_slowly(log, rests=rests)
+            if is_committed and self._memory.is_gone(began, calm_since):
+                self.stage.violated(f"{self.name} commits under an id that must be forgotten")
+            self._memory.used(began)
+        except Fenced as error:
+            if "INVALID_PRODUCER_ID_MAPPING" in str(error) and not self._memory.may_be_gone:
+                self.stage.violated(f"{self.name} is fenced, {error}, and was in use")
+            await self._begin_anew()
+        return is_committed
+
+    async def _transact_slowly(self, log: Log, *, rests: bool) -> bool:
+        transaction, partition = self.begin(), self.luck.below(log.partitions)
+        await self.add_partitions([(log, partition)])
+        is_whole = await self.send([self._next_batch(log, partition, transaction)])
+        if is_whole and rests:
+            self.stage.note(f"{transaction} stays open")
+            await self.clock.sleep(SURELY_AFTER_S)
+            self._memory.used(self.stage.now())
+            is_whole = await self.send([self._next_batch(log, partition, transaction)])
+        return await self.end(transaction, is_commit=is_whole, is_whole=is_whole) and is_whole
+
+    def give_up(self, batch: OutBatch) -> None:
+        if batch.refusal in OUT_OF_SEQUENCE and not self._memory.may_be_gone:
+            self.stage.violated(f"{self.name}: {batch.refusal.name}, and its producer is in use")
+        super().give_up(batch)
+
+
+class RestingMember(GroupMember):
+    """The only member of its group. It stays for long without a commit, leaves for long, and comes back; and it deletes
+    its group now and then, which must fail while it is a member."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        super().__init__(quiet(stage), name, name, GroupWatch(lambda what: None))
+        self._memory = Memory(stage)
+        self._offset = -1
+        """The last position that was committed as far as is known; -1 for none."""
+        self._heard_at = -1.0
+        self._may_be_deleted = self._is_deleted = False
+
+    async def run(self, topic: str) -> None:
+        """Two stays, the first longer than positions without a member are kept, and absences."""
+        log = await self.surely_look_up(topic)
+        await self._stay(log, 1.1 * FORGOTTEN_AFTER_S)
+        await self._go()
+        await rest(self, is_long=False)
+        await self._look(log, float("inf"))
+        await self._stay(log, 1.0)
+        await self._go()
+        if self.luck.below(2):
+            await self._delete()
+            await self._look(log, float("inf"))
+            await self._stay(log, 0.5)
+            await self._go()
+        await self._look(log, await rest(self, is_long=True))
+
+    async def _stay(self, log: Log, seconds: float) -> None:
+        """Join, commit once, and then only be there."""
+        until, is_committed = self.stage.now() + seconds, False
+        while not is_committed or self.stage.now() < until:
+            try:
+                if self.generation < 0:
+                    await self.join(log)
+                    await self._look(log, float("inf"))
+                if not is_committed:
+                    await self._commit_next(log)
+                    is_committed = True
+                await self.heartbeat()
+                if self.luck.below(4) == 0:
+                    await self._delete()
+                await self.pause(0.2, 0.5)
+            except (MustJoin, NoAnswer) as error:
+                self.generation = -1
+                await self.look_again(error)
+        await self._look(log, float("inf"))
+
+    async def heartbeat(self) -> None:
+        asked_at = self.stage.now()
+        await super().heartbeat()
+        self._heard_at = asked_at
+        self._memory.used(asked_at)
+
+    async def _commit_next(self, log: Log) -> None:
+        asked_at = self.stage.now()
+        await self._commit(log, {0: self._offset + 1})
+        self._offset += 1
+        self._is_deleted = self._may_be_deleted = False
+        self._memory.used(asked_at)
+
+    async def _go(self) -> None:
+        """Leave, and know it."""
+        request = LeaveGroupRequest(self._group, members=[MemberIdentity(self.member_id)])
+        await self._ask_until(ApiKey.LEAVE_GROUP, 4, request, lambda answer: answer.members[0].error_code)
+        self.member_id, self.generation, self._heard_at = "", -1, -1.0
+
+    async def _ask_until(
+        self, api: ApiKey, version: int, request: Any, code_of: Callable[[Any], int]
+    ) -> ErrorCode:
+        """The coordinator's definite answer."""
+        while True:
+            try:
+                answer = await self.ask_coordinator(api, version, request)
+                code = ErrorCode(getattr(answer, "error_code", 0) or code_of(answer))
+                if code in DEFINITE:
+                    return code
+            except NoAnswer:
+                self._may_be_deleted = True
+            self._coordinator = ""
+            await self.pause(0.05, 0.2)
+
+    async def _look(self, log: Log, calm_since: float) -> None:
+        """The position is the last that was committed, or the next, whose commit had no answer; or it is forgotten."""
+        asked_at = self.stage.now()
+        found = (await fetch_positions(self, self._group, log, [0]))[0]
+        if found < 0:
+            may_be_gone = self._memory.may_be_gone or self._may_be_deleted or self._is_deleted
+            if self._offset >= 0 and not may_be_gone:
+                self.stage.violated(f"{self._group}: position {self._offset} is forgotten, and was in use")
+            self._offset = -1
+        elif self._is_deleted or self._memory.is_gone(asked_at, calm_since):
+            self.stage.violated(f"{self._group}: position {found} of a group that must be gone")
+        elif not self._offset <= found <= self._offset + 1:
+            self.stage.violated(f"{self._group}: position {found}; {self._offset} was committed")
+        else:
+            self._offset = found
+
+    async def _delete(self) -> None:
+        request = DeleteGroupsRequest([self._group])
+        code = await self._ask_until(
+            ApiKey.DELETE_GROUPS, 2, request, lambda answer: answer.results[0].error_code
+        )
+        if code is ErrorCode.NON_EMPTY_GROUP:
+            return
+        if self.stage.now() < self._heard_at + SESSION_MS / 1000:
+            self.stage.violated(f"{self._group} has a member, and its deletion is told {code.name}")
+        self._is_deleted = True
