@@ -23,11 +23,13 @@ from tests.simulation.scenario import FORGOTTEN_AFTER_S
 from tests.simulation.transactions import Fenced, TransactionalProducer, fetch_positions
 from tests.support.history.events import Guarantee
 
-SURELY_AFTER_S = FORGOTTEN_AFTER_S + 5.0
-"""Expiry looks every second; rows of transactions are looked at up to 3.6 s late."""
+SURELY_AFTER_S = FORGOTTEN_AFTER_S + 8.0
+"""Expiry looks every second; rows of transactions are looked at up to 3.6 s late, and a lost JoinGroup leaves a member
+for 1.5 s."""
 DELIVERY_S = 2.5
 """How long a batch is sent again: much shorter than producers are remembered, as Kafka demands of its clients."""
-CLOCKS_S = 0.05
+CLOCKS_S = 0.2
+"""What the times of a client and of a decision may differ."""
 RESTS = 2
 """How often a producer rests at any time; then once more, after the faults."""
 
@@ -165,9 +167,15 @@ class RestingTransactions(TransactionalProducer):
             await self.pause(0.1, 0.3)
 
     async def _begin_anew(self) -> None:
-        asked_at = self.stage.now()
-        await self.init()
-        self._memory.used(asked_at)
+        while True:
+            asked_at = self.stage.now()
+            try:
+                await self.init()
+            except Fenced as error:
+                self.stage.note(f"{self.name} is fenced: {error}")
+                continue
+            self._memory.used(asked_at)
+            return
 
     async def _try_to_transact(self, log: Log, calm_since: float, *, rests: bool = False) -> bool:
         """Whether it is committed. One that is fenced takes its id again."""
@@ -209,6 +217,8 @@ class RestingMember(GroupMember):
         self._memory = Memory(stage)
         self._offset = -1
         """The last position that was committed as far as is known; -1 for none."""
+        self._asked = -1
+        """The last that was asked for; the answer may be lost. It only grows."""
         self._heard_at = -1.0
         self._may_be_deleted = self._is_deleted = False
 
@@ -256,9 +266,10 @@ class RestingMember(GroupMember):
 
     async def _commit_next(self, log: Log) -> None:
         asked_at = self.stage.now()
-        await self._commit(log, {0: self._offset + 1})
-        self._offset += 1
-        self._is_deleted = self._may_be_deleted = False
+        self._may_be_deleted, self._is_deleted = self._may_be_deleted or self._is_deleted, False
+        self._asked += 1
+        await self._commit(log, {0: self._asked})
+        self._offset, self._may_be_deleted = self._asked, False
         self._memory.used(asked_at)
 
     async def _go(self) -> None:
@@ -283,7 +294,7 @@ class RestingMember(GroupMember):
             await self.pause(0.05, 0.2)
 
     async def _look(self, log: Log, calm_since: float) -> None:
-        """The position is the last that was committed, or the next, whose commit had no answer; or it is forgotten."""
+        """The position is the last that was committed, or a later one, whose commit had no answer; or it is forgotten."""
         asked_at = self.stage.now()
         found = (await fetch_positions(self, self._group, log, [0]))[0]
         if found < 0:
@@ -293,7 +304,7 @@ class RestingMember(GroupMember):
             self._offset = -1
         elif self._is_deleted or self._memory.is_gone(asked_at, calm_since):
             self.stage.violated(f"{self._group}: position {found} of a group that must be gone")
-        elif not self._offset <= found <= self._offset + 1:
+        elif not self._offset <= found <= self._asked:
             self.stage.violated(f"{self._group}: position {found}; {self._offset} was committed")
         else:
             self._offset = found

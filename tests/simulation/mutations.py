@@ -1348,7 +1348,7 @@ FORGETS = {
     **REMEMBERED_FOR_SHORT,
     "plain_producers": 1,
     "trouble_s": 10.0,
-    "misfortunes": at("the committer crashes", "a client stops for a while"),
+    "misfortunes": at("the committer crashes"),
 }
 MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {

@@ -144,7 +144,13 @@ ERASURE_SEEDS = 0.5
 OF_SEQUENCERS = ("committer", "follower", "the database fails", "the database's clock")
 """What strikes those who hold the lease."""
 
-NOT_WHILE_FORGETTING = ("an agent stops", "an agent is cut off", "the database's clock", "is made again")
+NOT_WHILE_FORGETTING = (
+    "an agent stops",
+    "an agent is cut off",
+    "a client stops",
+    "the database's clock",
+    "is made again",
+)
 """What makes requests arrive later than their producers are remembered, or time another."""
 NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")
 """What a recovery may undo: it was asked for after the last checkpoint."""
