@@ -129,9 +129,9 @@ class RestingProducer(Producer):
             batch.is_doubtful = True
 
     def _check_refusal(self, batch: OutBatch) -> None:
+        """Out of order is the answer where the batch's object went while its agent waited for what is before it."""
         assert batch.refusal is not None, "it was refused"
-        is_unknown = batch.refusal is ErrorCode.UNKNOWN_PRODUCER_ID
-        if not is_unknown or not self._memory.may_be_gone or not batch.base_sequence:
+        if not self._memory.may_be_gone or not batch.base_sequence:
             what = "its producer is in use"
             self.stage.violated(f"{self.name}: {batch.records[0]} refused, {batch.refusal.name}: {what}")
 
@@ -197,7 +197,7 @@ class RestingTransactions(TransactionalProducer):
         is_whole = await self.send([self._next_batch(log, partition, transaction)])
         if is_whole and rests:
             self.stage.note(f"{transaction} stays open")
-            await self.clock.sleep(SURELY_AFTER_S)
+            await self.clock.sleep(FORGOTTEN_AFTER_S + 5.0)
             self._memory.used(self.stage.now())
             is_whole = await self.send([self._next_batch(log, partition, transaction)])
         return await self.end(transaction, is_commit=is_whole, is_whole=is_whole) and is_whole
@@ -294,7 +294,7 @@ class RestingMember(GroupMember):
             await self.pause(0.05, 0.2)
 
     async def _look(self, log: Log, calm_since: float) -> None:
-        """The position is the last that was committed, or a later one, whose commit had no answer; or it is forgotten."""
+        """The position is the last that was committed, or a later one without an answer; or it is forgotten."""
         asked_at = self.stage.now()
         found = (await fetch_positions(self, self._group, log, [0]))[0]
         if found < 0:

@@ -103,6 +103,8 @@ GRACE_SECONDS = 40.0
 """How long the collector may take to clean up once everything is closed."""
 MORE_AFTER_A_SLOW_DATABASE = 60.0
 """Seconds more for each of the two: the lease grew to 20 s, upload sessions live for 30 s, and objects for 20 s."""
+MORE_WHILE_FORGETTING = 30.0
+"""Clients rest three times, up to 16 s each."""
 TERMS_BEFORE_A_SLOW_DATABASE = 1
 """How many committers may begin while the database is slow: the lease runs out once, when it becomes so."""
 CALL_TIMEOUT_S, CALL_PATIENCE_S = 1.0, 3.0
@@ -221,7 +223,9 @@ def _sequencer_settings(scenario: Scenario) -> SequencerSettings:
 
 
 def more_seconds(scenario: Scenario) -> float:
-    """What the end may take longer where the database was slow."""
+    """What the end may take longer where the database was slow, or clients rest."""
+    if scenario.forgets:
+        return MORE_WHILE_FORGETTING
     return MORE_AFTER_A_SLOW_DATABASE if scenario.slow_for_s else 0.0
 
 
