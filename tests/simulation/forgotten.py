@@ -102,6 +102,9 @@ class RestingProducer(Producer):
         while not batch.is_acked:
             if self.stage.now() > began + DELIVERY_S:
                 self.give_up(batch)
+                await self.clock.sleep(
+                    FORGOTTEN_AFTER_S
+                )  # what is still on its way comes before what follows
                 await self.take_producer_id()
                 self._sequence = 0
                 return
