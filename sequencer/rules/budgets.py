@@ -21,7 +21,8 @@ from sequencer.settings import SequencerSettings
 WORK_OUT_SECONDS = 0.5
 """The level of all shares is worked out no more often: a renewal looks at no other agent."""
 LEARN_SECONDS = 2.0
-"""A new committer hears of all agents first: they keep the shares of the one before."""
+"""A new committer hears of all agents first: they keep the shares of the one before. An agent that joins keeps its own
+settings until its second renewal: at its first, the others may still hold the whole budget."""
 LEAST_PART = 0.1
 """Of an equal part: what an agent gets that wants nothing now."""
 LEAST_ROWS, MOST_ROWS = 2_000.0, 1_000_000.0
@@ -58,6 +59,10 @@ class SharedBudget:
         self._given = 0.0
         self._level, self._spare = 0.0, 0.0
         self._next = -math.inf
+
+    def knows(self, agent: int) -> bool:
+        """Whether the agent was heard of lately."""
+        return agent in self._agents
 
     def note(self, agent: int, wanted: float, now: float) -> None:
         """The agent wants so much; what it has is not changed."""
@@ -127,7 +132,7 @@ class ClusterBudgets:
     def _share(self, budget: SharedBudget | None, agent: int, wanted: float, now: float) -> float:
         if budget is None:
             return -1.0
-        if now < self._knows_at:
+        if now < self._knows_at or not budget.knows(agent):
             budget.note(agent, wanted, now)
             return -1.0
         return budget.grant(agent, wanted, now)

@@ -123,7 +123,8 @@ def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(tmp_pat
     async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
         settings = SequencerSettings(early_puts_per_second=6.0)
         wired.sequencer._view.budgets = ClusterBudgets(settings, wired.clock.monotonic() - 60)
-        assert wired.metric("cluster_share", of="early_puts") == 0
+        await wired.agent._renew_lease()
+        assert wired.metric("cluster_share", of="early_puts") == 0, "the first renewal brings none"
         await wired.agent._renew_lease()
         assert wired.metric("cluster_share", of="early_puts") == 6.0, "it is alone: all is its"
         _, text = await get("/metrics")

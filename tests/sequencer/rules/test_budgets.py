@@ -110,12 +110,28 @@ def test_a_new_committer_shares_nothing_out_before_it_has_heard_of_all() -> None
 def test_a_committer_that_is_busy_gives_fewer_rows() -> None:
     budgets = ClusterBudgets(SequencerSettings().on_store(None), 0.0)
     lease, wants = AgentLease(1, 1, 10_000, 1), RenewAgent(1, 1, False, 0.0, 1e6)
+    assert budgets.answer(lease, wants, 0.0) == lease
     first = budgets.answer(lease, wants, LEARN_SECONDS).rows
     for second in range(1, 6):
         budgets.worked(0.95)
         last = budgets.answer(lease, wants, LEARN_SECONDS + second).rows
     assert last < first / 2
     assert budgets.answer(lease, wants, LEARN_SECONDS).early_puts == -1, "no PUT costs anything"
+
+
+def test_an_agent_that_joins_is_not_held_up_until_the_others_have_given_up_a_part() -> None:
+    """What the others hold would leave it nothing: its buffers would wait for rows for a second."""
+    budgets = ClusterBudgets(SequencerSettings().on_store("s3://bucket"), 0.0)
+    old, new = AgentLease(1, 1, 10_000, 1), AgentLease(2, 1, 10_000, 1)
+    for second in range(10):
+        share = budgets.answer(old, RenewAgent(1, 1, False, 9.0, 9.0), float(second))
+    assert share.early_puts == pytest.approx(5.0) and share.rows == pytest.approx(MOST_ROWS)
+    first = budgets.answer(new, RenewAgent(2, 1, False, 9.0, 9.0), 9.5)
+    assert first == new, "it keeps its own settings"
+    share = budgets.answer(old, RenewAgent(1, 1, False, 9.0, 9.0), 10.0)
+    assert share.early_puts == pytest.approx(2.5)
+    second_share = budgets.answer(new, RenewAgent(2, 1, False, 9.0, 9.0), 10.5)
+    assert second_share.early_puts == pytest.approx(2.5) and second_share.rows > MOST_ROWS / 3
 
 
 def test_without_budgets_nothing_is_shared_out() -> None:
