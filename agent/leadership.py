@@ -19,7 +19,7 @@ from tailrace.ids import TopicPartition
 WINDOW_SECONDS = 0.1
 PAUSE_SECONDS = 30.0
 SMALL_RING = 4
-MAX_USED = 1_000
+MAX_USED = 100
 """Written partitions that a connection remembers; a new leader of the others sends nobody away."""
 
 

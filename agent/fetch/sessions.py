@@ -16,8 +16,8 @@ from tailrace.turns import Steps, at_once
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
-"""Partitions kept for all sessions together: some 300 bytes each."""
-
+"""Partitions kept for all sessions together: some 300 bytes each. One of a longer name counts as several."""
+PARTITION_BYTES = 300
 
 PARTITIONS_IN_A_STEP = 1_000
 """Partitions that are read from a request between two pauses."""
@@ -64,6 +64,7 @@ class FetchSession:
     epoch: int
     partitions: OrderedDict[PartitionKey, RequestedPartition] = field(default_factory=OrderedDict)
     client: str = ""
+    weight: int = 0
     tenant: Tenant | None = None
     """Whose clients may go on with it; an id is a number that anybody can guess."""
 
@@ -106,7 +107,7 @@ class FetchSessions:
         self._limit = limit
         self._entropy = entropy
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._partition_count = 0
+        self._weight = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -129,8 +130,7 @@ class FetchSessions:
             if session is not None:
                 self._drop(request.session_id)
             session = None
-            may_open = self._limit and len(requested) <= MAX_SESSION_PARTITIONS
-            if request.session_epoch == INITIAL_EPOCH and may_open:
+            if request.session_epoch == INITIAL_EPOCH and self._limit:
                 session = self._open(requested, client, tenant)
             return FetchContext(requested, session, is_incremental=False)
         if session is None:
@@ -139,39 +139,53 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
-        before = len(session.partitions)
+        before = session.weight
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
-                session.partitions.pop(PartitionKey(topic.topic, topic.topic_id, number), None)
+                key = PartitionKey(topic.topic, topic.topic_id, number)
+                if session.partitions.pop(key, None) is not None:
+                    session.weight -= _weight(key)
         for partition in requested:
             known = session.partitions.get(partition.key)
             if known is not None:
                 partition.last_sent = known.last_sent
+            else:
+                session.weight += _weight(partition.key)
             session.partitions[partition.key] = partition
-        self._partition_count += len(session.partitions) - before
+        self._weight += session.weight - before
         self._make_room(0, 0)
         return FetchContext(list(session.partitions.values()), session, is_incremental=True)
 
-    def _open(self, requested: list[RequestedPartition], client: str, tenant: Tenant | None) -> FetchSession:
-        self._make_room(1, len(requested))
+    def _open(
+        self, requested: list[RequestedPartition], client: str, tenant: Tenant | None
+    ) -> FetchSession | None:
+        weight = sum(_weight(partition.key) for partition in requested)
+        if weight > MAX_SESSION_PARTITIONS:
+            return None
+        self._make_room(1, weight)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
         partitions = OrderedDict((partition.key, partition) for partition in requested)
-        session = FetchSession(session_id, 1, partitions, client=client, tenant=tenant)
+        session = FetchSession(session_id, 1, partitions, client=client, weight=weight, tenant=tenant)
         self._sessions[session_id] = session
-        self._partition_count += len(session.partitions)
+        self._weight += weight
         return session
 
-    def _make_room(self, sessions: int, partitions: int) -> None:
+    def _make_room(self, sessions: int, weight: int) -> None:
         while self._sessions and (
             len(self._sessions) + sessions > self._limit
-            or self._partition_count + partitions > MAX_SESSION_PARTITIONS
+            or self._weight + weight > MAX_SESSION_PARTITIONS
         ):
             self._drop(next(iter(self._sessions)))
 
     def _drop(self, session_id: int) -> None:
-        self._partition_count -= len(self._sessions.pop(session_id).partitions)
+        self._weight -= self._sessions.pop(session_id).weight
+
+
+def _weight(key: PartitionKey) -> int:
+    """As how many partitions it counts: a client names any topic it likes, of up to 32 KiB."""
+    return 1 + len(key.topic_name) // PARTITION_BYTES
 
 
 def requested_partitions(request: FetchRequest) -> Steps[list[RequestedPartition]]:

@@ -544,6 +544,7 @@ class GroupCoordinator:
             held.is_over = True
             self._let_go(held)
         else:
+            self.bytes.count_pending(held.group)
             self._arm(held)
 
     def _let_go(self, held: _Held) -> None:

@@ -12,6 +12,8 @@ from agent.groups.share_group import ShareGroup, ShareHeartbeat
 
 AnyGroup = Group | ConsumerGroup | ShareGroup
 
+PENDING_BYTES = 400
+"""A member's id that was given to a client, until it joins by it or its session is over."""
 ASSIGNMENTS_MAY_PASS = 4
 """By this part of the bytes the assignments may pass them: a group whose members were admitted gets its assignment."""
 
@@ -22,14 +24,29 @@ class GroupBytes:
     def __init__(self, most: int) -> None:
         self._most = most
         self._of: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
         self.total = 0
 
     def count(self, group: AnyGroup) -> None:
         """Look through a group's members, after a change."""
         self._set(group.group_id, sum(member.kept_bytes for member in group.members.values()))
 
+    def count_pending(self, group: AnyGroup) -> None:
+        """Count the ids that a group has given to members which have not joined yet."""
+        pending = len(group.pending) if isinstance(group, Group) else 0
+        before = self._pending.get(group.group_id, 0)
+        if pending != before:
+            self._set_pending(group.group_id, pending - before)
+
+    def _set_pending(self, group_id: str, more: int) -> None:
+        self.total += PENDING_BYTES * more
+        left = self._pending.pop(group_id, 0) + more
+        if left:
+            self._pending[group_id] = left
+
     def forget(self, group_id: str) -> None:
         """A group is no longer held."""
+        self._set_pending(group_id, -self._pending.get(group_id, 0))
         self._set(group_id, 0)
 
     def add(self, group_id: str, more: int) -> None:

@@ -23,6 +23,7 @@ from tailrace.acls import (
     Permission,
     ResourceType,
 )
+from tailrace.limits import MAX_NAME_BYTES
 
 MAX_REMEMBERED = 50_000
 """Limit of remembered decisions; above it all are dropped."""
@@ -62,6 +63,8 @@ class AclIndex:
         answer = self._remembered.get(question)
         if answer is None:
             answer = self._decide(*question)
+            if len(name) > MAX_NAME_BYTES:
+                return answer  # no resource has this name, and a client may make up many
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[question] = answer

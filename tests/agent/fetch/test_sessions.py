@@ -127,6 +127,28 @@ def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest
     assert len(every) == 1
 
 
+def test_partitions_of_long_names_count_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.fetch.sessions.MAX_SESSION_PARTITIONS", 500)
+    every = sessions(100)
+
+    def naming(session_id: int, epoch: int, *names: str, forget: str = "") -> FetchRequest:
+        topics = [FetchTopic(name, partitions=[FetchPartition(0)]) for name in names]
+        forgotten = [ForgottenTopic(forget, partitions=[0])] if forget else []
+        return FetchRequest(
+            session_id=session_id, session_epoch=epoch, topics=topics, forgotten_topics_data=forgotten
+        )
+
+    long = ["x" * 32_000, "y" * 32_000, "z" * 32_000, "w" * 32_000, "v" * 32_000]
+    assert begun(every, naming(0, 0, *long)).session_id == 0, "as 535 partitions"
+    first = begun(every, naming(0, 0, *long[:4])).session_id
+    begun(every, naming(first, 1, long[4], forget=long[0]))
+    assert len(every) == 1, "one came, one went"
+    begun(every, naming(0, 0, "short"))
+    assert len(every) == 2
+    begun(every, naming(0, 0, *long[:2]))
+    assert every.begin(naming(first, 2), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 def test_with_a_limit_of_none_all_fetches_are_full() -> None:
     assert begun(sessions(0), asking(0, 0, 0)).session_id == 0
 

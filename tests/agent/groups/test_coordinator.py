@@ -14,7 +14,7 @@ from agent.groups import coordinator
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
-from agent.groups.group_bytes import GroupBytes
+from agent.groups.group_bytes import PENDING_BYTES, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
@@ -432,5 +432,27 @@ def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
         gone.cancel()
         answer = await bench.agents[0].join("g", request("x", member_id="a"))
         assert answer.generation == 2 and len(answer.members) == 2
+
+    run(scenario)
+
+
+def test_ids_of_members_that_never_join_count_until_their_sessions_are_over() -> None:
+    async def scenario(bench: Bench) -> None:
+        agent = bench.agents[0]
+        agent.bytes = GroupBytes(100 * PENDING_BYTES)
+
+        async def ask_for_an_id(group_id: str, number: int) -> JoinAnswer:
+            asked = replace(request(f"m{number}"), requires_known_id=True, session_seconds=10.0)
+            return await agent.join(group_id, asked)
+
+        for number in range(100):
+            answer = await ask_for_an_id(f"g{number % 3}", number)
+            assert answer.code is ErrorCode.MEMBER_ID_REQUIRED
+        assert agent.bytes.total == 100 * PENDING_BYTES
+        with pytest.raises(GroupRefusal, match="groups_max_bytes"):
+            await ask_for_an_id("g3", 100)
+        await bench.advance(12, 0)
+        assert agent.bytes.total == 0
+        assert (await ask_for_an_id("g3", 100)).code is ErrorCode.MEMBER_ID_REQUIRED
 
     run(scenario)

@@ -124,3 +124,12 @@ def test_a_filter_of_pattern_type_match_finds_all_that_apply() -> None:
     assert [found.matches(each) for each in acls] == [True, True, True, False]
     exact = AclFilter(resource_name="flights", pattern_type=PatternType.ANY)
     assert [exact.matches(each) for each in acls] == [True, False, False, False]
+
+
+def test_decisions_on_names_that_nothing_can_have_are_not_remembered() -> None:
+    index = AclIndex([acl(ALLOW, O.READ, "*")])
+    for number in range(10):
+        assert index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, f"{number}" * 32_000)
+    assert not index._remembered
+    assert index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, "flights")
+    assert len(index._remembered) == 1
