@@ -174,8 +174,7 @@ class FetchSessions:
 
     def _make_room(self, sessions: int, weight: int) -> None:
         while self._sessions and (
-            len(self._sessions) + sessions > self._limit
-            or self._weight + weight > MAX_SESSION_PARTITIONS
+            len(self._sessions) + sessions > self._limit or self._weight + weight > MAX_SESSION_PARTITIONS
         ):
             self._drop(next(iter(self._sessions)))
 
