@@ -64,6 +64,9 @@ log = structlog.get_logger("agent.flush")
 MAX_PAUSE_SECONDS = 0.4
 """The longest pause (half as much again, by jitter) before the store or the sequencer is retried: after an
 outage, waiting requests go on within that."""
+MAX_BUFFERED_PARTITIONS = 10_000
+"""A buffer with so many is sealed: the sequencer refuses objects of more runs (`max_runs_per_commit`, 20,000), whose
+batches would all fail, whoever sent them."""
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to close its session; it expires anyway."""
 SMALL_PART_BYTES = 2048
@@ -187,13 +190,18 @@ class Lane:
         if self._phase in _ENDING:
             batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
             return
+        if buffer is not None and (
+            buffer.size >= self._flush_bytes or len(buffer.batches) >= MAX_BUFFERED_PARTITIONS
+        ):
+            if not self._can_seal:
+                self._telemetry.flush_failures.labels("full").inc()
+                batch.settle(BatchResult(failure=self._cannot_seal()))
+                return
+            self._seal("size")
+            buffer = None
         if buffer is None:
             buffer = self._buffer = ActiveBuffer(opened_at=now)
             self._buffer_changed.set()
-        elif buffer.size >= self._flush_bytes:  # it could not be sealed when it became full
-            self._telemetry.flush_failures.labels("full").inc()
-            batch.settle(BatchResult(failure=self._cannot_seal()))
-            return
         if buffer.add(partition, topic_name, batch, now):
             self._buffer_changed.set()
         if buffer.size >= self._flush_bytes and self._can_seal:

@@ -106,6 +106,21 @@ def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
     run(scenario)
 
 
+def test_batches_of_more_partitions_than_a_commit_may_have_go_into_several_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "MAX_BUFFERED_PARTITIONS", 10)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=36)
+        submissions = [submit(bench, topic, batch(b"x"), partition=each) for each in range(36)]
+        results = [await result_of(bench, each) for each in submissions]
+        assert [each.failure for each in results] == [None] * 36
+        assert [len(commit.runs) for commit in bench.sequencer.commits] == [10, 10, 10, 6]
+
+    run(scenario, SequencerSettings(max_runs_per_commit=10))
+
+
 def test_nothing_is_committed_before_its_upload_is_done() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
