@@ -281,7 +281,7 @@ def transactions(broker: Broker) -> None:
     )
     found = _transactions_tool(broker, "find-hanging", "--broker-id", _broker_id(broker))
     equal(len(found.splitlines()), 1, "lines: a head, and nothing that hangs")
-    said = _tool("kafka-console-consumer", broker, "--topic", topic, "--from-beginning", "--timeout-ms", "3000",
+    said = _tool("kafka-console-consumer", broker, "--topic", topic, "--from-beginning", "--timeout-ms", "10000",
                  "--isolation-level", "read_committed")  # fmt: skip
     equal(len(said.split()), 90, "records, read committed")
 
