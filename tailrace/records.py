@@ -7,7 +7,7 @@ Varints are zigzag, little end first. The compactor's decoder (`parquet_object.d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tailrace.buffers import Buffer
@@ -159,9 +159,14 @@ def decode_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> lis
 
     Raises InvalidBatch for a bad header, InvalidRecords for anything wrong behind it.
     """
+    return list(iterate_records(batch, max_bytes=max_bytes))
+
+
+def iterate_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Iterator[Record]:
+    """The same one by one, for who may not need all: what is wrong behind the last one that is taken is not found."""
     header, unpacked = _unpacked(batch, max_bytes)
     try:
-        return _decode_all(header, unpacked)
+        yield from _decode_each(header, unpacked)
     except (IndexError, UnicodeDecodeError) as error:
         raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
 
@@ -177,9 +182,8 @@ def _unpacked(batch: Buffer, max_bytes: int) -> tuple[BatchHeader, memoryview]:
         raise InvalidRecords(f"batch at offset {header.base_offset}: {error}") from error
 
 
-def _decode_all(header: BatchHeader, data: memoryview) -> list[Record]:
+def _decode_each(header: BatchHeader, data: memoryview) -> Iterator[Record]:
     fixed = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
-    records: list[Record] = []
     position = 0
     last = -1
     if header.record_count * 7 > len(data):
@@ -202,10 +206,9 @@ def _decode_all(header: BatchHeader, data: memoryview) -> list[Record]:
         if position != end:
             raise InvalidRecords(f"a record ends at {position}; its length says {end}")
         timestamp = _wrap(header.base_timestamp + timestamp_delta) if fixed is None else fixed
-        records.append(Record(header.base_offset + offset_delta, timestamp, key, value, headers))
+        yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
     if position != len(data):
         raise InvalidRecords(f"{len(data) - position} bytes after the last of {header.record_count} records")
-    return records
 
 
 def _headers(data: memoryview, position: int, end: int) -> tuple[Headers, int]:

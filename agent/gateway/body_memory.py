@@ -1,4 +1,5 @@
-"""What is kept of requests' bodies until they are served: counted in the agent's memory, and a part of it at most."""
+"""What is kept of requests' bodies until they are served, and of decoded records until they are written: counted in the
+agent's memory, and a part of it at most."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from agent.gateway.errors import HttpRefusal
 from agent.memory_budget import MemoryBudget
 
 PART = 4
-"""One part in so many of the memory budget is the most that bodies have together: the rest is for requests."""
+"""One part in so many of the memory budget is the most that these have together: the rest is for requests."""
 SMALL_BYTES = 128 * 1024
 """A body of which no more is kept is never refused: it is what a connection reads ahead."""
 
@@ -54,6 +55,6 @@ class KeptBody:
         """So much is kept from now on. Raises HttpRefusal where there is no memory for more."""
         more = size - self.size
         if more > 0 and size > SMALL_BYTES and not self.memory.has_room(more, self.size):
-            raise HttpRefusal(503, "The agent has no memory for the body now. Try again.")
+            raise HttpRefusal(503, "The agent has no memory for this now. Try again.")
         self.size = size
         self.memory.count(more)

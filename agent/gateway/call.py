@@ -22,6 +22,8 @@ from tailrace.tenants import Tenant
 
 T = TypeVar("T")
 JSON = "application/json"
+DECODES_AT_ONCE = 2
+"""Reads whose records are unpacked at once, and are counted only then."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class GatewayParts:
     cluster_id: Callable[[], str]
     draining: asyncio.Future[None]
     bodies: BodyMemory
+    decodes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODES_AT_ONCE))
     streams: OpenStreams = field(default_factory=OpenStreams)
 
     def seen_by(self, tenant: Tenant | None) -> GatewayParts:

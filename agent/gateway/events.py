@@ -16,15 +16,15 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import web
 
+from agent.gateway.body_memory import KeptBody
 from agent.gateway.call import HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.event_text import BEGIN, HEARTBEAT, MAX_PARTITIONS, event, parse_event_id
 from agent.gateway.reading import HowToRead, PartitionRead, offsets_at, read, shown
-from agent.gateway.responses import ReaderGone, ResponseStream
+from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ReaderGone, ResponseStream
 from agent.gateway.topics import topic_of
 from tailrace.kafka.error_codes import ErrorCode
 
-WRITTEN_TOGETHER_BYTES = 64 * 1024
 MAX_RECORDS = 10_000
 """Records that are read at once."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -119,22 +119,27 @@ class _Tail:
     async def run(self) -> None:
         """Until something ends it. Raises HttpRefusal, ReaderGone."""
         while True:
-            parts = await self._next()
-            is_new = False
-            for part in parts:
-                if part.is_out_of_range:
-                    await self._gap(part.partition)
-                elif part.found.records:
-                    is_new = True
-                    await self._send(part)
-                else:
-                    self._offsets[part.partition] = part.found.next_offset
+            with self._call.parts.bodies.body() as kept:
+                is_new = await self._take(await self._next(kept))
             if not is_new:
                 await self._stream.write(HEARTBEAT)
             await self._call.client.throttled()
             await self._call.check_login()
 
-    async def _next(self) -> list[PartitionRead]:
+    async def _take(self, parts: list[PartitionRead]) -> bool:
+        """Send what was read; whether it has records."""
+        is_new = False
+        for part in parts:
+            if part.is_out_of_range:
+                await self._gap(part.partition)
+            elif part.found.records:
+                is_new = True
+                await self._send(part)
+            else:
+                self._offsets[part.partition] = part.found.next_offset
+        return is_new
+
+    async def _next(self, kept: KeptBody) -> list[PartitionRead]:
         """What comes next; nothing after a while without records."""
         settings = self._call.parts.settings
         fetching = asyncio.ensure_future(
@@ -142,6 +147,7 @@ class _Tail:
                 self._call,
                 self._offsets,
                 self._how,
+                kept,
                 max_records=MAX_RECORDS,
                 wait_ms=settings.heartbeat_ms,
             )

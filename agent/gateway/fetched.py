@@ -12,10 +12,41 @@ from operator import attrgetter
 from tailrace.buffers import Buffer
 from tailrace.kafka.messages.fetch import AbortedTransaction
 from tailrace.record_batch import MarkerKind, split
-from tailrace.records import Record, decode_records
+from tailrace.records import Record, decode_records, iterate_records
 
 MAX_UNPACKED_BYTES = 64 << 20
 """What one batch may unpack to; a larger one can't be read over HTTP."""
+RECORD_BYTES = 256
+"""What a record costs beside its bytes, and a header of it."""
+
+
+@dataclass(slots=True)
+class Room:
+    """How many records one read still takes, of all its partitions, and of how many bytes. The first one always fits:
+    else a reader would never come past it. `used`: bytes of those that were taken."""
+
+    records: int
+    bytes: int
+    used: int = 0
+    is_full: bool = False
+
+    def take(self, record: Record) -> bool:
+        """Whether the record fits; once one does not, none does."""
+        size = size_in_memory(record)
+        if not self.records or (self.used and self.used + size > self.bytes):
+            self.is_full = True
+        if self.is_full:
+            return False
+        self.records -= 1
+        self.used += size
+        return True
+
+
+def size_in_memory(record: Record) -> int:
+    """About what a decoded record takes."""
+    parts = [record.key, record.value, *(value for _, value in record.headers)]
+    names = sum(len(name) for name, _ in record.headers)
+    return sum(len(part or b"") for part in parts) + names + RECORD_BYTES * (1 + len(record.headers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +57,8 @@ class Visible:
     next_offset: int
 
 
-def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, max_records: int) -> Visible:
-    """The records from `offset` on, as many as are wanted. Raises InvalidBatch, InvalidRecords."""
+def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: Room) -> Visible:
+    """The records from `offset` on that fit. Raises InvalidBatch, InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     now_aborted: set[int] = set()
     records: list[Record] = []
@@ -38,10 +69,14 @@ def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, ma
             if _is_abort(batch):
                 now_aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in now_aborted) and header.record_count:
-            decoded = decode_records(batch, max_bytes=MAX_UNPACKED_BYTES)
-            records += [record for record in decoded if record.offset >= offset]
-            if len(records) > max_records:
-                return Visible(records[:max_records], records[max_records].offset)
+            if room.is_full:
+                return Visible(records, max(offset, header.base_offset))
+            for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
+                if record.offset < offset:
+                    continue
+                if not room.take(record):
+                    return Visible(records, record.offset)
+                records.append(record)
         offset = max(offset, header.end_offset)
     return Visible(records, offset)
 

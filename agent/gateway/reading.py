@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
 
+from agent.gateway.body_memory import SMALL_BYTES, BodyMemory, KeptBody
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, check, refusal_of
-from agent.gateway.fetched import Visible, visible
+from agent.gateway.fetched import Room, Visible, visible
 from agent.gateway.record_json import Format, RecordRead, record_read
+from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ResponseStream
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -27,6 +29,10 @@ MAX_RECORDS = 10_000
 DEFAULT_RECORDS = 500
 MAX_WAIT_MS = 30_000
 NO_SESSION = -1
+UNPACKED_FACTOR = 4
+"""Times the bytes that a read may fetch: what its records may unpack to, but for the first of them."""
+COPIES = 4
+"""What a decoded record costs until it is written, in its own size: as it is, as JSON has it, and in the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +84,13 @@ async def read(
     call: HttpCall,
     offsets: Mapping[int, int],
     how: HowToRead,
+    kept: KeptBody,
     *,
     max_records: int,
     wait_ms: int,
 ) -> list[PartitionRead]:
-    """What there is of the partitions from these offsets on, once there is something. Raises HttpRefusal."""
+    """What there is of the partitions from these offsets on, once there is something. `kept` counts the records, which
+    the caller gives up with it. Raises HttpRefusal."""
     wanted = [
         FetchPartition(partition, fetch_offset=offset, partition_max_bytes=how.max_bytes)
         for partition, offset in offsets.items()
@@ -97,16 +105,26 @@ async def read(
     )
     answer = await call.client.hold(request)
     try:
-        return await asyncio.get_running_loop().run_in_executor(
-            call.parts.decoding, _decoded, answer.response, offsets, max_records
-        )
+        async with call.parts.decodes:
+            room = Room(max_records, _bytes_to_unpack(kept.memory, how))
+            parts = await asyncio.get_running_loop().run_in_executor(
+                call.parts.decoding, _decoded, answer.response, offsets, room
+            )
+            kept.keep(COPIES * room.used)
+        return parts
     except (InvalidBatch, InvalidRecords) as error:
         raise HttpRefusal(500, f"A record batch can't be read: {error}.", 50002) from None
     finally:
         answer.release()
 
 
-def _decoded(response: FetchResponse, offsets: Mapping[int, int], max_records: int) -> list[PartitionRead]:
+def _bytes_to_unpack(memory: BodyMemory, how: HowToRead) -> int:
+    """What a read's records may unpack to: little where there is no memory for more."""
+    wanted = UNPACKED_FACTOR * how.max_bytes
+    return wanted if memory.has_room(COPIES * wanted, 0) else min(wanted, SMALL_BYTES // COPIES)
+
+
+def _decoded(response: FetchResponse, offsets: Mapping[int, int], room: Room) -> list[PartitionRead]:
     check(response.error_code)
     found = []
     for row in [row for part in response.responses for row in part.partitions]:
@@ -117,15 +135,14 @@ def _decoded(response: FetchResponse, offsets: Mapping[int, int], max_records: i
         check(row.error_code)
         data = memoryview(row.records or b"")  # type: ignore[arg-type]
         aborted = row.aborted_transactions or ()
-        part = visible(data, aborted, offsets[row.partition_index], max_records)
-        max_records -= len(part.records)
+        part = visible(data, aborted, offsets[row.partition_index], room)
         found.append(PartitionRead(row.partition_index, part))
     return found
 
 
-def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> list[RecordRead]:
+def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> Iterator[RecordRead]:
     """The records as JSON has them."""
-    return [
+    return (
         record_read(
             record,
             cluster_id=call.parts.cluster_id(),
@@ -135,10 +152,10 @@ def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> list[RecordRea
             value=how.value,
         )
         for record in read.found.records
-    ]
+    )
 
 
-async def get_records(call: HttpCall) -> web.Response:
+async def get_records(call: HttpCall) -> web.StreamResponse:
     """Records of one partition, and where the next ones begin."""
     how = HowToRead.of(call)
     partition = call.number("partition_id")
@@ -146,19 +163,31 @@ async def get_records(call: HttpCall) -> web.Response:
     wait_ms = call.query_number("timeout_ms", 0, MAX_WAIT_MS)
     given = call.request.query.get("offset", "earliest")
     offsets = await offsets_at(call, [partition], given, how.isolation)
-    [part] = await read(call, offsets, how, max_records=max_records, wait_ms=wait_ms)
-    if part.is_out_of_range:
-        raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
-    await call.client.throttled()
-    call.parts.telemetry.records.labels("read").inc(len(part.found.records))
-    path = ("topics", call.name("topic_name"), "partitions", partition, "records")
-    body = {
+    with call.parts.bodies.body() as kept:
+        [part] = await read(call, offsets, how, kept, max_records=max_records, wait_ms=wait_ms)
+        if part.is_out_of_range:
+            raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
+        await call.client.throttled()
+        call.parts.telemetry.records.labels("read").inc(len(part.found.records))
+        return await _written(call, msgspec.json.encode(_record_list(call, how, part)))
+
+
+def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> dict[str, object]:
+    path = ("topics", call.name("topic_name"), "partitions", part.partition, "records")
+    return {
         "kind": "KafkaRecordList",
         "metadata": {
             "self": call.url(*path),
             "next": f"{call.url(*path)}?offset={part.found.next_offset}",
         },
         "next_offset": part.found.next_offset,
-        "data": shown(call, how, part),
+        "data": list(shown(call, how, part)),
     }
-    return web.Response(body=msgspec.json.encode(body), content_type=JSON)
+
+
+async def _written(call: HttpCall, body: bytes) -> web.StreamResponse:
+    """The response, once its client has taken nearly all of it: until then its records are counted."""
+    stream = ResponseStream(call, JSON, **{"Content-Length": str(len(body))})
+    for start in range(0, len(body), WRITTEN_TOGETHER_BYTES):
+        await stream.write(body[start : start + WRITTEN_TOGETHER_BYTES])
+    return await stream.end()

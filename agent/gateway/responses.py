@@ -9,6 +9,7 @@ from aiohttp import web
 from agent.gateway.call import HttpCall
 from tailrace.clock import wait_for
 
+WRITTEN_TOGETHER_BYTES = 64 * 1024
 STREAM = web.RequestKey("stream", web.StreamResponse)
 """Where a request keeps its streamed response."""
 

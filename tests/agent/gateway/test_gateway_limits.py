@@ -13,6 +13,7 @@ import uvloop
 
 from agent.gateway.client import CLIENT_ID
 from agent.gateway.connections import GatewayConnections
+from agent.gateway.responses import ResponseStream
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -20,6 +21,8 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
+from tailrace.record_batch import Compression
+from tailrace.records import NewRecord, encode_batch
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.support.wire import wired_agent
 
@@ -204,5 +207,36 @@ def test_a_client_above_its_quota_waits_and_is_told_if_it_had_to_wait_for_long(t
         report, refusal = await there.produce("t", large)
         assert (report["error_code"], refusal["error_code"]) == (200, 42901)
         assert refusal["message"].startswith("You are above your quota. Try again in ")
+
+    run_served(scenario, tmp_path)
+
+
+def test_batches_that_unpack_to_much_are_read_in_parts_and_counted_until_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        kafka, budget = await there.wired.client(), there.wired.agent._budget
+        for _ in range(8):
+            bomb = encode_batch(
+                [NewRecord(None, bytes(3 << 20))], timestamps=[0], compression=Compression.ZSTD
+            )
+            assert (await kafka.produce(bomb)).error_code == 0
+        held = []
+        write = ResponseStream.write
+
+        async def noted(stream: ResponseStream, data: bytes) -> None:
+            held.append(budget.used)
+            await write(stream, data)
+
+        monkeypatch.setattr(ResponseStream, "write", noted)
+        offset = 0
+        while offset < 8:
+            answer = await there.get(f"/topics/t/partitions/0/records?offset={offset}")
+            assert len(answer["data"]) == 1, "two have more than max_answer_bytes may unpack to"
+            offset = answer["next_offset"]
+        assert min(held) >= 4 * (3 << 20)
+        while budget.used:
+            await asyncio.sleep(0.001)
 
     run_served(scenario, tmp_path)
