@@ -28,14 +28,17 @@ from tailrace.ids import TopicPartition
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import InvalidBatch, read_header, split
-from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.records import InvalidRecords, NewRecord, Record, encode_batch, iterate_records
 from tailrace.tenants import local_name, tenant_of
 from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 
 log = structlog.get_logger("agent.share")
 
 MAX_COPIED_BYTES = 4 << 20
-"""Bytes of one read of records that are copied, and of what they may unpack to."""
+"""Bytes of one read of records, and of their contents that are copied at a time: more only of one record, that was read
+as large as it is."""
+MAX_UNPACKED_BYTES = 64 << 20
+"""What one batch may unpack to; the contents of a larger one are not copied."""
 MAX_RECORDS = 500
 """Of one batch."""
 REJECTED = "Offset rejected by client."
@@ -126,7 +129,8 @@ def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: C
 async def _contents(
     services: Services, given_up: GivenUp, first: int, end: int
 ) -> tuple[dict[int, Content], int]:
-    """The contents of records up to before `end`, or up to where one read ends. What can't be read has none."""
+    """The contents of records up to before `end`, or up to where one read ends, or what it may copy. What can't be read
+    has none."""
     read = PartitionFetch(
         RequestedPartition(PartitionKey("", *given_up.place), first, MAX_COPIED_BYTES, -1, -1),
         given_up.topic,
@@ -139,21 +143,36 @@ async def _contents(
         return {}, end
     try:
         loop = asyncio.get_running_loop()
-        contents = await loop.run_in_executor(services.decoding, partial(_decoded, read.records))
+        end = min(end, max(read.read_end, first + 1))
+        return await loop.run_in_executor(services.decoding, partial(copied, read.records, first, end))
     finally:
         grant.release()
-    return contents, min(end, max(read.read_end, first + 1))
 
 
-def _decoded(data: bytes) -> dict[int, Content]:
-    """The readable records of these batches."""
+def copied(data: bytes, first: int, end: int) -> tuple[dict[int, Content], int]:
+    """The contents of the readable records from `first` to before `end`, and where they end: before the record with
+    which they would be larger than MAX_COPIED_BYTES."""
     contents: dict[int, Content] = {}
-    with suppress(InvalidRecords, InvalidBatch):
+    largest = max(len(data), MAX_COPIED_BYTES)
+    size = 0
+    for record in _readable(data):
+        added = len(record.key or b"") + len(record.value or b"")
+        if not first <= record.offset < end or added > largest:
+            continue
+        if contents and size + added > MAX_COPIED_BYTES:
+            return contents, record.offset
+        size += added
+        contents[record.offset] = record.key, record.value
+    return contents, end
+
+
+def _readable(data: bytes) -> Iterator[Record]:
+    """The records of these batches. A batch that can't be read ends with what it has before that."""
+    with suppress(InvalidBatch):
         for header, batch in split(memoryview(data)):
-            if not header.is_control:
-                records = decode_records(batch, max_bytes=MAX_COPIED_BYTES)
-                contents.update((record.offset, (record.key, record.value)) for record in records)
-    return contents
+            with suppress(InvalidRecords):
+                if not header.is_control:
+                    yield from iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES)
 
 
 async def _write(

@@ -11,7 +11,7 @@ import pytest
 from agent.connection import KafkaConnection
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
-from agent.handlers.dead_letters import stored_name, why_unusable
+from agent.handlers.dead_letters import copied, stored_name, why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import (
@@ -593,3 +593,21 @@ def test_a_fetch_that_acknowledges_and_acquires_is_one_call_to_the_sequencer() -
         assert [name for name in calls if name not in ("watch", "find_batches")] == ["share_records"]
 
     run(scenario, **EARLIEST)
+
+
+def test_contents_are_copied_a_bounded_part_at_a_time_whatever_they_unpack_from() -> None:
+    mib = 1 << 20
+    large = encode_batch([NewRecord(b"k", bytes(mib))] * 6, timestamps=[0] * 6, compression=Compression.GZIP)
+    beyond = encode_batch(
+        [NewRecord(None, bytes(5 * mib))], base_offset=6, timestamps=[0], compression=Compression.GZIP
+    )
+    small = encode_batch([NewRecord(b"k", b"v")], base_offset=7, timestamps=[0])
+    broken = bytearray(encode_batch([NewRecord(b"k", b"v")], base_offset=8, timestamps=[0]))
+    broken[-1] = 1
+    last = encode_batch([NewRecord(b"k", b"v")], base_offset=9, timestamps=[0])
+    data = large + beyond + small + bytes(broken) + last
+    contents, end = copied(data, 1, 10)
+    assert (list(contents), end) == ([1, 2, 3], 4)
+    contents, end = copied(data, end, 10)
+    assert (list(contents), end) == ([4, 5, 7, 9], 10)
+    assert contents[9] == (b"k", b"v")
