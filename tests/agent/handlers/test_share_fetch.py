@@ -56,7 +56,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tailrace.record_batch import framed, hole_batch, split
+from tailrace.record_batch import Compression, framed, hole_batch, split
 from tailrace.records import NewRecord, decode_records, encode_batch
 from tests.agent.handlers.test_current_topics import elsewhere_made_anew
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
