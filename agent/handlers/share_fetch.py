@@ -391,7 +391,7 @@ async def _ask(
             asked.member_id,
             asked.limits,
             [work for _, work in some],
-            session=0 if asked.is_final else asked.session.number,
+            session=asked.session.number,
         )
         answer = await services.sequencer.share_records(share)
         for (part, work), outcome in zip(some, answer.partitions, strict=True):
@@ -539,7 +539,7 @@ def _response(request: ShareFetchRequest, asked: _Asked, parts: Iterable[_Part])
 async def acknowledge(
     services: Services, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    """Take what a member says of its records; epoch -1 gives back all others that it has, and ends its session."""
+    """Take what a member says of its records; epoch -1 gives back all others that it has of its session, which ends."""
     try:
         _check_names(request)
         member = request.group_id or "", request.member_id or ""
