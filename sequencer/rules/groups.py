@@ -210,6 +210,9 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             draft.put(_position_row(draft, request, position, producer_id))
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+    if producer_id is None and draft.groups_may_have_pending():
+        yield 1 + len(errors) // POSITIONS_AS_A_STEP
+        _overtake(draft, request)
     if draft.get(GroupRow, row.group_id) is None:
         draft.put(row)
     return OffsetErrors(draft.visible_change(), errors)
@@ -223,6 +226,14 @@ def _is_overtaken(
     committed = draft.get(GroupOffsetRow, *key)
     pending = None if producer_id is None else draft.get(PendingOffsetRow, *key, producer_id)
     return any(row is not None and 0 < request.turn <= row.turn for row in (committed, pending))
+
+
+def _overtake(draft: Draft, request: CommitOffsets) -> None:
+    """Drop the positions that open transactions sent before these: as in Kafka, the later one stays."""
+    places = dict.fromkeys((request.group_id, each.topic_id, each.partition) for each in request.offsets)
+    for pending in draft.pending_at(places):
+        if not 0 < request.turn < pending.turn:
+            draft.delete(PendingOffsetRow, *key_of(pending))
 
 
 def _position_row(

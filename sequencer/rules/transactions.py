@@ -553,6 +553,8 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
         draft.visible_change()
         if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:
             before = draft.get(GroupOffsetRow, group_id, pending.topic_id, pending.partition)
+            if before is not None and 0 < pending.turn < before.turn:
+                continue  # a later one of another transaction
             draft.put(
                 GroupOffsetRow(
                     group_id=group_id,

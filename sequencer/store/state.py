@@ -102,7 +102,7 @@ class HotState:
         """First offset by producer id."""
         self.pending_of: dict[tuple[str, int], dict[Key, None]] = {}
         """By group and producer id."""
-        self.pending_at: dict[tuple[str, UUID, int], int] = {}
+        self.pending_at: dict[Key, dict[int, None]] = {}
         """How many transactions will change this position of a group."""
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
@@ -389,8 +389,7 @@ class HotState:
     def _put_pending(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
             self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
-            position = (row.group_id, row.topic_id, row.partition)
-            self.pending_at[position] = self.pending_at.get(position, 0) + 1
+            self.pending_at.setdefault(key[:3], {})[row.producer_id] = None
 
     def _delete_pending(self, key: Key, row: Any) -> None:
         owner = (row.group_id, row.producer_id)
@@ -398,10 +397,10 @@ class HotState:
         del pending[key]
         if not pending:
             del self.pending_of[owner]
-        position = (row.group_id, row.topic_id, row.partition)
-        self.pending_at[position] -= 1
-        if not self.pending_at[position]:
-            del self.pending_at[position]
+        producers = self.pending_at[key[:3]]
+        del producers[row.producer_id]
+        if not producers:
+            del self.pending_at[key[:3]]
 
 
 def _add_place(places_of: dict[str, Places], key: Any) -> None:
@@ -714,12 +713,22 @@ class Draft:
         identity three times as fast, and thousands of rows need one of them."""
         return self._live_topic if self._live_topic == topic_id else topic_id
 
+    def pending_at(self, places: Collection[Key]) -> list[PendingOffsetRow]:
+        """What any open transaction will change of the positions at these places (group, topic id, partition)."""
+        known = self.durable.pending_at
+        durable = [(*place, producer) for place in places for producer in known.get(place, ())]
+        return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in places)
+
     def pending_in(self, group_id: str) -> list[PendingOffsetRow]:
         """A group's positions that any open transaction will change."""
         durable = [
             key for owner, keys in self.durable.pending_of.items() if owner[0] == group_id for key in keys
         ]
         return self.matching(PendingOffsetRow, durable, lambda key: key[0] == group_id)
+
+    def groups_may_have_pending(self) -> bool:
+        """Whether any open transaction will change a position, or would if this draft did not end it."""
+        return bool(self.durable.pending_at) or bool(self.changed(PendingOffsetRow))
 
     def groups_with_pending(self) -> set[str]:
         """The groups that have such positions."""

@@ -743,6 +743,63 @@ def test_a_position_of_a_transaction_is_not_replaced_by_one_that_was_sent_earlie
     run(factory, scenario)
 
 
+async def commit_plainly(bench: Bench, offset: int, *, member: str = "", turn: int = 0) -> None:
+    agent, at = bench.agent, OffsetPosition(bench.topic.topic_id, 0, offset, -1, "")
+    request = CommitOffsets(
+        "g", agent.broker_id, agent.epoch, 1 if member else -1, member, [at], -1, None, False, turn
+    )
+    assert (await bench.sequencer.commit_offsets(request)).errors == [PartitionError.NONE]
+
+
+@pytest.mark.parametrize("pending_turn", [0, 1])
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_of_a_transaction_does_not_replace_a_position_that_was_committed_after_its_own(
+    factory: Factory, commit: bool, pending_turn: int
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await stable_group(bench)
+        mine = await producer(bench)
+        await mine.offsets(5, member="m", turn=pending_turn)
+        await commit_plainly(bench, 20, member="m", turn=2)
+        await mine.end(commit=commit)
+        assert await position(bench) == (20, False)
+        await mine.offsets(30, member="m", turn=pending_turn and 4)
+        await commit_plainly(bench, 25, member="m", turn=3)
+        await mine.end(commit=commit)
+        later = 30 if commit and pending_turn else 25
+        assert await position(bench) == (later, False)
+
+    run(factory, scenario)
+
+
+def test_of_two_transactions_the_position_that_was_sent_later_stays(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        await stable_group(bench)
+        first, second = await producer(bench), await producer(bench, "other")
+        await first.offsets(5, member="m", turn=1)
+        await second.offsets(9, member="m", turn=2)
+        await second.end(commit=True)
+        await first.end(commit=True)
+        assert await position(bench) == (9, False)
+
+    run(factory, scenario)
+
+
+def test_the_end_of_a_transaction_does_not_undo_a_reset(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        mine = await producer(bench)
+        await mine.offsets(5)
+        await commit_plainly(bench, 2)
+        await mine.end(commit=True)
+        assert await position(bench) == (2, False)
+        await commit_plainly(bench, 3)
+        await mine.offsets(7)
+        await mine.end(commit=True)
+        assert await position(bench) == (7, False)
+
+    run(factory, scenario)
+
+
 def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they_are_told(
     factory: Factory,
 ) -> None:
