@@ -500,10 +500,12 @@ class GroupCoordinator:
             async with held.lock:
                 if held.is_over:
                     continue
+                before = held.group
                 try:
                     prepare(held)
                     result = self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 except GroupRefusal:
+                    held.group = before
                     self._rest(held)  # a refusal keeps nothing in memory
                     raise
                 if await self._settle(held):

@@ -13,7 +13,7 @@ from agent.catalog import EMPTY, Catalog
 from agent.groups import coordinator
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
-from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
+from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.groups.group_bytes import PENDING_BYTES, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
 from agent.identity import AgentIdentity
@@ -39,6 +39,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
+from tests.agent.groups.test_classic_members import metadata
 from tests.support.clocks import ManualClock, SeededEntropy
 
 LEASE_SECONDS = 10.0
@@ -301,6 +302,23 @@ def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
         assert not closing.done()
         may_load.set()
         await closing
+
+    run(scenario)
+
+
+def test_a_classic_group_stays_one_when_the_client_that_would_upgrade_it_is_refused() -> None:
+    async def scenario(bench: Bench) -> None:
+        agent = bench.agents[0]
+        said = replace(request("m", None), protocols=[("range", metadata())])
+        joined = await agent.join("g", said)
+        await agent.sync("g", SyncRequest("m", None, joined.generation, "consumer", "range", [("m", b"")]))
+        classic = agent.held_group("g")
+        agent.bytes = GroupBytes(64 << 20)
+        agent.bytes.total = 64 << 20
+        with pytest.raises(GroupRefusal, match="groups_max_bytes"):
+            await agent.consumer_heartbeat("g", replace(joining("n"), topics=frozenset({"t" * 4_000})))
+        assert agent.held_group("g") is classic and isinstance(classic, Group)
+        assert await agent.heartbeat("g", "m", None, joined.generation) is ErrorCode.NONE
 
     run(scenario)
 
