@@ -18,6 +18,15 @@ from uuid import UUID
 Assignment = dict[UUID, frozenset[int]]
 """Partitions by topic id; a topic without partitions is not in it."""
 
+
+def united(named: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
+    """What a client names, a topic maybe several times."""
+    found: Assignment = {}
+    for topic_id, partitions in named:
+        found[topic_id] = found.get(topic_id, frozenset()).union(partitions)
+    return found
+
+
 MAX_PASSES = 8
 """Passes of `uniform` over all topics. One is enough if all members read the same; otherwise the result is nearly
 even."""

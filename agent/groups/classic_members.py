@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from agent.groups.assignors import Assignment
+from agent.groups.assignors import Assignment, united
 from agent.groups.consumer_group import (
     ClassicClient,
     Consumer,
@@ -280,11 +280,11 @@ def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
 
 def _places(named: list[TopicPartition], topics: Topics) -> Assignment:
     """Partitions by topic id; topics that do not exist are left out."""
-    return {
-        topics[each.topic].topic.topic_id: frozenset(each.partitions)
+    return united(
+        (topics[each.topic].topic.topic_id, each.partitions)
         for each in named
         if each.topic in topics and each.partitions
-    }
+    )
 
 
 def _written(group: ConsumerGroup, member: Consumer, topics: Topics) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from agent.catalog import KnownTopic
-from agent.groups.assignors import ASSIGNORS, Assignment
+from agent.groups.assignors import ASSIGNORS, Assignment, united
 from agent.groups.consumer_group import (
     JOINS,
     LEAVES_FOR_NOW,
@@ -131,7 +131,7 @@ def _heartbeat(
         topics=None if names is None else frozenset(names),
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
-        owned=None if owned is None else {topic.topic_id: frozenset(topic.partitions) for topic in owned},
+        owned=None if owned is None else united((topic.topic_id, topic.partitions) for topic in owned),
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber, range_, uniform
+from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber, range_, uniform, united
 
 A, B = UUID(int=1), UUID(int=2)
 
@@ -108,3 +108,9 @@ def test_static_members_are_in_the_order_of_their_instances() -> None:
 def test_what_nobody_reads_is_given_to_nobody() -> None:
     assert uniform({"m": reading(B)}, {A: 3}) == {"m": {}}
     assert range_({"m": reading(B)}, {A: 3}) == {"m": {}}
+
+
+def test_a_topic_that_is_named_twice_has_all_its_partitions() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    named = [(one, [0, 1]), (other, [5]), (one, [2]), (one, [1])]
+    assert united(named) == {one: frozenset({0, 1, 2}), other: frozenset({5})}

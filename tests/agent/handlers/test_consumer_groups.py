@@ -316,3 +316,23 @@ def test_a_group_without_members_can_be_deleted() -> None:
         assert (await described(bench)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
     run(scenario)
+
+
+def test_a_member_that_names_a_topic_twice_owns_all_that_it_names() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await joined(bench)
+        (assigned,) = first.assignment.topic_partitions
+        assert assigned.partitions == [0, 1]
+        await beat(bench, 0, "m-2", **FULL)
+        told = await beat(bench, first.member_epoch)
+        (kept,) = told.assignment.topic_partitions[0].partitions
+        named = [
+            ConsumerGroupHeartbeatTopicPartitions(assigned.topic_id, [place]) for place in (1 - kept, kept)
+        ]
+        answer = await beat(bench, told.member_epoch, **FULL | {"topic_partitions": named})
+        assert answer.error_code == 0
+        second = (await described(bench)).members[1]
+        again = await beat(bench, second.member_epoch, "m-2")
+        assert again.error_code == 0 and not (again.assignment and again.assignment.topic_partitions)
+
+    run(scenario)
