@@ -81,6 +81,8 @@ class ProduceShape(msgspec.Struct, frozen=True):
         if at >= tags_at or data[tags_at:end] != _TAGS:
             return None
         length = _encoded_length(tags_at - at)
+        if length is None:
+            return None
         records_start = at + len(length)
         if records_start > tags_at or data[at:records_start] != length:
             return None
@@ -88,10 +90,12 @@ class ProduceShape(msgspec.Struct, frozen=True):
 
 
 @lru_cache(KNOWN_LENGTHS)
-def _encoded_length(size: int) -> bytes:
-    """What stands first in so many bytes that are a length and the records: the records' length + 1, encoded."""
+def _encoded_length(size: int) -> bytes | None:
+    """What stands first in so many bytes that are a length and the records: the records' length + 1, encoded. None
+    for a size that no encoder makes: with one byte fewer for the length, the records would need one more."""
     length_bytes = 1 if size < 1 << 7 else 2 if size <= 1 << 14 else 3 if size <= (1 << 21) + 1 else 4
-    return unsigned_varint(size - length_bytes + 1)
+    encoded = unsigned_varint(size - length_bytes + 1)
+    return encoded if len(encoded) == length_bytes else None
 
 
 def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceShape | None:

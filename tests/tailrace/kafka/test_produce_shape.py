@@ -50,6 +50,16 @@ def test_a_shape_reads_requests_of_its_client_and_topic_as_the_codec_does(versio
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_shape_does_not_read_one_byte_more_than_the_length_says(version: int) -> None:
+    shape = learned(produce(version, b"x" * 100))
+    assert shape is not None
+    for size in SIZES:
+        frame = bytes(produce(version, b"y" * size))
+        end = len(frame) - (3 if version >= 9 else 0)
+        assert shape.read(memoryview(frame[:end] + b"y" + frame[end:])) is None, size
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_records_are_views_and_what_was_learned_keeps_no_frame(version: int) -> None:
     frame = produce(version, b"x" * 100)
     shape = learned(frame)
@@ -74,6 +84,8 @@ def test_whatever_the_bytes_a_shape_reads_what_the_codec_reads_or_nothing(
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(frame) - 1))
         frame[at] = data.draw(st.integers(0, 255))
+    end = len(frame) - 3
+    frame[end:end] = bytes(data.draw(st.integers(0, 2)))
     cut = data.draw(st.integers(0, 12))
     sent = memoryview(bytes(frame[: len(frame) - cut]) + data.draw(st.binary(max_size=4)))
     read = shape.read(sent)
