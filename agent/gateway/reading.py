@@ -68,7 +68,7 @@ class PartitionRead:
 async def offsets_at(call: HttpCall, partitions: Sequence[int], given: str, isolation: int) -> dict[int, int]:
     """The offset of each partition where to begin: a number, `earliest` or `latest`. Raises HttpRefusal."""
     if given not in _NAMED:
-        if not (given.isascii() and given.isdigit() and int(given) < 2**63):
+        if not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
             raise HttpRefusal(400, "offset must be earliest, latest or a number.")
         return dict.fromkeys(partitions, int(given))
     wanted = [ListOffsetsPartition(partition, timestamp=_NAMED[given]) for partition in partitions]

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from agent.gateway.body_memory import BodyMemory
-from agent.gateway.call import GatewayParts, HttpCall, answered
+from agent.gateway.call import JSON, GatewayParts, HttpCall, answered
 from agent.gateway.client import GatewayClient
 from agent.gateway.connections import GatewayConnections
 from agent.gateway.errors import HttpRefusal
@@ -104,6 +104,7 @@ class Gateway:
 
     def _serving(self, route: Route, root: str) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
+            _refuse_simple_posts(request)
             access = await self._access(request)
             parts = self._parts.seen_by(access.tenant)
             if request.match_info.get("cluster_id", parts.cluster_id()) != parts.cluster_id():
@@ -186,3 +187,10 @@ class Gateway:
         if request.can_read_body:
             response.force_close()  # what follows of the body is not read
         return response
+
+
+def _refuse_simple_posts(request: web.Request) -> None:
+    """A page may have its reader's browser, which knows a password, send what a form could send, without asking. What
+    a form can't send (JSON, all methods but GET and POST) the browser asks for first, and is not told that it may."""
+    if request.method == "POST" and "Origin" in request.headers and request.content_type != JSON:
+        raise HttpRefusal(415, f"A browser must send the body as {JSON}.")

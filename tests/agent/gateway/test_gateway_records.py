@@ -118,3 +118,14 @@ def test_what_is_wrong_before_the_first_record_has_a_status_of_its_own(tmp_path:
         assert len(body) == 1_001 and body[-1]["error_code"] == 413
 
     run_served(scenario, tmp_path, max_records_per_request=1_000)
+
+
+def test_an_offset_of_too_many_digits_is_no_offset(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        for offset in ("9" * 5_000, "9" * 19):
+            for path in (f"partitions/0/records?offset={offset}", f"events?offset={offset}"):
+                status, refusal = await there.ask("GET", f"/topics/t/{path}")
+                assert status == 400 and refusal["message"] == "offset must be earliest, latest or a number."
+
+    run_served(scenario, tmp_path)

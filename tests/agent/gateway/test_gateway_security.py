@@ -20,7 +20,7 @@ from sequencer.api import (
     ScramName,
 )
 from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
-from tests.agent.gateway.serving import Served, served
+from tests.agent.gateway.serving import Served, run_served, served
 from tests.agent.security.secured import PASSWORD, Secured, run_secured
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
 
@@ -259,3 +259,19 @@ def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_pat
             await scenario(there, gateway)
 
     run_secured(quick, tmp_path, "SASL_PLAINTEXT")
+
+
+def test_what_any_page_could_have_a_browser_send_is_refused(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        page = {"Origin": "http://elsewhere.example"}
+        for path in ("/topics", "/topics/t/records", "/topics/t/configs:alter"):
+            for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+                headers = page | {"Content-Type": kind}
+                status, _ = await there.ask("POST", path, data="{}", headers=headers)
+                assert status == 415, (path, kind)
+        headers = page | {"Content-Type": "application/json; charset=utf-8"}
+        assert (await there.ask("POST", "/topics/t/records", data="{}", headers=headers))[0] == 200
+        assert (await there.ask("OPTIONS", "/topics/t/records", headers=page))[0] == 405
+
+    run_served(scenario, tmp_path)
