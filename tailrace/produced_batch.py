@@ -32,11 +32,12 @@ def usual_batch(
     if not HEADER_BYTES <= size <= max_message_bytes:
         return None
     (
-        _, tail_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        base_offset, tail_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, record_count,
     ) = HEADER.unpack_from(buffer)  # fmt: skip
     if (
-        tail_length + PREFIX_BYTES != size
+        base_offset
+        or tail_length + PREFIX_BYTES != size
         or magic != MAGIC
         or not 0 <= attributes <= _LAST_CODEC  # no flag is set
         or record_count != last_offset_delta + 1

@@ -356,6 +356,8 @@ def _check_producers_claims(header: BatchHeader) -> None:
     attributes = header.attributes
     if attributes & COMPRESSION_MASK > Compression.ZSTD:
         compression_of(attributes)
+    if header.base_offset:  # as Kafka's UnifiedLog.analyzeAndValidateRecords
+        raise InvalidRecordBatch(f"base offset {header.base_offset}; a producer's batch begins at 0")
     if attributes & CONTROL_FLAG:
         raise InvalidRecordBatch("a control batch; only the broker writes transaction markers")
     if attributes & DELETE_HORIZON_FLAG:

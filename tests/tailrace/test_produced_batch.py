@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.produced_batch import usual_batch
-from tailrace.record_batch import Compression, InvalidBatch, crc_of, validate_produced
+from tailrace.record_batch import (
+    Compression,
+    InvalidBatch,
+    InvalidRecordBatch,
+    crc_of,
+    validate_produced,
+)
 from tailrace.records import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -78,6 +84,14 @@ def test_what_is_taken_in_one_look_is_what_the_whole_check_takes(values: dict[in
     data = with_fields(values, tail)
     found = usual_batch(memoryview(data), **LIMITS)
     assert found is None or found == checked(data)
+
+
+def test_a_base_offset_is_refused_as_kafka_refuses_it() -> None:
+    for base_offset in (1, -1, 1 << 62):
+        data = base_offset.to_bytes(8, "big", signed=True) + BATCH[8:]
+        assert usual_batch(memoryview(data), **LIMITS) is None
+        with pytest.raises(InvalidRecordBatch, match="base offset"):
+            validate_produced(memoryview(data), **LIMITS)
 
 
 @settings(max_examples=200, deadline=None)
