@@ -21,7 +21,7 @@ RECORD_BYTES = 256
 
 
 @dataclass(slots=True)
-class Room:
+class ReadRoom:
     """How many records one read still takes, of all its partitions, and of how many bytes. The first one always fits:
     else a reader would never come past it. `used`: bytes of those that were taken."""
 
@@ -57,7 +57,7 @@ class Visible:
     next_offset: int
 
 
-def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: Room) -> Visible:
+def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: ReadRoom) -> Visible:
     """The records from `offset` on that fit. Raises InvalidBatch, InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     now_aborted: set[int] = set()

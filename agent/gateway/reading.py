@@ -12,7 +12,7 @@ from aiohttp import web
 from agent.gateway.body_memory import SMALL_BYTES, BodyMemory, KeptBody
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, check, refusal_of
-from agent.gateway.fetched import Room, Visible, visible
+from agent.gateway.fetched import ReadRoom, Visible, visible
 from agent.gateway.record_json import Format, RecordRead, record_read
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ResponseStream
 from tailrace.kafka.error_codes import ErrorCode
@@ -106,7 +106,7 @@ async def read(
     answer = await call.client.hold(request)
     try:
         async with call.parts.decodes:
-            room = Room(max_records, _bytes_to_unpack(kept.memory, how))
+            room = ReadRoom(max_records, _bytes_to_unpack(kept.memory, how))
             parts = await asyncio.get_running_loop().run_in_executor(
                 call.parts.decoding, _decoded, answer.response, offsets, room
             )
@@ -124,7 +124,7 @@ def _bytes_to_unpack(memory: BodyMemory, how: HowToRead) -> int:
     return wanted if memory.has_room(COPIES * wanted, 0) else min(wanted, SMALL_BYTES // COPIES)
 
 
-def _decoded(response: FetchResponse, offsets: Mapping[int, int], room: Room) -> list[PartitionRead]:
+def _decoded(response: FetchResponse, offsets: Mapping[int, int], room: ReadRoom) -> list[PartitionRead]:
     check(response.error_code)
     found = []
     for row in [row for part in response.responses for row in part.partitions]:

@@ -585,12 +585,12 @@ class Lane:
                 for gap in gaps:
                     gap.batch.settle(BatchResult(gap.error))
                 return
-            await self._clock.sleep(pause)
+            await self._pause(pause, gaps)
             pause = min(pause * 2, _MAX_GAP_PAUSE_SECONDS)
             left = self._seconds_to_retry(gaps)
             if left < min(_MAX_GAP_PAUSE_SECONDS, self._settings.gap_deadline_ms / 4000):
                 # A commit that has no answer at the deadline would hide what is known: the gaps' errors.
-                await self._clock.sleep(max(0.0, left))
+                await self._pause(max(0.0, left), gaps)
                 continue
             session = self._session
             if session is None or not self._can_seal:
@@ -605,6 +605,14 @@ class Lane:
                     gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                     gaps.remove(gap)
                     pause = _FIRST_GAP_PAUSE_SECONDS
+
+    async def _pause(self, seconds: float, gaps: list[Gap]) -> None:
+        """Sleep. The producers of the gaps are told to retry if the lane is closed meanwhile."""
+        try:
+            await self._clock.sleep(seconds)
+        except asyncio.CancelledError:
+            _give_up(gaps)
+            raise
 
     def _seconds_to_retry(self, gaps: list[Gap]) -> float:
         return max(gap.deadline for gap in gaps) - self._clock.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.gateway.fetched import MAX_UNPACKED_BYTES, Room, size_in_memory, visible
+from agent.gateway.fetched import MAX_UNPACKED_BYTES, ReadRoom, size_in_memory, visible
 from sequencer.api import AbortedTransaction as Aborted
 from tailrace.kafka.messages.fetch import AbortedTransaction
 from tailrace.record_batch import Compression, MarkerKind, control_batch, split
@@ -59,7 +59,7 @@ def test_a_reader_over_http_sees_what_javas_consumer_sees(
     data = b"".join(batch for header, batch in split(memoryview(data)) if header.end_offset > start)
     java = JavaLikeConsumer(start)
     java.take(data, [Aborted(producer, first, end) for producer, first in aborted])
-    room = Room(most, MAX_UNPACKED_BYTES)
+    room = ReadRoom(most, MAX_UNPACKED_BYTES)
     found = visible(data, [AbortedTransaction(*each) for each in aborted], start, room)
     assert found.records == java.records[:most]
     if len(java.records) > most:
@@ -75,10 +75,10 @@ def test_a_read_ends_at_the_record_that_does_not_fit_and_has_one_at_least() -> N
         for number in range(8)
     )
     for limit, count in ((0, 1), (3 << 20, 2), (4 << 20, 3), (100 << 20, 16)):
-        room = Room(1_000, limit)
+        room = ReadRoom(1_000, limit)
         found = visible(data, [], 0, room)
         assert (len(found.records), found.next_offset) == (count, count)
         assert room.used == sum(map(size_in_memory, found.records))
-    room = Room(1_000, 2 << 20)
+    room = ReadRoom(1_000, 2 << 20)
     visible(data, [], 0, room)
     assert visible(data, [], 5, room).records == [], "there is one room for all partitions"

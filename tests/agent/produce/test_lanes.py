@@ -798,6 +798,20 @@ def test_a_gap_that_never_closes_is_told_what_it_is_also_when_commits_take_long(
         run(scenario, gap_deadline_ms=deadline_ms)
 
 
+def test_a_gap_is_told_to_retry_when_its_lane_closes_before_its_deadline() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
+        await bench.advance(0.5)
+        closing = asyncio.ensure_future(bench.lane.close(1))
+        await bench.advance(2)
+        assert closing.done() and early.done.done()
+        told = early.results[0]
+        assert told is not None and told.failure is not None and told.failure.kind == "timeout"
+
+    run(scenario, gap_deadline_ms=60_000)
+
+
 def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
