@@ -41,7 +41,9 @@ class UsualReply(Reply, kw_only=True):
     started: float
 
     def settle(self, index: int, result: BatchResult) -> None:
-        """The batch has its result."""
+        """The batch has its result. The first one is its answer."""
+        if self.is_made:
+            return
         requests = self.requests
         if result.error is _STORED and result.failure is None:
             requests.stored(self, result.base_offset, result.log_start_offset)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.connection import KafkaConnection, LikeBefore
+from agent.connection import KafkaConnection, LikeBefore, Reply
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
+from agent.produce.active_buffer import BatchResult
 from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
+from agent.usual_produce import UsualReply
+from sequencer.api import AlterConfig, BatchError, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
@@ -320,3 +323,21 @@ def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
         assert client.budget.used == 0
 
     run(scenario)
+
+
+class Answers:
+    """Makes answers of their base offset alone."""
+
+    def stored(self, reply: UsualReply, base_offset: int, log_start_offset: int) -> None:
+        reply.made([b"%d" % base_offset])
+
+
+def test_a_batch_that_is_given_a_second_result_keeps_its_first() -> None:
+    told: list[Reply] = []
+    requests: Any = Answers()
+    reply = UsualReply(
+        is_made=False, told=told.append, requests=requests, correlation_id=1, index=0, started=0.0
+    )
+    for offset in (5, 6):
+        reply.settle(0, BatchResult(BatchError.NONE, offset, 0))
+    assert reply.parts == [b"5"] and len(told) == 1
