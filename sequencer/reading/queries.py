@@ -276,6 +276,13 @@ class Reader:
             found = await self._store.run_of_max_timestamp(
                 row.topic_id, row.partition, from_offset, MAX_SCANNED
             )
+            if found.run is not None and found.run.base_offset >= row.end_offset:
+                # It was committed meanwhile. Before it shows, there would seem to be no record at all.
+                await self._catch_up()
+                shown = self._current().live_partition(query.topic_id, query.partition)
+                if shown is None:
+                    return _UNKNOWN_OFFSET
+                row, stable = shown, self._current().last_stable_offset(shown)
         else:
             found = await self._first_reaching(row, query.timestamp, from_offset)
         work.runs += found.scanned

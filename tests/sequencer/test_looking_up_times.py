@@ -18,6 +18,8 @@ from sequencer.store.rows import Changes, ScannedRuns
 from sequencer.store.state import replace_row
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.sequencer_bench import T0, Bench, batch
+from tests.support.sequencers import Opened
 
 FUTURE = 4_000_000_000_000
 PARTITIONS = 40
@@ -111,5 +113,39 @@ def test_one_long_look_up_is_stopped_and_gone_on_with(monkeypatch: pytest.Monkey
                 assert (store.scanned - before, first.next_offset) == (MOST, MOST)
                 (found,) = await all_offsets(sequencer, [query])
                 assert found.run is not None and found.run.base_offset == last
+
+    asyncio.run(scenario())
+
+
+class BusyStore(MemoryRowStore):
+    """A commit is written and shown while the run of the latest timestamp is looked up."""
+
+    async def commit_meanwhile(self) -> None:
+        """What is done in the middle of the next look-up."""
+
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        await self.commit_meanwhile()
+        return await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned)
+
+
+def test_the_latest_timestamp_is_found_while_a_later_record_is_committed() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = BusyStore(clock)
+        sequencer = Committer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        bench = Bench(Opened(sequencer, clock))
+        await bench.prepare()
+        await bench.commit(batch(1, at=T0))
+
+        async def commit() -> None:
+            await bench.commit(batch(1, at=T0 + 1))
+
+        store.commit_meanwhile = commit  # type: ignore[method-assign]
+        found = await bench.look_up(OffsetSpec.MAX_TIMESTAMP)
+        assert found.run is not None and found.run.base_offset == 1 and found.high_watermark == 2
+        await sequencer.close()
 
     asyncio.run(scenario())
