@@ -128,7 +128,10 @@ async def script(sequencer: Sequencer) -> list[Any]:
 
     agent = await ask(
         sequencer.register_agent,
-        AgentInfo("host-a", 9092, "10.0.0.1", 9093, 9644, "zone-a", "0.1.0", UUID(int=1)),
+        # With an id of its own: the client draws the nonce of the hello first, as in every recording.
+        AgentInfo(
+            "host-a", 9092, "10.0.0.1", 9093, 9644, "zone-a", "0.1.0", UUID(int=1), request_id=UUID(int=3)
+        ),
     )
     await ask(sequencer.renew_agent, RenewAgent(agent.broker_id, agent.epoch))
     twin = await ask(
