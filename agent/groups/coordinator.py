@@ -48,6 +48,7 @@ from sequencer.api import (
     SaveGroup,
     Sequencer,
     SequencerError,
+    SequencerUnavailable,
     StaleGroup,
     TransactionRef,
     first_turn,
@@ -572,6 +573,9 @@ class GroupCoordinator:
             log.warning(
                 "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
             )
+            held.is_stored |= isinstance(
+                error, SequencerUnavailable
+            )  # nobody knows, and so it is looked at again
             return False
         held.is_stored = True
         return True

@@ -276,6 +276,25 @@ def test_members_that_ended_while_their_group_could_not_be_stored_are_forgotten_
     run(scenario)
 
 
+def test_members_of_a_new_group_whose_storing_was_not_answered_are_forgotten_later() -> None:
+    async def scenario(bench: Bench) -> None:
+        real = bench.sequencer.save_group
+
+        async def unanswered(request: SaveGroup) -> Empty:
+            await real(request)
+            raise SequencerUnavailable("it may have been carried out")
+
+        bench.sequencer.save_group = unanswered  # type: ignore[method-assign]
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await bench.member(0, "m")
+        assert bench.stored().members and bench.agents[0].held_group("g") is None
+        bench.sequencer.save_group = real  # type: ignore[method-assign]
+        await bench.advance(70, 0)
+        assert not bench.stored().members, "though nobody has asked for the group"
+
+    run(scenario)
+
+
 def test_closing_waits_for_a_group_that_is_being_taken_up_again() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.stable()
