@@ -384,8 +384,9 @@ class _Round:
 
 
 def output_under(lease: HeldLease, cluster_id: str) -> OutputLocation:
-    """Where tasks that begin now may write. A task does not learn of its session's end, which comes after the session
-    was last seen. Of the time in which what is put then is still collected, half is left for clocks that differ."""
+    """Where a wave of tasks that begins now may write. A task does not learn of its session's end, which comes after
+    the session was last seen. Of the time in which what is put then is still collected, half is left for clocks that
+    differ."""
     until_ms = lease.session_seen_ms + lease.session.collected_ms // 2
     return OutputLocation(lease.session.prefix, cluster_id, until_ms)
 

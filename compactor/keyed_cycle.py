@@ -196,8 +196,9 @@ def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
 class KeyedWork:
     """What the passes of a round need of it.
 
-    `output`: where items that begin now may write. `swap`: carries out a swap, and says whether readers see it. `mark`:
-    raises a clean end. `fail`: notes a failure. `is_over`: the lease is lost.
+    `output`: where passes that begin now may write, until when: those that take longer fail, and the next round
+    begins them again. `swap`: carries out a swap, and says whether readers see it. `mark`: raises a clean end. `fail`:
+    notes a failure. `is_over`: the lease is lost.
     """
 
     sequencer: Sequencer

@@ -51,10 +51,9 @@ from tailrace.kafka.messages.update_features import (
 from tailrace.turns import Turns
 
 METADATA_TOPIC = "__cluster_metadata"
+"""The name of Kafka's log of metadata, the only one that DescribeQuorum is asked about."""
 ROWS_IN_A_TURN = 1_000
 """Rows that are answered in one turn of the loop."""
-"""The name of Kafka's log of metadata, the only one that DescribeQuorum is asked about."""
-
 WITH_RESULTS = 1
 """Up to this version UpdateFeatures answers each feature; later ones have one error for all."""
 

@@ -50,7 +50,9 @@ class Ordered(Generic[K]):
         """Remove a key that is there."""
         at = bisect_left(self._lasts, key)
         chunk = self._chunks[at]
-        del chunk[bisect_left(chunk, key)]
+        place = bisect_left(chunk, key)
+        assert chunk[place] == key, f"{key} is in order among the keys"
+        del chunk[place]
         if chunk:
             self._lasts[at] = chunk[-1]
         else:
