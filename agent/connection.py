@@ -57,7 +57,8 @@ log = structlog.get_logger("agent.connection")
 
 class Reply(msgspec.Struct, eq=False):
     """What a dispatcher made of a frame: buffers to send (none for acks=0); `close` ends the connection after it.
-    `on_sent` is called once, when `parts` were sent or never will be.
+    `on_sent` is called once, when `parts` were sent or never will be; `has_records`: what it gives back is the memory
+    of fetched records, rather than that of large answers.
 
     One that is not there yet is `made` later, or `failed`, which ends the connection. The connection's own: `charge`,
     what its request holds of the memory budget until then; `told`, who is called then; `counted_bytes`, what counts as
@@ -67,6 +68,7 @@ class Reply(msgspec.Struct, eq=False):
     parts: Sequence[Buffer] | None = None
     close: bool = False
     on_sent: Callable[[], None] | None = None
+    has_records: bool = False
     is_made: bool = True
     charge: int = 0
     counted_bytes: int = 0
@@ -122,9 +124,11 @@ class Dispatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """Who waits for memory now: requests that can't be read, answers that can't be made."""
+    """Who waits for memory now: requests that can't be read, records that can't be fetched, large answers that can't be
+    made."""
 
     requests: bool = False
+    records: bool = False
     answers: bool = False
 
 
@@ -155,6 +159,11 @@ _NEXT_PHASES = {
 }
 
 
+def _give_back(reply: Reply) -> None:
+    assert reply.on_sent is not None, "it is among those that hold memory"
+    reply.on_sent()
+
+
 class KafkaConnection(asyncio.BufferedProtocol):
     """The protocol object of one socket. All its state belongs to the event loop's thread.
 
@@ -183,8 +192,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
         "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
         "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sends_soon", "_sent",
-        "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress",
-        "_written", "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
+        "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_write_progress", "_written",
+        "_written_at", "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
         "produce_shape", "usual",
     )  # fmt: skip
 
@@ -225,7 +234,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._sent: asyncio.Future[None] | None = None
         """What the task waits for until an answer has left."""
         self._sends_soon = False
-        self._held: list[Callable[[], None]] = []
+        self._held: list[Reply] = []
+        """Replies with an `on_sent` that was not called."""
         self._is_handling = False
         self._turns_left = REQUESTS_IN_A_TURN
         self._transport: asyncio.Transport | None = None
@@ -234,7 +244,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._handling: asyncio.Task[None] | None = None
         """The task, while it has requests to handle."""
         self.last_active = monotonic()
-        self._frame_began = self._claimed_at = self._unsent_since = self.last_active
+        self._frame_began = self._claimed_at = self._written_at = self.last_active
         self._write_progress = (0, self.last_active)
         self.peer_host = "?"
         self.client_software = ""
@@ -299,7 +309,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while self._frames:
             self._budget.give(self._frames.pop()[1])
         while self._held:
-            self._held.pop(0)()
+            _give_back(self._held.pop(0))
         self._replies.clear()  # those that are made later know this connection
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
@@ -489,7 +499,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _take_reply(self, reply: Reply, charge: int) -> None:
         """Take the next request's reply, and send what may be sent. `charge`: what the request was charged."""
         if reply.on_sent is not None:
-            self._held.append(reply.on_sent)
+            self._held.append(reply)
         self._replies.append(reply)
         if not reply.is_made:  # its bytes stay in the active buffer, whatever becomes of the connection
             self.deferred += 1
@@ -536,6 +546,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     parts = [*(parts or ()), *self._made_next()]
                 if parts and self._transport is not None and not self._transport.is_closing():
                     self._transport.writelines(parts)
+                if not self._is_writable:
+                    self._written_at = self._monotonic()
             if not self._is_writable:
                 return
             reply, self._written = self._written, None
@@ -543,7 +555,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if reply.counted_bytes:
                 self._count_sent(reply)
             if reply.on_sent is not None:
-                self._held.pop(0)()
+                _give_back(self._held.pop(0))
             if self._sent is not None and not self._sent.done():
                 self._sent.set_result(None)
             if reply.close:
@@ -571,15 +583,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not reply.parts:
             return
         reply.counted_bytes = sum(map(len, reply.parts))
-        if not self._unsent_bytes:
-            self._unsent_since = self._monotonic()
         self._unsent_bytes += reply.counted_bytes
         if reply.on_sent is None:
             self._counted_bytes += reply.counted_bytes
             self._budget.count(reply.counted_bytes)
 
     def _count_sent(self, reply: Reply) -> None:
-        self._unsent_since = self.last_active
         self._unsent_bytes -= reply.counted_bytes
         if reply.on_sent is None:
             self._counted_bytes -= reply.counted_bytes
@@ -649,6 +658,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             and not self._is_handling
         )
 
+    def _holds_up(self, pressed: Pressed) -> bool:
+        """Whether others wait for what this client's answers hold, and it could take them: the first is written."""
+        if self._written is None:
+            return False
+        return (pressed.requests and self._counted_bytes > 0) or any(
+            pressed.records if held.has_records else pressed.answers for held in self._held
+        )
+
     def staleness(
         self, idle_seconds: float, stalled_seconds: float, pressed: Pressed = NOT_PRESSED
     ) -> str | None:
@@ -661,8 +678,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._write_progress = (unsent, now)
         elif now - self._write_progress[1] >= stalled_seconds:
             return "answers are not taken"
-        is_in_the_way = (pressed.answers and self._held) or (pressed.requests and self._counted_bytes)
-        if is_in_the_way and now - self._unsent_since >= _patience(self._unsent_bytes):
+        if self._holds_up(pressed) and now - self._written_at >= _patience(self._unsent_bytes):
             return "answers are taken too slowly"
         if self._claim is not None and now - self._claimed_at >= ADMISSION_SECONDS:
             return "no memory for its request"

@@ -301,7 +301,8 @@ class Dispatcher:
         if not isinstance(response, HeldResponse):
             return Reply(await self._encoded_in_turns(asked, response))
         try:
-            return Reply(await self._encoded_in_turns(asked, response.response), on_sent=response.release)
+            parts = await self._encoded_in_turns(asked, response.response)
+            return Reply(parts, on_sent=response.release, has_records=True)
         except BaseException:
             response.release()
             raise

@@ -680,8 +680,11 @@ class Agent:
                 self._close_refused,
                 partial(self.telemetry.client_metrics.forget_silent, now),
             ]
-            answers = self._fetch_memory.is_contended or self._answer_memory.is_contended
-            pressed = Pressed(self._budget.is_contended, answers)
+            pressed = Pressed(
+                requests=self._budget.is_contended,
+                records=self._fetch_memory.is_contended,
+                answers=self._answer_memory.is_contended,
+            )
             if now >= due or pressed != NOT_PRESSED:
                 due = now + seldom
                 looks.append(partial(self._close_stale, pressed))

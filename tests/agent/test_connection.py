@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -128,7 +129,8 @@ class Line:
         if said.startswith(b"silent"):
             return Reply(None)
         if said.startswith(b"large"):
-            return Reply([b"L" * 3_000_000], on_sent=lambda: self.released.append(said))
+            released = partial(self.released.append, said)
+            return Reply([b"L" * 3_000_000], on_sent=released, has_records=said.endswith(b"records"))
         return Reply([b"<", said[:8], b">"])
 
     def feed(self, data: bytes, at_once: int = 1 << 30) -> None:
@@ -592,6 +594,7 @@ def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
 
         for pressed, expected in (
             ({"answers": True}, "answers are taken too slowly"),
+            ({"records": True}, None),
             ({"requests": True}, None),
         ):
             deaf = Line()
@@ -610,6 +613,48 @@ def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
         assert staleness(waiting, ADMISSION_SECONDS, requests=True) == "no memory for its request"
         for line in (half, waiting):
             line.connection.abort()
+        await settle()
+
+    run(scenario)
+
+
+def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_their_way() -> None:
+    async def scenario() -> None:
+        late = PRESSED_SECONDS + 4
+        for asked, wanted, other in (
+            (b"large", {"answers": True}, {"records": True}),
+            (b"large records", {"records": True}, {"answers": True}),
+        ):
+            deaf = Line()
+            deaf.connection.pause_writing()
+            deaf.feed(framed(asked))
+            await settle()
+            deaf.now = late
+            assert deaf.connection.staleness(600, 60, Pressed(**other)) is None
+            assert deaf.connection.staleness(600, 60, Pressed(**wanted)) == "answers are taken too slowly"
+            deaf.connection.abort()
+            await settle()
+
+    run(scenario)
+
+
+def test_an_answer_that_can_not_be_written_yet_is_not_taken_slowly() -> None:
+    async def scenario() -> None:
+        line = Line()
+        everybody = Pressed(requests=True, records=True, answers=True)
+        line.feed(framed(b"later", b"large"))
+        await settle()
+        line.now = 100.0
+        assert line.connection.staleness(600, 60, everybody) is None, (
+            "its turn comes after the first's commit"
+        )
+        line.connection.pause_writing()
+        line.later[b"later"].made([b"a"])
+        await settle()
+        assert line.connection.staleness(600, 60, everybody) is None, "it has only now been written"
+        line.now += PRESSED_SECONDS + 4
+        assert line.connection.staleness(600, 60, everybody) == "answers are taken too slowly"
+        line.connection.abort()
         await settle()
 
     run(scenario)
