@@ -21,19 +21,17 @@ async def listing(
     """The response with several things. Raises ReaderGone if its client takes it too slowly."""
     head = msgspec.json.encode({"kind": kind, "metadata": {"self": call.url(*path), "next": None}})
     part = bytearray(head[:-1] + b',"data":[')
-    stream: ResponseStream | None = None
-    comma, written, began = b"", 0, call.parts.clock.monotonic()
+    stream: PacedStream | None = None
+    comma = b""
     for thing in things:
         part += comma + msgspec.json.encode(thing)
         comma = b","
         if len(part) >= PART_BYTES:
             if stream is None:
                 await call.client.pause()
-                stream = ResponseStream(call, JSON)
+                stream = PacedStream(call)
             await stream.write(bytes(part))
-            written += len(part)
             part.clear()
-            _check_pace(call, call.parts.clock.monotonic() - began, written)
     part += b"]}"
     if stream is None:
         return web.Response(body=bytes(part), content_type=JSON)
@@ -41,7 +39,21 @@ async def listing(
     return await stream.end()
 
 
-def _check_pace(call: HttpCall, seconds: float, written: int) -> None:
-    """Whoever takes a listing slowly is in the way while others wait for its memory."""
-    if call.client.others_wait and seconds > PRESSED_SECONDS + written / PRESSED_BYTES_PER_SECOND:
-        raise ReaderGone("others wait for memory")
+class PacedStream(ResponseStream):
+    """Ends while others wait for the gateway's memory, if its client takes it slowly or not at all."""
+
+    def __init__(self, call: HttpCall) -> None:
+        super().__init__(call, JSON)
+        self._began = call.parts.clock.monotonic()
+        self._taken_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        self.check()
+        await super().write(data)
+        self._taken_bytes += len(data)
+
+    def check(self) -> None:
+        seconds = self._call.parts.clock.monotonic() - self._began
+        patience = PRESSED_SECONDS + self._taken_bytes / PRESSED_BYTES_PER_SECOND
+        if self._call.client.others_wait and seconds > patience:
+            raise ReaderGone("others wait for memory")

@@ -10,6 +10,8 @@ from agent.gateway.call import HttpCall
 from tailrace.clock import wait_for
 
 WRITTEN_TOGETHER_BYTES = 64 * 1024
+CHECK_SECONDS = 1.0
+"""How often a write that waits for its reader checks whether it may wait on."""
 STREAM = web.RequestKey("stream", web.StreamResponse)
 """Where a request keeps its streamed response."""
 
@@ -36,15 +38,23 @@ class ResponseStream:
         """Send this. Raises ReaderGone."""
         writing = asyncio.ensure_future(self._write(data))
         try:
-            if not await wait_for(
-                self._call.parts.clock, writing, self._call.parts.settings.stalled_ms / 1000
-            ):
-                raise ReaderGone("stalled")
+            await self._until_taken(writing)
             writing.result()
         except ConnectionError as error:
             raise ReaderGone("left") from error
         finally:
             writing.cancel()
+
+    def check(self) -> None:
+        """Whether the reader may take its time; asked while a write waits for it. Raises ReaderGone."""
+
+    async def _until_taken(self, writing: asyncio.Future[None]) -> None:
+        seconds = self._call.parts.settings.stalled_ms / 1000
+        while not await wait_for(self._call.parts.clock, writing, min(seconds, CHECK_SECONDS)):
+            seconds -= CHECK_SECONDS
+            if seconds <= 0:
+                raise ReaderGone("stalled")
+            self.check()
 
     async def _write(self, data: bytes) -> None:
         if not self._response.prepared:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import agent.gateway.client as gateway_client
-from agent.gateway.listings import PART_BYTES
-from agent.gateway.responses import ResponseStream
+from agent.connection import PRESSED_SECONDS
+from agent.gateway.listings import PART_BYTES, PacedStream
+from agent.gateway.responses import ReaderGone, ResponseStream
+from agent.gateway.settings import GatewaySettings
 from tests.agent.gateway.serving import Served, run_served
+from tests.support.agents import settle
+from tests.support.clocks import ManualClock
 
 PARTITIONS = 500
 
@@ -69,3 +75,34 @@ def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
             await asyncio.sleep(0)
 
     run_served(scenario, tmp_path)
+
+
+async def _seconds_until_cut(monkeypatch: pytest.MonkeyPatch, *, others_wait: bool) -> tuple[int, str]:
+    """How long a reader that takes nothing is waited for, and why no longer."""
+    clock = ManualClock()
+    settings = GatewaySettings(listen="127.0.0.1:0")
+    call: Any = SimpleNamespace(
+        request={},
+        parts=SimpleNamespace(clock=clock, settings=settings),
+        client=SimpleNamespace(others_wait=others_wait),
+    )
+    monkeypatch.setattr(ResponseStream, "_write", lambda stream, data: asyncio.Event().wait())
+    writing = asyncio.ensure_future(PacedStream(call).write(b"x"))
+    seconds = 0
+    await settle()
+    while not writing.done():
+        clock.advance(1)
+        seconds += 1
+        await settle()
+    with pytest.raises(ReaderGone) as gone:
+        await writing
+    return seconds, str(gone.value)
+
+
+def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        assert await _seconds_until_cut(monkeypatch, others_wait=False) == (30, "stalled")
+        found = await _seconds_until_cut(monkeypatch, others_wait=True)
+        assert found == (PRESSED_SECONDS + 1, "others wait for memory")
+
+    asyncio.run(scenario())
