@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from agent.catalog import KnownTopic
+from agent.errors import AnswerTooLarge
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerGroup
 from agent.groups.coordinator import GroupRefusal
@@ -53,9 +54,11 @@ async def described_groups(
     """Each group that is asked for, once, or why it can't be described."""
     groups: list[D] = []
     turns = Turns(ROWS_IN_A_TURN)
-    await context.room.needs(await bytes_of_groups(services, request.group_ids, turns))
+    refusal = await refusal_of_all(services, context, request.group_ids, turns)
     for group_id in dict.fromkeys(request.group_ids):
         try:
+            if refusal is not None:
+                raise refusal
             group = await services.groups.look(group_id, describe)
             if request.include_authorized_operations:
                 group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
@@ -66,7 +69,19 @@ async def described_groups(
     return groups
 
 
-async def bytes_of_groups(services: Services, group_ids: Sequence[str], turns: Turns) -> int:
+async def refusal_of_all(
+    services: Services, context: RequestContext, group_ids: Sequence[str], turns: Turns
+) -> AnswerTooLarge | None:
+    """Have room for the groups' descriptions. Where they are too large, room for as many refusals, and why."""
+    try:
+        await context.room.needs(await _bytes_of_groups(services, group_ids, turns))
+    except AnswerTooLarge as error:
+        await context.room.needs(MEMBER_BYTES * len(group_ids))
+        return error
+    return None
+
+
+async def _bytes_of_groups(services: Services, group_ids: Sequence[str], turns: Turns) -> int:
     """About what the groups' descriptions take, as objects and as bytes. Those that are not held yet are taken up."""
     total = 0
     for group_id in dict.fromkeys(group_ids):

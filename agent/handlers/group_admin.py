@@ -7,7 +7,7 @@ from agent.errors import EXPECTED
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
 from agent.groups.group_bytes import AnyGroup
-from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, bytes_of_groups, is_unused
+from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
@@ -38,9 +38,12 @@ async def describe_groups(
     """State, protocol, members and assignments; a group that is named repeatedly is described once."""
     response = DescribeGroupsResponse()
     turns = Turns(ROWS_IN_A_TURN)
-    await context.room.needs(await bytes_of_groups(services, request.groups, turns))
+    refusal = await refusal_of_all(services, context, request.groups, turns)
     for group_id in dict.fromkeys(request.groups):
-        group = await _describe(services, context, group_id)
+        if refusal is not None:
+            group = DescribedGroup(error_code=refusal.code, group_id=group_id)
+        else:
+            group = await _describe(services, context, group_id)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
         response.groups.append(group)

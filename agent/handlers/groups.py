@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.errors import EXPECTED, code_of
+from agent.errors import EXPECTED, AnswerTooLarge, code_of
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import JoinRequest, SyncRequest
 from agent.services import RequestContext, Services
@@ -35,7 +35,7 @@ LEAVE_MANY = 3
 MAX_PREFIX_BYTES = 255
 """Of its client id, as much as a new member's id begins with."""
 
-REFUSALS = (GroupRefusal, *EXPECTED)
+REFUSALS = (GroupRefusal, AnswerTooLarge, *EXPECTED)
 """What becomes an error code in group requests."""
 
 

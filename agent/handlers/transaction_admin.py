@@ -7,7 +7,7 @@ from uuid import UUID
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
+from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
@@ -62,7 +62,7 @@ async def describe_transactions(
         )
         transactions = [each for page in found for each in page.transactions]
         snapshot = await _with_topics_of(services, transactions)
-    except EXPECTED as error:
+    except (*EXPECTED, AnswerTooLarge) as error:
         code = transaction_code(error, knows_fenced=True)
         rows = [described.TransactionState(code, transactional_id) for transactional_id in named]
         return DescribeTransactionsResponse(transaction_states=rows)
