@@ -124,7 +124,9 @@ class Subscriptions:
         for partition in [partition for partition in fewer if partition in more]:
             change = self._change_of(partition, runs[partition], replaced.get(partition, -1))
             size = _size_of(change)
-            for subscriber in list(self._watching[partition]):
+            for subscriber in list(
+                self._watching.get(partition, ())
+            ):  # one that was forgotten meanwhile watches nothing
                 self._queue(subscriber, change, size)
                 if change.is_gone:
                     self._unwatch(subscriber, partition)

@@ -32,7 +32,7 @@ from tests.hostile.values import (
     wide_fields,
 )
 
-SECONDS = 20.0
+SECONDS = 30.0
 MANY_MORE = 1_000_000
 SEED = 1
 TIMES = ("_ms", "timestamp", "duration_filter")

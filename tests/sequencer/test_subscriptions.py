@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import msgspec
 import pytest
 
 import sequencer.bounds as bounds
@@ -191,6 +192,21 @@ def test_a_subscriber_that_is_too_slow_begins_anew() -> None:
         assert (await slow.call()).is_reset
         assert not (await prompt.call()).is_reset
         assert bench.sequencer._view.subscriptions.count == 1  # type: ignore[attr-defined]
+
+    run(memory, scenario, SequencerSettings(max_subscriber_bytes=2_000))
+
+
+def test_a_subscriber_that_becomes_too_slow_in_the_middle_of_a_commit_ends_for_itself_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        slow = Watcher(bench)
+        await slow.call(0, 1)
+        for _ in range(10):
+            request = bench.request(batch(1))
+            (first,) = request.runs
+            runs = [first, msgspec.structs.replace(first, partition=1, start=first.start + first.length)]
+            await bench.sequencer.commit(msgspec.structs.replace(request, runs=runs))
+        assert (await slow.call()).is_reset
+        assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
 
     run(memory, scenario, SequencerSettings(max_subscriber_bytes=2_000))
 
