@@ -1,7 +1,7 @@
 """The checkpointer: exports what the committer wrote to the bucket, every few seconds, and says what is exported.
 
 It belongs to one committer, which calls `written` in the same turn of the loop in which it shows a write to readers;
-`run` exports what has gathered. Only topic creation waits for it (`saved`).
+`run` exports what has gathered. New topics and partitions wait for it (`saved`), and jobs' writes (`recoverable`).
 
 Two things depend on it: no offset is assigned at or above what the last exported head reserves (`check_reserved`), and
 an object is deleted only when a checkpoint without it is durable (`is_saved`).
@@ -15,7 +15,7 @@ A refusal is for good: the bucket belongs to a newer incarnation, or knows commi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -98,6 +98,8 @@ class Checkpointer:
         self._waiting: list[asyncio.Future[None]] = []
         self._promised: list[asyncio.Future[None]] = []
         """Waiters that the head on its way answers."""
+        self._for_snapshot: list[asyncio.Future[None]] = []
+        """Waiters that the chain's first snapshot answers."""
         self._nudge = asyncio.Event()
         self.last_head: Head | None = None
         """The newest durable one."""
@@ -154,19 +156,29 @@ class Checkpointer:
         return self._chain.is_saved(kind, key)
 
     async def saved(self) -> None:
-        """Wait until what was written up to now is durable in the bucket. Raises SequencerUnavailable."""
-        if self._chain.is_all_saved:
-            return
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(saved)
-        self._nudge.set()
+        """Wait until a head in the bucket has what was written up to now. Raises SequencerUnavailable."""
+        if not self._chain.is_all_saved:
+            self._nudge.set()
+            await self._answered(self._waiting)
+
+    async def recoverable(self) -> None:
+        """Wait until a recovery would come back to what was written up to now. A head tells it of topics alone, as long as
+        its chain has no snapshot. Raises SequencerUnavailable."""
+        await self.saved()
+        if self._chain.snapshot is None:
+            self._nudge.set()
+            await self._answered(self._for_snapshot)
+
+    async def _answered(self, waiting: list[asyncio.Future[None]]) -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(answer)
         try:
-            if not await wait_for(self._clock, saved, SAVED_WAIT_S):
+            if not await wait_for(self._clock, answer, SAVED_WAIT_S):
                 raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; ask again")
         finally:
-            for waiting in (self._waiting, self._promised):
-                if saved in waiting:
-                    waiting.remove(saved)
+            for others in (self._waiting, self._promised, self._for_snapshot):
+                if answer in others:
+                    others.remove(answer)
 
     # --- exporting
 
@@ -238,7 +250,7 @@ class Checkpointer:
 
     def _is_idle(self) -> bool:
         """Only leases were renewed: they are exported now and then."""
-        if self._waiting or (self._scan is not None and self._scan.task.done()):
+        if self._waiting or self._for_snapshot or (self._scan is not None and self._scan.task.done()):
             return False
         return self._chain.is_idle(self._clock.wall_ms(), self.last_head)
 
@@ -280,6 +292,8 @@ class Checkpointer:
         await self._promise_and_store(chain)
         if chain is self._chain:
             needless_before = chain.snapshot_exported(head)
+            answered, self._for_snapshot = self._for_snapshot, []
+            _answer(answered)
             if needless_before is not None:
                 await self._delete_older(chain.identity.cluster_id, needless_before)
 
@@ -323,9 +337,7 @@ class Checkpointer:
         saved, self._promised = self._promised, []
         if is_all_saved:  # who asked while this head was on its way has nothing newer
             saved, self._waiting = saved + self._waiting, []
-        for waiter in saved:
-            if not waiter.done():
-                waiter.set_result(None)
+        _answer(saved)
 
     # --- snapshots
 
@@ -446,11 +458,17 @@ class Checkpointer:
 
     def _refuse(self, error: SequencerError) -> NoReturn:
         self._chain.refuse(error)
-        for waiter in (*self._waiting, *self._promised):
+        for waiter in (*self._waiting, *self._promised, *self._for_snapshot):
             if not waiter.done():
                 waiter.set_exception(error)
                 waiter.exception()
         raise error
+
+
+def _answer(waiting: Sequence[asyncio.Future[None]]) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _encoded(export: Export) -> Steps[bytes]:

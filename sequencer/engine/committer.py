@@ -29,7 +29,7 @@ from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.engine.expiry import Expiry
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
-from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query
+from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query, Waits
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
@@ -141,10 +141,10 @@ class Committer(SequencerMethods):
         try:
             answer = await self._decided(decision, request)
         except TopicExists:
-            await self._wait_checkpointed()  # this may be a retry of the request that created it
+            await self._wait_checkpointed(Waits.SAVED)  # this may be a retry of the request that created it
             raise
-        if decision.is_checkpointed and not getattr(request, "validate_only", False):
-            await self._wait_checkpointed()
+        if not getattr(request, "validate_only", False):
+            await self._wait_checkpointed(decision.waits)
         return answer
 
     async def _decided(self, decision: Decision, request: Value) -> Value:
@@ -168,10 +168,12 @@ class Committer(SequencerMethods):
     async def _apply_retention(self, request: Empty) -> RetentionSummary:
         return await self._expiry.apply_retention()
 
-    async def _wait_checkpointed(self) -> None:
+    async def _wait_checkpointed(self, waits: Waits) -> None:
         """Wait until a checkpoint in the bucket has what was just written. Raises SequencerUnavailable."""
-        if self._checkpointer is not None:
+        if self._checkpointer is not None and waits is Waits.SAVED:
             await self._checkpointer.saved()
+        elif self._checkpointer is not None and waits is Waits.RECOVERABLE:
+            await self._checkpointer.recoverable()
 
     async def _catch_up(self) -> None:
         await self._group_commit.catch_up()

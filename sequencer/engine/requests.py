@@ -10,6 +10,7 @@ and the answer with the interface's. Two methods are neither: `commit` is decide
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -115,20 +116,28 @@ class Context(QueryContext):
         return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
 
+class Waits(enum.Enum):
+    """What a checkpoint must have of a change before it is answered; see `sequencer.checkpoint.checkpointer`."""
+
+    NOT = "nothing"
+    SAVED = "a head has it: all that recovery needs to know of a topic"
+    RECOVERABLE = "a recovery would come back to it"
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How a method that changes rows is carried out.
 
     `request_id`: the id under which the first answer is kept for retries; None: decide each time.
     `is_alone`: it awaits look-ups in the store, so it is a group of its own.
-    `is_checkpointed`: it is answered once a checkpoint has it.
+    `waits`: until when it is not answered.
     """
 
     name: str
     decide: Callable[[Draft, Any, Context], Any]
     request_id: Callable[[Any], UUID | None]
     is_alone: bool = False
-    is_checkpointed: bool = False
+    waits: Waits = Waits.NOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +158,18 @@ def _decides(
     decide: Callable[[Draft, R, Context], A | Steps[A]],
     *,
     request_id: Callable[[R], UUID | None] = _request_id,
-    is_checkpointed: bool = False,
+    waits: Waits = Waits.NOT,
 ) -> Decision:
-    return Decision(method.__name__, decide, request_id, is_checkpointed=is_checkpointed)
+    return Decision(method.__name__, decide, request_id, waits=waits)
 
 
 def _decides_alone(
     method: Declared[R, A],
     decide: Callable[[Draft, R, Context], Awaitable[A]],
     *,
-    is_checkpointed: bool = False,
+    waits: Waits = Waits.NOT,
 ) -> Decision:
-    return Decision(method.__name__, decide, _request_id, is_alone=True, is_checkpointed=is_checkpointed)
+    return Decision(method.__name__, decide, _request_id, is_alone=True, waits=waits)
 
 
 def _answers(method: Declared[R, A], answer: Callable[[R, Context], A]) -> Query:
@@ -310,7 +319,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: writes.commit_write(
                 draft, context.store, request, context.settings
             ),
-            is_checkpointed=True,
+            waits=Waits.RECOVERABLE,
         ),
         # Agents and the ring.
         _decides(Sequencer.register_agent, _register_agent),
@@ -337,13 +346,13 @@ DECISIONS: dict[str, Decision] = _by_name(
                 validate=context.validate_config,
                 settings=context.settings,
             ),
-            is_checkpointed=True,
+            waits=Waits.SAVED,
         ),
         _decides(Sequencer.delete_topic, lambda draft, request, _: topics.delete_topic(draft, request)),
         _decides(
             Sequencer.create_partitions,
             lambda draft, request, context: topics.create_partitions(draft, request, context.settings),
-            is_checkpointed=True,
+            waits=Waits.SAVED,
         ),
         _decides(Sequencer.alter_config, _alter_config),
         # Users and access control lists.

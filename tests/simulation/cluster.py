@@ -606,7 +606,7 @@ class Cluster:
         while True:
             attempts += 1
             if attempts > MAX_RECOVERIES_IN_BAD_WEATHER:
-                self.rows.failing = 0.0
+                self.rows.failing = self.rows.unforeseen = 0.0
             self.rows.replace(make_rows())
             process = self.process("recover")
             clock = SimulatedClock(self.loop, process)
@@ -614,7 +614,7 @@ class Cluster:
                 await self.rows.open()
                 store = self.store_of(process)
                 if attempts > MAX_RECOVERIES_IN_BAD_WEATHER:
-                    store.plan = CALM
+                    store.plan, store.unforeseen = CALM, 0.0
                 report = await process.run(
                     recover(
                         store,

@@ -258,6 +258,33 @@ def test_who_asks_while_the_head_with_all_there_is_is_on_its_way_is_answered_wit
     run(use)
 
 
+def test_what_a_recovery_must_come_back_to_waits_for_a_chain_with_its_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.settle()
+        monkeypatch.setattr(world.checkpointer, "_begin_scan", lambda: None)  # it takes long
+        world.checkpointer.begin(world.sequencer.identity, 1, world.sequencer._view.state)  # loaded anew
+        await world.checkpointer.export()
+        await world.commit(topic)
+        asked = [
+            asyncio.create_task(ask()) for ask in (world.checkpointer.saved, world.checkpointer.recoverable)
+        ]
+        await turns()
+        await world.checkpointer.export()
+        await turns()
+        assert [task.done() for task in asked] == [True, False]
+        monkeypatch.undo()
+        await world.settle()
+        assert [task.done() for task in asked] == [True, True]
+        found = await read_checkpoints(world.bucket, "c")
+        assert found.chain is not None and found.chain.head.commit_number == 1
+
+    run(use)
+
+
 def test_what_is_written_while_a_snapshot_is_read_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
     monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
