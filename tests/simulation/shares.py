@@ -68,6 +68,9 @@ class Holding:
     locked_until: float
     held_by: list[KafkaStream]
     freed_at: float | None = None
+    first_said: AcknowledgeType | None = None
+    """What the member said of it first, but for renewals: the same record may be in its hands twice, and what it says
+    of the second is void."""
 
     @property
     def may_be_freed(self) -> bool:
@@ -180,6 +183,7 @@ class Batch:
                 holding.held_by.append(sent_by)
             else:
                 holding.freed_at = now
+                holding.first_said = holding.first_said or kind
         return AcknowledgementBatch(self.first, self.last, [kind])
 
 
@@ -371,6 +375,7 @@ class ShareMember(Client):
                     (log.name, partition, offset)
                     for offset, holding in batch.holdings.items()
                     if self.watch.is_time_kept
+                    and holding.first_said is REJECT
                     and now < holding.locked_until - MARGIN_S
                     and not holding.may_be_freed
                 )
