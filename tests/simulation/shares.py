@@ -72,10 +72,9 @@ class Holding:
     """What the member said of it first, but for renewals: the same record may be in its hands twice, and what it says
     of the second is void."""
 
-    @property
-    def may_be_freed(self) -> bool:
-        """Whether a connection that had it has ended."""
-        return any(stream.agent_knows for stream in self.held_by)
+    def is_sure(self, now: float) -> bool:
+        """Whether its lock goes on, and no connection that had it has ended."""
+        return now < self.locked_until - MARGIN_S and not any(stream.agent_knows for stream in self.held_by)
 
 
 @dataclass(slots=True)
@@ -103,12 +102,7 @@ class ShareWatch:
             self.violated(f"{place} is handed to {member}, asked at {asked_at:.3f}; done at {done_at:.3f}")
         known = self.holdings.setdefault(place, [])
         for other in known:
-            is_certain = (
-                self.is_time_kept
-                and other.had_at < asked_at
-                and now < other.locked_until - MARGIN_S
-                and not other.may_be_freed
-            )
+            is_certain = self.is_time_kept and other.had_at < asked_at and other.is_sure(now)
             if is_certain and (other.freed_at is None or other.freed_at > now):
                 self.violated(
                     f"{place} is handed to {member} at {asked_at:.3f} to {now:.3f}, and is another's from"
@@ -374,10 +368,7 @@ class ShareMember(Client):
                 self.watch.rejected.update(
                     (log.name, partition, offset)
                     for offset, holding in batch.holdings.items()
-                    if self.watch.is_time_kept
-                    and holding.first_said is REJECT
-                    and now < holding.locked_until - MARGIN_S
-                    and not holding.may_be_freed
+                    if self.watch.is_time_kept and holding.first_said is REJECT and holding.is_sure(now)
                 )
             if kind in (ACCEPT, REJECT):
                 self.watch.done(
@@ -385,7 +376,10 @@ class ShareMember(Client):
                 )
             elif kind is RENEW:
                 for holding in batch.holdings.values():
-                    holding.locked_until = max(holding.locked_until, asked_at + LOCK_S)
+                    if holding.is_sure(
+                        now
+                    ):  # else the record may be done, and that it is renewed means nothing
+                        holding.locked_until = max(holding.locked_until, asked_at + LOCK_S)
 
     def _take_in(
         self, log: Log, row: SharePartitionData, asked_at: float, now: float, came_by: KafkaStream
