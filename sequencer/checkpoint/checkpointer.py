@@ -162,8 +162,8 @@ class Checkpointer:
             await self._answered(self._waiting)
 
     async def recoverable(self) -> None:
-        """Wait until a recovery would come back to what was written up to now. A head tells it of topics alone, as long as
-        its chain has no snapshot. Raises SequencerUnavailable."""
+        """Wait until a recovery would come back to what was written up to now. A head tells it of topics alone, as long
+        as its chain has no snapshot. Raises SequencerUnavailable."""
         await self.saved()
         if self._chain.snapshot is None:
             self._nudge.set()

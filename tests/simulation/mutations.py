@@ -96,6 +96,7 @@ from sequencer.api import (
     RunOutcome,
     SequencerUnavailable,
 )
+from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.term import Term
@@ -1952,6 +1953,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a recovery gives out again what was not checkpointed",
         [(bucket_module, "reserved_ends", _forgets_reservations)],
         LOSES,
+    ),
+    Mutation(
+        "a job's write is answered before its chain has a snapshot",
+        [(Checkpointer, "recoverable", lambda _: Checkpointer.saved)],
+        {**LOSES, "jobs": 2, "misfortunes": at("the database fails", "the database is lost"), "trouble_s": 3.0},
     ),
     Mutation(
         "an agent goes on under another incarnation", [(Agent, "_end", does_nothing)], LOSES

@@ -280,7 +280,7 @@ def test_what_a_recovery_must_come_back_to_waits_for_a_chain_with_its_snapshot(
         await world.settle()
         assert [task.done() for task in asked] == [True, True]
         found = await read_checkpoints(world.bucket, "c")
-        assert found.chain is not None and found.chain.head.commit_number == 1
+        assert found.chain is not None and found.chain.last.commit_number == 2
 
     run(use)
 
