@@ -49,9 +49,14 @@ class Answer:
 
     def release(self) -> None:
         """The response is not needed any more."""
-        on_sent, self._reply.on_sent = self._reply.on_sent, None
-        if on_sent is not None:
-            on_sent()
+        _give_back(self._reply)
+
+
+def _give_back(reply: Reply) -> None:
+    """What a reply holds of the agent's memory; again does nothing."""
+    on_sent, reply.on_sent = reply.on_sent, None
+    if on_sent is not None:
+        on_sent()
 
 
 class GatewayClient:
@@ -90,19 +95,19 @@ class GatewayClient:
 
     async def ask(self, request: Any) -> Any:
         """The response to a request; its memory is held until the next is asked, or `release`. Raises HttpRefusal."""
-        self.release()  # nobody waits for the handlers' memory with some of the gateway's in hand
+        self.release()
         reply = await self._answered(request)
+        self._room = Room(self._door.memory)
         try:
-            size = sum(map(len, reply.parts or ()))
-            await self._room.needs(RESPONSE_FACTOR * size)
+            while not await self._has_room(reply):
+                reply = await self._answered(request)
             return self._response(request, reply)
         except NoRoomForAnswer as error:
             raise HttpRefusal(503, f"{error}.") from None
         except AnswerTooLarge as error:
             raise HttpRefusal(413, f"{error}.") from None
         finally:
-            if reply.on_sent is not None:
-                reply.on_sent()
+            _give_back(reply)
 
     @property
     def others_wait(self) -> bool:
@@ -117,6 +122,18 @@ class GatewayClient:
         """The response, with what it holds of the agent's memory: of a fetch, its records. Raises HttpRefusal."""
         reply = await self._answered(request)
         return Answer(self._response(request, reply), reply)
+
+    async def _has_room(self, reply: Reply) -> bool:
+        """Have room for what is made of a reply. False if a reply that holds the agent's memory had to be dropped while
+        the gateway's was waited for: the request, which only reads, is asked again."""
+        size = RESPONSE_FACTOR * sum(map(len, reply.parts or ()))
+        if reply.on_sent is not None and not self._room.has(size):
+            reply.parts = None
+            _give_back(reply)
+            await self._room.needs(size)
+            return False
+        await self._room.needs(size)
+        return True
 
     async def _answered(self, request: Any) -> Reply:
         key: ApiKey = request.api.key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from agent.answer_memory import made_anew
 from agent.catalog import KnownTopic, RequestTopics
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
@@ -118,6 +119,7 @@ async def offset_commit(
     return response
 
 
+@made_anew
 async def offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:

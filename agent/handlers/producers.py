@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.answer_memory import ENTRY_BYTES
+from agent.answer_memory import ENTRY_BYTES, made_anew
 from agent.catalog import KnownTopic
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.services import RequestContext, Services
@@ -48,6 +48,7 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 
+@made_anew
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from agent.answer_memory import ENTRY_BYTES
+from agent.answer_memory import ENTRY_BYTES, made_anew
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group_bytes import AnyGroup
@@ -44,6 +44,7 @@ FORGET = -1
 """The start offset by which the sequencer is asked to forget a partition; also that of one the group has not read."""
 
 
+@made_anew
 async def describe(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:

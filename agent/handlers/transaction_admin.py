@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from agent.answer_memory import ENTRY_BYTES
+from agent.answer_memory import ENTRY_BYTES, made_anew
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
@@ -49,6 +49,7 @@ STATES = (
 """Kafka's names of states, which a filter may ask for; those of preparing and Dead don't occur here."""
 
 
+@made_anew
 async def describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -113,6 +114,7 @@ def _description(
     )
 
 
+@made_anew
 async def list_transactions(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:

@@ -7,12 +7,13 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, Room
 from agent.dispatch import Dispatcher
 from agent.errors import AnswerTooLarge, NoRoomForAnswer
-from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition, Value
+from sequencer.api import CommitOffsets, CreateTopic, FetchOffsets, OffsetPosition, OffsetPositions, Value
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -133,6 +134,109 @@ def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_r
     alone(scenario)
 
 
+def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        alive: dict[int, int] = {}
+        done: list[int] = []
+
+        async def answer(number: int) -> None:
+            room = Room(memory)
+
+            async def ask(request: Listing) -> ListingPage:
+                await asyncio.sleep(0)
+                return ListingPage(None)
+
+            async def make() -> None:
+                alive[number] = 0
+                try:
+                    for _ in range(3):
+                        await room.listing(ask, Listing(), lambda page: MIB)
+                        alive[number] += MIB
+                        assert sum(alive.values()) <= memory.used <= 8 * MIB
+                finally:
+                    del alive[number]
+
+            await room.made(make)
+            done.append(number)
+            room.release()
+
+        await asyncio.gather(*map(answer, range(200)))
+        assert sorted(done) == list(range(200)) and memory.used == 0
+
+    alone(scenario)
+
+
+def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        done: list[int] = []
+
+        async def answer(number: int) -> None:
+            room = Room(memory)
+            made = 0
+
+            async def make() -> None:
+                nonlocal made
+                made = 0
+                await room.needs(MIB)
+                for _ in range(30):
+                    room.grow(MIB)
+                    made += 1
+                    await asyncio.sleep(0)
+                    assert memory.used <= 8 * MIB + memory.most
+                    assert made <= 8 or memory.used <= made * MIB + 2 * MIB, "no other large one is made"
+
+            await room.made(make)
+            done.append(number)
+            room.release()
+
+        await asyncio.gather(*map(answer, range(6)))
+        assert len(done) == 6 and memory.used == 0
+
+    alone(scenario)
+
+
+def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice_what_it_had() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        room = Room(memory)
+        await room.needs(memory.most - 1)
+        await room.needs(memory.most)
+        with pytest.raises(AnswerTooLarge):
+            await room.needs(memory.most + 1)
+        with pytest.raises(AnswerTooLarge):
+            room.grow(memory.most + 1)
+        room.release()
+
+    alone(scenario)
+
+
+def test_a_request_that_begins_anew_waits_no_longer_in_all() -> None:
+    async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
+        first, second, third = (Room(memory) for _ in range(3))
+        await first.needs(5 * MIB)
+
+        async def make() -> None:
+            await second.needs(4 * MIB)
+            second.grow(5 * MIB)
+
+        making = asyncio.ensure_future(second.made(make))
+        await settle(5)
+        clock.advance(20)
+        first.release()
+        await third.needs(MIB)
+        third.grow(4 * MIB)
+        while not memory.is_contended:
+            await asyncio.sleep(0)
+        await settle(5)
+        assert memory.used == 4 * MIB, "it waits once more"
+        clock.advance(11)
+        with pytest.raises(NoRoomForAnswer):
+            await making
+        third.release()
+        assert memory.used == 0
+
+    alone(scenario)
+
+
 # --- handlers ----------------------------------------------------------------------------------------------
 
 
@@ -232,3 +336,38 @@ def test_all_positions_of_a_large_group_for_many_at_once_take_the_memory_of_few_
         assert many < 6 * one
 
     run(scenario, memory_budget_bytes=LEAST_BUDGET)
+
+
+def test_positions_of_two_groups_are_dropped_and_read_anew_where_there_is_no_memory_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic("t", 10)
+        positions = [OffsetPosition(topic.topic_id, index, 1, 0, "") for index in range(10)]
+        commit = CommitOffsets(
+            "g", broker_id=-1, lease_epoch=0, generation=-1, member_id="", offsets=positions
+        )
+        for group in "gh":
+            await bench.sequencer.commit_offsets(msgspec.structs.replace(commit, group_id=group))
+        memory, others = bench.services.answer_memory, Room(bench.services.answer_memory)
+        await others.needs(4 * MIB)
+        inner, read = bench.sequencer.fetch_offsets, list[str]()
+
+        async def watched(request: FetchOffsets) -> OffsetPositions:
+            read.append(request.group_id)
+            if len(read) == 1:
+                others.grow(12 * MIB - memory.used)  # all that is left
+            return await inner(request)
+
+        monkeypatch.setattr(bench.services.sequencer, "fetch_offsets", watched)
+        both = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=None) for name in "gh"])
+        asked = AskedSideBySide(bench)
+        answer = asyncio.ensure_future(asked.ask(ApiKey.OFFSET_FETCH, 8, both))
+        while not memory.is_contended:
+            await asyncio.sleep(0)
+        assert memory.used == others.used and read == ["g"]
+        others.release()
+        await answer
+        assert read == ["g", "g", "h"] and memory.used == 0
+
+    run(scenario, memory_budget_bytes=64 * MIB)

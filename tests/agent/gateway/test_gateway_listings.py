@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import agent.gateway.client as gateway_client
+from agent.answer_memory import Room
 from agent.connection import PRESSED_SECONDS
 from agent.gateway.listings import PART_BYTES, PacedStream
 from agent.gateway.responses import ReaderGone, ResponseStream
 from agent.gateway.settings import GatewaySettings
+from agent.security.access import ANYBODY
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
@@ -106,3 +108,24 @@ def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch: pyte
         assert found == (PRESSED_SECONDS + 1, "others wait for memory")
 
     asyncio.run(scenario())
+
+
+def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)
+
+    async def scenario(there: Served) -> None:
+        await _with_topic(there)
+        door = there.gateway._door
+        agents = door.dispatch_for(ANYBODY)._services.answer_memory
+        others = Room(door.memory)
+        await others.needs(door.memory.most)
+        asked = asyncio.ensure_future(there.get("/topics/large/partitions"))
+        while not door.memory.is_contended:
+            await asyncio.sleep(0)
+        assert agents.used == 0
+        others.release()
+        assert len((await asked)["data"]) == PARTITIONS
+
+    run_served(scenario, tmp_path)
