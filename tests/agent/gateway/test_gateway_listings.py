@@ -20,7 +20,7 @@ from tests.agent.gateway.serving import Served, run_served
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 
-PARTITIONS = 500
+PARTITIONS = 1_000
 
 
 async def _with_topic(there: Served) -> None:
@@ -56,7 +56,7 @@ def test_a_long_listing_is_whole_and_is_written_in_parts(
 def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)  # each takes 20 MB of the 64 that there are
+    monkeypatch.setattr(gateway_client, "RESPONSE_FACTOR", 1_000)  # each takes 26 MB of the 64 that there are
 
     async def scenario(there: Served) -> None:
         await _with_topic(there)
