@@ -50,14 +50,19 @@ class OwnerWatch:
         self.heard_at[member] = max(asked_at, self.heard_at.get(member, asked_at))
 
     def given(self, member: str, partitions: Iterable[int], now: float) -> None:
-        """A member was told that these are its own."""
+        """A member was told that these are its own. One that was stopped may take the answer when its session is over:
+        by then they may be another's."""
         for partition in partitions:
             known = self.owners.setdefault(partition, set())
             for other in sorted(known - {member}):
-                if now < self.heard_at[other] + SESSION_MS / 1000:
+                if self._is_live(member, now) and self._is_live(other, now):
                     heard = f"heard at {self.heard_at[other]:.3f}"
                     self.violated(f"partition {partition} is given to {member}; it is {other}'s, {heard}")
             known.add(member)
+
+    def _is_live(self, member: str, now: float) -> bool:
+        """Whether its session surely goes on."""
+        return now < self.heard_at.get(member, now) + SESSION_MS / 1000
 
     def says(self, member: str, owned: Iterable[int]) -> None:
         """A member says, or knows, that it owns these and no others."""
