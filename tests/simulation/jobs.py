@@ -18,6 +18,7 @@ from sequencer.api import Sequencer, SequencerError, WriteRequest, WrittenObject
 from sequencer.client import SequencerClient
 from tailrace.object_store.api import StoreError
 from tests.simulation.clients import Client, Log, Stage
+from tests.simulation.cluster import UNFORESEEN
 from tests.support.history.events import Acked, Sent, identity
 
 PUT_SECONDS = 1.0
@@ -73,7 +74,14 @@ class WritingJob(Client):
                 return False
             await remote.sequencer.commit_write(WriteRequest(self._write_id, epoch, True, objects))
             return death != 1
-        except (SequencerError, StoreError, UploadFailed) as error:
+        except (
+            SequencerError,
+            StoreError,
+            UploadFailed,
+            RuntimeError,
+        ) as error:  # Spark runs what failed again
+            if isinstance(error, RuntimeError) and UNFORESEEN not in str(error):
+                raise
             self.stage.note(f"{self.name}: {type(error).__name__}")
             return False
         finally:
