@@ -131,6 +131,7 @@ class Reader:
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
         """Bounds of each partition, and the runs from the offset on, for as many as there is room for."""
+        is_caught_up = False
         for _ in range(_ATTEMPTS):
             number = self._current().counter(COMMIT_NUMBER)
             turns = Turns(ANSWERED_IN_A_TURN)
@@ -138,6 +139,11 @@ class Reader:
             for requested in request.partitions:
                 look_ups.append(_LookUp.of(self._current(), requested))
                 await turns.did()
+            if not is_caught_up and any(each.is_beyond_end for each in look_ups):
+                # A follower may show what the committer has written, and does not know yet to be written.
+                is_caught_up = True
+                await self._catch_up()
+                continue
             with_runs = [each for each in look_ups if each.has_runs]
             if await self._look_up(with_runs, request.max_bytes, turns):
                 partitions: list[FoundPartition] = []
@@ -488,6 +494,10 @@ class _LookUp:
     def has_runs(self) -> bool:
         row = self.row
         return row is not None and row.log_start_offset <= self.requested.offset < row.end_offset
+
+    @property
+    def is_beyond_end(self) -> bool:
+        return self.row is not None and self.requested.offset > self.row.end_offset
 
     def answer(self) -> FoundPartition:
         row, offset = self.row, self.requested.offset

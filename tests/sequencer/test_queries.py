@@ -16,6 +16,7 @@ from sequencer.api import (
     ObjectDescription,
     ObjectKind,
     OpenSession,
+    PartitionError,
     ReplacementRun,
     RunProposal,
     SwapRequest,
@@ -30,6 +31,8 @@ from sequencer.store.rows import Changes
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.sequencer_bench import Bench, batch
+from tests.support.sequencers import Opened
 
 
 class SlowAnswer(MemoryRowStore):
@@ -93,5 +96,31 @@ def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
         assert [run.kind for run in found.partitions[0].runs] == [ObjectKind.PARQUET]
         assert found.partitions[0].aborted == []
         await sequencer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = SlowAnswer(clock)
+        bench = Bench(Opened(Committer(store, clock, SeededEntropy(1)), clock))
+        await bench.sequencer.start()  # type: ignore[attr-defined]
+        await bench.prepare()
+        await bench.commit(batch(3))
+
+        store.heard = asyncio.Event()
+        committing = asyncio.create_task(bench.commit(batch(3)))
+        await store.written.wait()  # from here on a follower may show it
+        reading = asyncio.create_task(bench.find(6))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        store.heard.set()
+        await committing
+        found = await reading
+        assert (found.error, found.high_watermark) == (PartitionError.NONE, 6)
+        assert (await bench.find(7)).error is PartitionError.OFFSET_OUT_OF_RANGE
+        await bench.sequencer.close()  # type: ignore[attr-defined]
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
