@@ -34,6 +34,7 @@ from tailrace.keepers import cause_of
 BUSY_SECONDS = 5.0
 """How long a write waits for another process that writes to the same file."""
 
+_WAL_ATTEMPTS = 100
 _AMONG_MOST = 500  # well below SQLite's bound on parameters
 
 _AWAY = {
@@ -304,6 +305,7 @@ class _Connection:
                 check_same_thread=False,
             )
             try:
+                _use_wal(connection)
                 for pragma in _PRAGMAS:
                     connection.execute(f"pragma {pragma}")
             except BaseException:
@@ -311,6 +313,21 @@ class _Connection:
                 raise
             self._opened = connection
         return self._opened
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Change the file to WAL. Of two that do so with a new file, one is told at once that it is locked: SQLite does not
+    wait there, as it does at the beginning of a transaction."""
+    for attempt in range(_WAL_ATTEMPTS):
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt + 1 == _WAL_ATTEMPTS:
+                raise
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+        else:
+            return
 
 
 @contextmanager
