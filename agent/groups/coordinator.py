@@ -573,9 +573,8 @@ class GroupCoordinator:
             log.warning(
                 "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
             )
-            held.is_stored |= isinstance(
-                error, SequencerUnavailable
-            )  # nobody knows, and so it is looked at again
+            # Nobody knows whether it is there now, so it is looked at again.
+            held.is_stored |= isinstance(error, SequencerUnavailable)
             return False
         held.is_stored = True
         return True

@@ -170,9 +170,11 @@ class Committer(SequencerMethods):
 
     async def _wait_checkpointed(self, waits: Waits) -> None:
         """Wait until a checkpoint in the bucket has what was just written. Raises SequencerUnavailable."""
-        if self._checkpointer is not None and waits is Waits.SAVED:
+        if self._checkpointer is None or waits is Waits.NOT:
+            return
+        if waits is Waits.SAVED:
             await self._checkpointer.saved()
-        elif self._checkpointer is not None and waits is Waits.RECOVERABLE:
+        else:
             await self._checkpointer.recoverable()
 
     async def _catch_up(self) -> None:

@@ -307,27 +307,25 @@ class GroupCommit:
         that was refused, or the rest of one whose changes were many."""
         outcomes: list[_Outcome] = []
         rest: list[_Queued] = []
+
+        def fail(error: Exception) -> None:
+            self._fail_group([*group, *rest], outcomes, error)
+
         try:
             draft = await self._decide_and_write(group, outcomes, rest)
         except IncarnationChanged as error:
-            self._fail_group([*group, *rest], outcomes, error)
+            fail(error)
             return []
         except RequestFailed as error:
             return [*self._parts_of(group, outcomes, error), *([rest] if rest else [])]
         except SequencerError as error:
             if not isinstance(error, SequencerUnavailable):
                 self._end_term(cause_of(error))
-            self._fail_group(
-                [*group, *rest], outcomes, SequencerUnavailable(f"not committed, ask again: {error}")
-            )
+            fail(SequencerUnavailable(f"not committed, ask again: {error}"))
             return []
         except Exception as error:  # noqa: BLE001 - the outermost edge: the committer lives on
             _log.exception("a group failed in a way that was not foreseen", cause=cause_of(error))
-            self._fail_group(
-                [*group, *rest],
-                outcomes,
-                SequencerUnavailable(f"not known to be committed: {cause_of(error)}"),
-            )
+            fail(SequencerUnavailable(f"not known to be committed: {cause_of(error)}"))
             return []
         try:
             await self._view.show(draft)
@@ -336,9 +334,7 @@ class GroupCommit:
             self._view.journal = None
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
             self._end_term(f"what was written can't be shown: {cause_of(error)}")
-            self._fail_group(
-                [*group, *rest], outcomes, SequencerUnavailable("the committer ended; ask again")
-            )
+            fail(SequencerUnavailable("the committer ended; ask again"))
             return []
         for outcome in outcomes:
             if outcome.error is not None:

@@ -42,10 +42,15 @@ from tests.support.simulated_link import Weather
 T = TypeVar("T")
 
 UNFORESEEN = "unforeseen (simulated)"
+
 SLOWEST_WRITE_S = 1.9
 """Longer than the committer's lease, shorter than half the deletion's grace."""
 MAX_RECOVERIES_IN_BAD_WEATHER = 3
 KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
+
+
+class Unforeseen(RuntimeError):
+    """An error that no interface declares."""
 
 
 class ErasureWatch(Protocol):
@@ -137,7 +142,7 @@ class SimulatedRows:
 
     def _be_surprising(self) -> None:
         if self.unforeseen and self._luck.fraction() < self.unforeseen:
-            raise RuntimeError(UNFORESEEN)
+            raise Unforeseen(UNFORESEEN)
 
     async def load(self) -> dict[type[Row], list[Row]]:
         self.loads[PROCESS.get()] += 1
@@ -226,7 +231,7 @@ class SimulatedStore(FaultyStore):
 
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
         if self.unforeseen and self._unforeseen_luck.fraction() < self.unforeseen:
-            raise RuntimeError(UNFORESEEN)
+            raise Unforeseen(UNFORESEEN)
         task = self._outside.spawn(super()._do(operation, key, effect))
         task.add_done_callback(seen, context=self._outside.context)
         return await asyncio.shield(task)
@@ -511,9 +516,7 @@ class Cluster:
                 await process.run(work(process))
             except Crashed:
                 await self.clock.sleep(0.5)
-            except (IncarnationChanged, RuntimeError) as error:
-                if isinstance(error, RuntimeError) and UNFORESEEN not in str(error):
-                    raise
+            except (IncarnationChanged, Unforeseen):
                 process.crash()
                 await self.clock.sleep(0.5)
             self.workers.remove(process)
@@ -628,8 +631,8 @@ class Cluster:
                 SequencerError,
                 StoreError,
                 RecoveryRefused,
-                RuntimeError,
-            ) as error:  # some are unforeseen
+                Unforeseen,
+            ) as error:
                 note_recovery(f"the recovery failed: {type(error).__name__}: {error}")
                 await self.clock.sleep(0.3)
             else:

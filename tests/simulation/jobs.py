@@ -18,7 +18,7 @@ from sequencer.api import Sequencer, SequencerError, WriteRequest, WrittenObject
 from sequencer.client import SequencerClient
 from tailrace.object_store.api import StoreError
 from tests.simulation.clients import Client, Log, Stage
-from tests.simulation.cluster import UNFORESEEN
+from tests.simulation.cluster import Unforeseen
 from tests.support.history.events import Acked, Sent, identity
 
 PUT_SECONDS = 1.0
@@ -78,10 +78,8 @@ class WritingJob(Client):
             SequencerError,
             StoreError,
             UploadFailed,
-            RuntimeError,
+            Unforeseen,
         ) as error:  # Spark runs what failed again
-            if isinstance(error, RuntimeError) and UNFORESEEN not in str(error):
-                raise
             self.stage.note(f"{self.name}: {type(error).__name__}")
             return False
         finally:

@@ -260,17 +260,13 @@ class _Connection:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction on one snapshot."""
-        with self._transaction("begin") as connection:
-            yield connection
+        return self._transaction("begin")
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that has the file's only lock for writers from its beginning."""
-        with self._transaction("begin immediate") as connection:
-            yield connection
+        return self._transaction("begin immediate")
 
     def migrate(self, *, allowed: bool) -> None:
         """Make the tables, or migrate them; see `migrate`."""
