@@ -6,10 +6,13 @@ The frame limit of RPC is far above these bounds, so that no answer is refused f
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from operator import add, attrgetter
+
+import msgspec
 
 from sequencer.api import Run, ShareWork
 
@@ -25,9 +28,6 @@ MAX_PAGE = 5_000
 _RUN_BYTES = 160
 _ELEMENT_BYTES = 33
 _length = attrgetter("length")
-_key = attrgetter("key")
-_batches = attrgetter("batches")
-_markers = attrgetter("markers")
 MAX_WORKS = 5_000
 """Partitions of one share request."""
 MAX_EDGES = 20_000
@@ -68,11 +68,30 @@ def run_bytes(run: Run) -> int:
     return _RUN_BYTES + len(run.key) + _ELEMENT_BYTES * (len(run.batches) + len(run.markers))
 
 
-def _bytes_of_all(runs: Sequence[Run]) -> int:
-    """The sum of `run_bytes`, in the interpreter's own loops."""
-    keys = sum(map(len, map(_key, runs)))
-    elements = sum(map(len, map(_batches, runs))) + sum(map(len, map(_markers, runs)))
-    return _RUN_BYTES * len(runs) + keys + _ELEMENT_BYTES * elements
+class SummedRuns(msgspec.Struct, frozen=True, gc=False):
+    """Runs of a partition, in order, with running sums: bytes of the log (`lengths`), and of an answer (`sizes`).
+
+    The sums have one entry more than there are runs, and begin anywhere: only differences count.
+    """
+
+    runs: list[Run]
+    lengths: array[int]
+    sizes: array[int]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> SummedRuns:
+        """Runs that nobody has summed up."""
+        return cls([*runs], sums_of(map(_length, runs)), sums_of(map(run_bytes, runs)))
+
+    @property
+    def end_offset(self) -> int:
+        """Where the last one ends; 0 for none."""
+        return self.runs[-1].end_offset if self.runs else 0
+
+
+def sums_of(numbers: Iterable[int], first: int = 0) -> array[int]:
+    """Running sums that begin with `first`."""
+    return array("q", accumulate(numbers, initial=first))
 
 
 class AnswerRoom:
@@ -92,38 +111,31 @@ class AnswerRoom:
         """Whether nothing more may be added."""
         return not self._is_empty and min(self.log_bytes, self.runs, self._bytes) <= 0
 
-    def take(self, runs: Sequence[Run], max_bytes: int, aborted: Sequence[int] = ()) -> list[Run]:
+    def take(self, found: SummedRuns, max_bytes: int, aborted: Sequence[int] = ()) -> list[Run]:
         """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached.
 
         `aborted`: the first offsets, in order, of the aborted ranges that are named beside the runs which they begin
         in or before.
         """
+        runs, lengths, sizes = found.runs, found.lengths, found.sizes
         if not runs or self.is_full:
             return []
-        count, length, size = len(runs), sum(map(_length, runs)), _bytes_of_all(runs)
-        before_last = length - runs[-1].length
-        has_room = count <= self.runs and before_last < min(max_bytes, self.log_bytes) and size < self._bytes
-        if aborted or not has_room:  # at an answer's end: how many fit takes longer to see than that all do
-            count, length, size = self._fitting(runs, max_bytes, aborted)
-        self._add(count, length, size)
-        return list(runs[:count])
+        if aborted:
+            named = (bisect_left(aborted, run.end_offset) for run in runs)
+            sizes = array("q", map(add, sizes, chain((0,), (ABORTED_BYTES * count for count in named))))
+        count = min(
+            bisect_left(lengths, lengths[0] + min(max_bytes, self.log_bytes), 1, len(runs)),
+            bisect_left(sizes, sizes[0] + self._bytes, 1, len(runs)),
+            max(self.runs, 1),
+        )
+        self._add(count, lengths[count] - lengths[0], sizes[count] - sizes[0])
+        return runs if count == len(runs) else runs[:count]
 
     def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
         """All of the runs, which must stay together, whatever room there is for them."""
         if runs:
-            self._add(len(runs), sum(map(_length, runs)), _bytes_of_all(runs))
+            self._add(len(runs), sum(map(_length, runs)), sum(map(run_bytes, runs)))
         return runs
-
-    def _fitting(self, runs: Sequence[Run], max_bytes: int, aborted: Sequence[int]) -> tuple[int, int, int]:
-        """How many of the runs there is room for, with their bytes in the log and in the answer."""
-        lengths = list(accumulate(map(_length, runs), initial=0))
-        sizes = list(accumulate(map(run_bytes, runs), initial=0))
-        if aborted:
-            for place, run in enumerate(runs, 1):
-                sizes[place] += ABORTED_BYTES * bisect_left(aborted, run.end_offset)
-        count = bisect_left(lengths, min(max_bytes, self.log_bytes), 1, len(runs))
-        count = min(count, bisect_left(sizes, self._bytes, 1, len(runs)), max(self.runs, 1))
-        return count, lengths[count], sizes[count]
 
     def _add(self, count: int, length: int, size: int) -> None:
         self._is_empty = False

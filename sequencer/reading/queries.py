@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import msgspec
@@ -47,7 +47,7 @@ from sequencer.api import (
     SizesRequest,
     Statistics,
 )
-from sequencer.bounds import MAX_PAGE, AnswerRoom
+from sequencer.bounds import MAX_PAGE, AnswerRoom, SummedRuns
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.store.rows import (
     AbortedRow,
@@ -88,6 +88,7 @@ _ATTEMPTS = 10
 _end_offset = attrgetter("end_offset")
 _first_offset = attrgetter("first_offset")
 _commit_number = attrgetter("commit_number")
+_NO_RUNS = SummedRuns.of(())
 _UNKNOWN_PARTITION = FoundPartition(
     error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
     log_start_offset=-1,
@@ -172,9 +173,7 @@ class Reader:
             look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
         runs = await self._runs_of(look_ups, room)
         for look_up, found in zip(look_ups, runs, strict=True):
-            look_up.aborted = await _beginning_below(
-                found[-1].end_offset if found else 0, look_up.aborted, turns
-            )
+            look_up.aborted = await _beginning_below(found.end_offset, look_up.aborted, turns)
         if self._settle is not None:
             await (
                 self._settle()
@@ -184,15 +183,16 @@ class Reader:
         for look_up, found in zip(look_ups, runs, strict=True):
             aborted = [row.first_offset for row in look_up.aborted]
             look_up.runs = room.take(found, look_up.requested.max_bytes, aborted)
-        newest = (max(map(_commit_number, look_up.visible), default=0) for look_up in look_ups)
+        in_store = (look_up.visible for look_up in look_ups if not look_up.is_in_memory)
+        newest = (max(map(_commit_number, visible), default=0) for visible in in_store)
         if max(newest, default=0) > number:
             await self._catch_up()
             return False
         return True
 
-    async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[Sequence[Run]]:
+    async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[SummedRuns]:
         """The runs of each partition: those in memory, or a fair share of the room from the store."""
-        runs: list[Sequence[Run]] = []
+        runs: list[SummedRuns] = []
         in_store: list[int] = []
         for index, look_up in enumerate(look_ups):
             requested = look_up.requested
@@ -203,7 +203,8 @@ class Reader:
                 max_bytes=requested.max_bytes,
                 max_runs=room.runs,
             )
-            runs.append(recent or ())
+            look_up.is_in_memory = recent is not None
+            runs.append(_NO_RUNS if recent is None else recent)
             if recent is None:
                 in_store.append(index)
         if in_store:
@@ -218,7 +219,7 @@ class Reader:
                 max_runs,
             )
             for index, runs_found in zip(in_store, found, strict=True):
-                runs[index] = runs_found
+                runs[index] = SummedRuns.of(runs_found)
         return runs
 
     def _has_kept_log_start(self, row: PartitionRow | None) -> bool:
@@ -470,7 +471,9 @@ class _LookUp:
     requested: FindPartition
     row: PartitionRow | None
     last_stable_offset: int
-    runs: Sequence[Run] = ()
+    runs: list[Run] = field(default_factory=list)
+    is_in_memory: bool = False
+    """Whether the runs are kept in memory: what is kept is shown already."""
     aborted: Sequence[AbortedRow] = ()
     """Ranges that end at or after the requested offset; then those of them that begin below the end of what was found,
     in the order of their first offsets."""
@@ -481,11 +484,11 @@ class _LookUp:
         return cls(requested, row, -1 if row is None else state.last_stable_offset(row))
 
     @property
-    def visible(self) -> Sequence[Run]:
+    def visible(self) -> list[Run]:
         """The runs within the bounds, without any that was appended since."""
         row, runs = self.row, self.runs
         if row is None or not runs:
-            return ()
+            return []
         if runs[-1].end_offset <= row.end_offset:
             return runs
         return runs[: bisect_right(runs, row.end_offset, key=_end_offset)]
@@ -513,7 +516,7 @@ class _LookUp:
             high_watermark=row.end_offset,
             last_stable_offset=self.last_stable_offset,
             leader_epoch=row.epochs[-1].epoch,
-            runs=list(visible),
+            runs=visible,
             aborted=[
                 AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
                 for aborted in self.aborted[:count]

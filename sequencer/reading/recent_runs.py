@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, islice
 from operator import attrgetter
 from typing import cast
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run
+from sequencer.bounds import SummedRuns, run_bytes, sums_of
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
@@ -35,30 +35,31 @@ _length = attrgetter("length")
 
 
 class _Kept:
-    """The runs that are kept of one partition. `ends`: the bytes of the log up to the end of each, counted from the
-    first run that was added, so that a read finds the last run that it needs by bisection."""
+    """The runs that are kept of one partition, summed up as they were added: a read looks at none of them."""
 
-    __slots__ = ("ends", "runs")
+    __slots__ = ("lengths", "runs", "sizes")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.ends: list[int] = []
+        self.lengths = sums_of(())
+        self.sizes = sums_of(())
 
     def add(self, runs: Sequence[Run]) -> None:
         self.runs += runs
-        end = self.ends[-1] if self.ends else 0
-        self.ends += islice(accumulate(map(_length, runs), initial=end), 1, None)
+        self.lengths += sums_of(map(_length, runs), self.lengths.pop())
+        self.sizes += sums_of(map(run_bytes, runs), self.sizes.pop())
 
     def forget_first(self, count: int) -> None:
         del self.runs[:count]
-        del self.ends[:count]
+        del self.lengths[:count]
+        del self.sizes[:count]
 
-    def find(self, offset: int, max_bytes: int, max_runs: int) -> list[Run]:
+    def find(self, offset: int, max_bytes: int, max_runs: int) -> SummedRuns:
         """See `RecentRuns.find`; `offset` is kept."""
         first = bisect_right(self.runs, offset, key=_base_offset) - 1
-        before = self.ends[first] - self.runs[first].length
-        last = bisect_left(self.ends, before + max_bytes, first, len(self.ends))
-        return self.runs[first : min(last + 1, first + max_runs)]
+        upto = bisect_left(self.lengths, self.lengths[first] + max_bytes, first + 1, len(self.runs))
+        upto = min(upto, first + max_runs)
+        return SummedRuns(self.runs[first:upto], self.lengths[first : upto + 1], self.sizes[first : upto + 1])
 
 
 class RecentRuns:
@@ -143,7 +144,7 @@ class RecentRuns:
 
     def find(
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int
-    ) -> list[Run] | None:
+    ) -> SummedRuns | None:
         """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""
         place = TopicPartition(topic_id, partition)
         return self._kept[place].find(offset, max_bytes, max_runs) if self._keeps(place, offset) else None

@@ -29,7 +29,14 @@ from sequencer.api import (
     Sequencer,
     TransactionRef,
 )
-from sequencer.bounds import ABORTED_BYTES, MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
+from sequencer.bounds import (
+    ABORTED_BYTES,
+    MAX_ANSWER_BYTES,
+    MAX_ANSWER_RUNS,
+    AnswerRoom,
+    SummedRuns,
+    run_bytes,
+)
 from sequencer.engine.committer import Committer
 from sequencer.pages import (
     all_groups,
@@ -193,9 +200,9 @@ def test_runs_after_which_the_ranges_do_not_fit_are_left_for_the_next_answer() -
             (found,) = (await sequencer.find_batches(FindRequest(everything(1)))).partitions
             most = MAX_ANSWER_BYTES // ABORTED_BYTES
             in_third = [12] * (2 * most)
-            assert AnswerRoom().take(found.runs, ANY, in_third) == found.runs[:3]
-            assert AnswerRoom().take(found.runs, ANY, [0] * (2 * most)) == found.runs[:1]
-            assert AnswerRoom().take(found.runs, ANY, [12] * (most // 2)) == found.runs
+            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, in_third) == found.runs[:3]
+            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, [0] * (2 * most)) == found.runs[:1]
+            assert AnswerRoom().take(SummedRuns.of(found.runs), ANY, [12] * (most // 2)) == found.runs
 
     asyncio.run(scenario())
 
@@ -227,7 +234,7 @@ def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
             assert [len(each.runs) for each in found.partitions] == [1, 0]
             run = found.partitions[0].runs[0]
             room = AnswerRoom(ANY)
-            assert room.take([run, run], ANY) == [run] and room.is_full
+            assert room.take(SummedRuns.of([run, run]), ANY) == [run] and room.is_full
 
     asyncio.run(scenario())
 

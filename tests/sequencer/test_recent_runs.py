@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
+from operator import attrgetter
 from uuid import UUID
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.api import ObjectKind, Run
+from sequencer.bounds import run_bytes
 from sequencer.reading.recent_runs import LEAST_RUNS, RecentRuns
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
@@ -53,14 +55,24 @@ def apply(recent: RecentRuns, changed: Changes, added: dict[TopicPartition, list
     at_once(recent.add(added))
 
 
+def found(recent: RecentRuns, partition: int, offset: int, *most: int) -> list[Run] | None:
+    """What is found, whose sums are those of the runs."""
+    kept = recent.find(TOPIC, partition, offset, *most)
+    if kept is None:
+        return None
+    for sums, each in ((kept.lengths, attrgetter("length")), (kept.sizes, run_bytes)):
+        assert [end - start for start, end in pairwise(sums)] == [*map(each, kept.runs)]
+    return kept.runs
+
+
 def test_what_is_not_kept_is_asked_of_the_store() -> None:
     recent = RecentRuns(100)
-    assert recent.find(TOPIC, 0, 0, 100, ANY) is None
+    assert found(recent, 0, 0, 100, ANY) is None
     apply(recent, Changes(), {PLACE: [run_at(5, 8)]})
-    assert recent.find(TOPIC, 0, 4, 100, ANY) is None
-    assert recent.find(TOPIC, 0, 8, 100, ANY) is None
-    assert recent.find(TOPIC, 1, 5, 100, ANY) is None
-    assert recent.find(TOPIC, 0, 7, 100, ANY) == [run_at(5, 8)]
+    assert found(recent, 0, 4, 100, ANY) is None
+    assert found(recent, 0, 8, 100, ANY) is None
+    assert found(recent, 1, 5, 100, ANY) is None
+    assert found(recent, 0, 7, 100, ANY) == [run_at(5, 8)]
 
 
 def test_a_run_that_was_replaced_or_deleted_is_not_given() -> None:
@@ -68,37 +80,37 @@ def test_a_run_that_was_replaced_or_deleted_is_not_given() -> None:
         recent = RecentRuns(100)
         apply(recent, Changes(), {PLACE: [run_at(5, 8), run_at(8, 9)]})
         apply(recent, changes(gone), {PLACE: []})
-        assert recent.find(TOPIC, 0, 5, 100, ANY) is None
+        assert found(recent, 0, 5, 100, ANY) is None
     apply(recent, Changes(), {PLACE: [run_at(9, 12)]})
-    assert recent.find(TOPIC, 0, 9, 100, ANY) == [run_at(9, 12)]
+    assert found(recent, 0, 9, 100, ANY) == [run_at(9, 12)]
 
 
 def test_what_does_not_join_what_is_kept_starts_anew() -> None:
     recent = RecentRuns(100)
     apply(recent, Changes(), {PLACE: [run_at(0, 5)]})
     apply(recent, Changes(), {PLACE: [run_at(7, 9)]})
-    assert recent.find(TOPIC, 0, 0, 100, ANY) is None
-    assert recent.find(TOPIC, 0, 7, 100, ANY) == [run_at(7, 9)]
+    assert found(recent, 0, 0, 100, ANY) is None
+    assert found(recent, 0, 7, 100, ANY) == [run_at(7, 9)]
 
 
 def test_the_partition_written_to_longest_ago_is_forgotten_first() -> None:
     recent = RecentRuns(2)
     for partition in (0, 1, 0, 2):
         place = TopicPartition(TOPIC, partition)
-        known = recent.find(TOPIC, partition, 0, 1, ANY)
+        known = found(recent, partition, 0, 1, ANY)
         base = 1 if known else 0
         made = msgspec.structs.replace(run_at(base, base + 1), partition=partition)
         apply(recent, Changes(), {place: [made]})
-    assert recent.find(TOPIC, 1, 0, 100, ANY) is None
-    assert recent.find(TOPIC, 2, 0, 100, ANY) is not None
+    assert found(recent, 1, 0, 100, ANY) is None
+    assert found(recent, 2, 0, 100, ANY) is not None
 
 
 def test_one_partition_is_kept_as_far_as_all_may_be() -> None:
     recent = RecentRuns(1_000)
     for base in range(1_200):
         apply(recent, Changes(), {PLACE: [run_at(base, base + 1)]})
-    assert recent.find(TOPIC, 0, 199, ANY, ANY) is None
-    assert len(recent.find(TOPIC, 0, 200, ANY, ANY) or ()) == 1_000
+    assert found(recent, 0, 199, ANY, ANY) is None
+    assert len(found(recent, 0, 200, ANY, ANY) or ()) == 1_000
 
 
 def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None:
@@ -114,7 +126,7 @@ def test_runs_are_given_until_the_bytes_that_are_asked_for_are_reached() -> None
             length += run.length
             if length >= max_bytes:
                 break
-        assert recent.find(TOPIC, 0, offset, max_bytes, max_runs) == wanted
+        assert found(recent, 0, offset, max_bytes, max_runs) == wanted
 
 
 def test_a_partition_that_others_join_is_cut_to_its_share_and_not_forgotten() -> None:
@@ -122,16 +134,16 @@ def test_a_partition_that_others_join_is_cut_to_its_share_and_not_forgotten() ->
     apply(recent, Changes(), {PLACE: [run_at(base, base + 1) for base in range(1_000)]})
     other = msgspec.structs.replace(run_at(0, 1), partition=1)
     apply(recent, Changes(), {TopicPartition(TOPIC, 1): [other]})
-    assert len(recent.find(TOPIC, 0, 500, ANY, ANY) or ()) == 500
-    assert recent.find(TOPIC, 1, 0, ANY, ANY) == [other]
+    assert len(found(recent, 0, 500, ANY, ANY) or ()) == 500
+    assert found(recent, 1, 0, ANY, ANY) == [other]
 
 
 def test_what_follows_a_run_that_was_replaced_is_kept() -> None:
     recent = RecentRuns(100)
     apply(recent, Changes(), {PLACE: [run_at(0, 5), run_at(5, 8), run_at(8, 9)]})
     recent.forget({PLACE: 5})
-    assert recent.find(TOPIC, 0, 4, ANY, ANY) is None
-    assert recent.find(TOPIC, 0, 5, ANY, ANY) == [run_at(5, 8), run_at(8, 9)]
+    assert found(recent, 0, 4, ANY, ANY) is None
+    assert found(recent, 0, 5, ANY, ANY) == [run_at(5, 8), run_at(8, 9)]
 
 
 @given(
@@ -148,12 +160,12 @@ def test_what_is_found_is_what_all_runs_from_there_would_give(
         all_runs.append(run_at(end, end + count, length))
         end += count
         apply(recent, Changes(), {PLACE: all_runs[-1:]})
-    found = recent.find(TOPIC, 0, offset, max_bytes, max_runs)
+    runs = found(recent, 0, offset, max_bytes, max_runs)
     wanted: list[Run] = []
     for each in all_runs:
         if each.end_offset > offset and sum(one.length for one in wanted) < max_bytes:
             wanted.append(each)
-    if found is None:
+    if runs is None:
         assert offset >= end or offset < all_runs[-LEAST_RUNS:][0].base_offset
     else:
-        assert found == wanted[:max_runs]
+        assert runs == wanted[:max_runs]

@@ -1152,9 +1152,9 @@ def _lets_its_tasks_end(original: Any) -> Any:
 def _begins_full_answers_late(original: Any) -> Any:
     """An answer that can't hold everything leaves out its first run."""
 
-    def take(self: Any, runs: Any, max_bytes: int, *aborted: Any) -> Any:
-        taken = original(self, runs, max_bytes, *aborted)
-        return taken[1:] if 1 < len(taken) < len(runs) else taken
+    def take(self: Any, found: Any, max_bytes: int, *aborted: Any) -> Any:
+        taken = original(self, found, max_bytes, *aborted)
+        return taken[1:] if 1 < len(taken) < len(found.runs) else taken
 
     return take
 
