@@ -4,9 +4,9 @@ What a batch says of its place in the log (base offset, leader epoch) is outside
 object is uploaded. So a batch out of a chunk needs a head of its own, each time it is sent. A run of small batches is
 copied once, with its heads written; from then on it is sent as one view for each piece. Large batches are not copied.
 
-Small requests make short runs. Many that follow each other are joined when they are read again: a *stretch* is sent as
-one view, and costs a reader as much as one run. It stands for exactly the runs that it was made of, so a run that
-compaction has replaced is not sent out of one.
+Small requests make short runs. Many that follow each other are joined when they are read again: a *stretch* costs a
+reader as much as one run. It stands for exactly the runs that it was made of, so a run that compaction has replaced is
+not sent out of one. The shortest runs are copied, and sent as one view; longer ones stay the views that they are.
 
 Only checked bytes are kept here: who frames a piece has compared each batch with its CRC, or knows its bytes.
 
@@ -26,6 +26,8 @@ from sequencer.api import ObjectKind, Run
 
 LEAST_JOINED = 8
 """Runs that make a stretch: readers at the end of a log, who get a few runs at a time, don't have them joined."""
+LEAST_VIEW_BYTES = 8 * 1024
+"""Runs that are this long on average are joined without a copy: the socket takes a view more in less time than that."""
 JOINED_AT_ONCE = 16
 """Stretches that are made in one go: 4 MiB are copied within a millisecond. Reads that follow make the others."""
 RUN_BYTES = 900
@@ -37,11 +39,12 @@ _RunKey = tuple[str | int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Runs of one partition that follow each other, and `data` as it is sent under `leader_epoch`."""
+    """Runs of one partition that follow each other; `parts`, of `size` bytes, are sent under `leader_epoch`."""
 
     runs: Sequence[Run]
     leader_epoch: int
-    data: memoryview
+    parts: Sequence[memoryview]
+    size: int
     batch_count: int
     record_count: int
     first_offset: int
@@ -56,7 +59,7 @@ class Stretch:
     @property
     def memory_bytes(self) -> int:
         """About what it takes, with the runs that it names."""
-        return len(self.data) + RUN_BYTES * len(self.runs) + RUN_BATCH_BYTES * self.batch_count
+        return self.size + RUN_BYTES * len(self.runs) + RUN_BATCH_BYTES * self.batch_count
 
     def stands_for(self, runs: Sequence[Run], first: int) -> bool:
         """Whether the runs from `first` on are its own. They are compared by identity first, so this costs little."""
@@ -127,21 +130,25 @@ class FramedRuns:
         first, made = 0, 0
         while len(runs) - first >= LEAST_JOINED and made < JOINED_AT_ONCE:
             upto = bisect_right(sizes, sizes[first] + PIECE_BYTES) - 1
-            if upto - first >= LEAST_JOINED:
+            if upto - first > 1:
                 self._join(runs[first:upto], found[first:upto], leader_epoch)
                 made += 1
             first = max(upto, first + 1)
 
     def _join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
         """Make one stretch. Its runs' own bytes go: who begins within it has them made again."""
-        data = memoryview(b"".join(filter(None, (run.whole(leader_epoch) for run in found))))
-        assert len(data) == sum(run.sizes[-1] for run in found), "whole runs are joined"
         head = found[0]
-        head.keep(0, leader_epoch, data[: head.sizes[-1]])
+        parts = [data for run in found if (data := run.whole(leader_epoch)) is not None]
+        size = sum(run.sizes[-1] for run in found)
+        assert sum(map(len, parts)) == size, "whole runs are joined"
+        if size < LEAST_VIEW_BYTES * len(runs):
+            parts = [memoryview(b"".join(parts))]
+            head.keep(0, leader_epoch, parts[0][: head.sizes[-1]])
         head.stretch = Stretch(
             runs,
             leader_epoch,
-            data,
+            parts,
+            size,
             batch_count=sum(run.count for run in found),
             record_count=sum(run.records[-1] for run in found),
             first_offset=head.base_offsets[0],

@@ -153,7 +153,7 @@ class MixedReader:
             if (
                 stretch is not None
                 and stretch.leader_epoch == leader_epoch
-                and len(stretch.data) <= room
+                and stretch.size <= room
                 and stretch.end_offset <= limit
                 and stretch.stands_for(runs, number)
             ):
@@ -298,8 +298,8 @@ class MixedReader:
 def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
     if not out.batch_count:
         out.first_offset = stretch.first_offset
-    out.parts.append(stretch.data)
-    out.bytes += len(stretch.data)
+    out.parts += stretch.parts
+    out.bytes += stretch.size
     out.batch_count += stretch.batch_count
     out.record_count += stretch.record_count
     out.end_offset, out.client_offset = stretch.end_offset, stretch.client_offset

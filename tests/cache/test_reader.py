@@ -15,7 +15,7 @@ from msgspec import structs
 
 from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
-from cache.framed import RUN_BYTES
+from cache.framed import LEAST_VIEW_BYTES, RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
@@ -255,11 +255,11 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
     asyncio.run(whole())
 
 
-async def short_runs(store: MemoryStore, count: int = 30) -> list[Run]:
+async def short_runs(store: MemoryStore, count: int = 30, value_bytes: int = 40) -> list[Run]:
     """Runs of two batches, each in an object of its own, that follow each other from offset 0 on."""
     runs: list[Run] = []
     for number in range(count):
-        batches = [(batch_of(2, 40), BatchStatus.STORED)] * 2
+        batches = [(batch_of(2, value_bytes), BatchStatus.STORED)] * 2
         run, body, _ = mixed_run(f"m/{number}", 4 * number, batches)
         await store.put(run.key, [body])
         runs.append(run)
@@ -282,6 +282,23 @@ def test_short_runs_that_are_read_again_are_sent_as_one_view() -> None:
         assert batches_in(again) == batches_in(first)
         within = await reader.read(runs[10:], request(41, 1 << 20))
         assert batches_in(within) == batches_in(first)[20:]
+
+    asyncio.run(whole())
+
+
+def test_longer_runs_are_joined_and_not_copied() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, value_bytes=LEAST_VIEW_BYTES // 4)
+        reader = reader_over(store, clock, CacheSettings())
+        first = await reader.read(runs, request(0, 1 << 20))
+        reader.read_held(runs, request(0, 1 << 20))
+        again = reader.read_held(runs, request(0, 1 << 20))
+        assert again is not None and batches_in(again) == batches_in(first)
+        assert len(again.parts) == len(runs)
+        assert all(part is once for part, once in zip(again.parts, first.parts, strict=True))
+        assert reader.framed_bytes_held > again.bytes + RUN_BYTES * len(runs), "they were joined"
 
     asyncio.run(whole())
 
@@ -318,24 +335,28 @@ def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with(
         max_size=12,
     ),
     st.sampled_from([2_000, 1 << 20]),
+    st.booleans(),
 )
 def test_what_is_read_does_not_depend_on_what_was_read_before(
-    reads: list[tuple[int, int, int | None, int]], framed_bytes: int
+    reads: list[tuple[int, int, int | None, int]], framed_bytes: int, are_long: bool
 ) -> None:
+    factor = LEAST_VIEW_BYTES // 100 if are_long else 1
+    sizes = {"chunk_bytes": 128 * factor, "framed_bytes": framed_bytes * factor}
+
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        runs = await short_runs(store)
-        reader = reader_over(store, clock, SETTINGS.changed(framed_bytes=framed_bytes))
+        runs = await short_runs(store, value_bytes=40 * factor)
+        reader = reader_over(store, clock, CacheSettings(memory_bytes=16 << 20, **sizes))
         for offset, max_bytes, end_limit, epoch in [*reads, *reads]:
-            wanted = request(offset, max_bytes, end_limit=end_limit, leader_epoch=epoch)
+            wanted = request(offset, max_bytes * factor, end_limit=end_limit, leader_epoch=epoch)
             fresh = await reader_over(store, clock).read(runs[offset // 4 :], wanted)
             found = reader.read_held(runs[offset // 4 :], wanted)
             if found is None:
                 found = await reader.read(runs[offset // 4 :], wanted)
             assert b"".join(found.parts) == b"".join(fresh.parts)
             assert replace(found, parts=[]) == replace(fresh, parts=[])
-            assert reader.framed_bytes_held <= framed_bytes
+            assert reader.framed_bytes_held <= sizes["framed_bytes"]
 
     asyncio.run(whole())
 
