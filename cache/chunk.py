@@ -27,6 +27,12 @@ class ObjectCorrupt(StoreError):
         self.length = length
 
 
+VIEW_BYTES = 400
+"""What a part of a chunk takes beside its bytes."""
+_WASTE = 8
+"""One in so many bytes of memory may be of no use to the chunk that keeps it."""
+
+
 class ChunkId(NamedTuple):
     """Chunk `number` of the object `key`."""
 
@@ -97,6 +103,17 @@ class ChunkBytes:
     def joined(self) -> Buffer:
         """All bytes as one buffer; a copy only where they are in parts."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def without_waste(self) -> ChunkBytes:
+        """The chunk as it may stay in memory: copied, unless its bytes are nearly all that its parts keep alive.
+
+        A part keeps the whole buffer that it is a view of: a frame as it was received, or an object in one piece.
+        """
+        buffers = {id(part.obj): part.obj for part in self._parts}
+        kept = VIEW_BYTES * len(self._parts) + sum(memoryview(buffer).nbytes for buffer in buffers.values())
+        if kept <= self.size + self.size // _WASTE:
+            return self
+        return ChunkBytes([b"".join(self._parts)], is_trusted=self.is_trusted)
 
 
 def cut(parts: Sequence[Buffer], chunk_bytes: int) -> list[ChunkBytes]:

@@ -145,8 +145,7 @@ class ChunkCache:
         for index, chunk in enumerate(cut(parts, self.settings.chunk_bytes)):
             for old, fresh, _ in self._fresh.put(ChunkId(key, index), chunk, chunk.size):
                 if old not in self._tail and self._ring().is_mine(old):
-                    # Joined: as parts it would keep whole receive buffers alive for a few bytes of each.
-                    self._put_tail(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True))
+                    self._put_tail(old, fresh.without_waste())
             self._take_back()
 
     def has(self, chunk: ChunkId) -> bool:

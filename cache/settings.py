@@ -23,7 +23,7 @@ class CacheSettings(SettingsSection):
     chunk_bytes: int = Field(default=4 * MIB, ge=1, le=256 * MIB)
     """Bytes that one GET reads; the agents of a ring must use the same value."""
     memory_bytes: int = Field(default=256 * MIB, ge=0, le=1 << 40)
-    """Memory for chunks of all kinds together."""
+    """Memory for chunks of all kinds together. An uploaded chunk may keep an eighth more than its bytes."""
     fresh_share: float = Field(default=0.25, ge=0, le=1)
     """Share of `memory_bytes` for objects that this agent uploaded; the oldest are evicted first."""
     catch_up_share: float = Field(default=0.35, ge=0, le=1)

@@ -51,3 +51,43 @@ def test_bytes_that_stand_together_are_one_view_and_no_copy() -> None:
 
     assert view.obj is data
     assert view == b"234"
+
+
+def test_a_chunk_that_fills_the_buffers_of_its_parts_stays_as_it_is() -> None:
+    frames = [bytearray(16_500) for _ in range(10)]
+    chunk = ChunkBytes([memoryview(frame)[60:] for frame in frames], is_trusted=True)
+
+    assert chunk.without_waste() is chunk
+
+
+def test_a_chunk_keeps_no_large_buffer_for_a_few_bytes_of_it() -> None:
+    frames = [bytearray(16_500) for _ in range(10)]
+    chunk = ChunkBytes([memoryview(frame)[100:1_100] for frame in frames], is_trusted=True)
+
+    kept = chunk.without_waste()
+
+    (view,) = kept.views(0, kept.size)
+    assert isinstance(view.obj, bytes) and len(view.obj) == kept.size == 10_000
+    assert kept.joined() == chunk.joined()
+    assert kept.is_trusted
+
+
+def test_many_parts_of_one_buffer_count_it_once() -> None:
+    frame = bytearray(100_000)
+    chunk = ChunkBytes([memoryview(frame)[at : at + 10_000] for at in range(0, 100_000, 10_000)])
+
+    assert chunk.without_waste() is chunk
+
+
+@given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 3_000)), min_size=1, max_size=30))
+def test_what_a_kept_chunk_holds_is_at_most_an_eighth_more_than_its_bytes(
+    sizes: list[tuple[int, int]],
+) -> None:
+    frames = [bytes(used + unused) for used, unused in sizes]
+    parts = [memoryview(frame)[:used] for frame, (used, _) in zip(frames, sizes, strict=True)]
+
+    kept = ChunkBytes(parts).without_waste()
+
+    held = {id(view.obj): len(view.obj) for view in kept.views(0, kept.size)}
+    assert sum(held.values()) <= kept.size * 9 / 8
+    assert kept.joined() == b"".join(parts)
