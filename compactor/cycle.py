@@ -98,6 +98,7 @@ class CompactionSummary:
 
     `merged_objects`: small Parquet objects that were replaced by larger ones, of `merged_bytes`; they count neither as
     runs nor as records.
+    `table_failures`: times that a table could not be brought up to date, one line each.
     `aborted_records` and `markers` were dropped: their offsets stay empty. `oldest_ms`: when the oldest run that
     qualified was committed, 0 if none did. `planned_bytes`: input of all items that were planned, done or not.
     """
@@ -139,6 +140,7 @@ class SwapFollower(Protocol):
     only."""
 
     failures: list[str]
+    """Grows during a round, and is another list in the next one."""
 
     async def begin_round(self) -> None: ...
     async def swapped(self, topic_ids: Iterable[UUID]) -> None: ...
@@ -202,6 +204,7 @@ async def run_cycle(
         )
         if tables is not None:
             await tables.begin_round()
+            summary.table_failures = tables.failures
         await work.work_off(settings.request, settings)
         if keyed is not None:
             await work.compact_keys(keyed, metadata.topics or [], settings)
@@ -209,7 +212,6 @@ async def run_cycle(
             await work.work_off(CompactionRequest(0, 0, settings.max_runs, is_of_merges=True), settings)
         if tables is not None:
             await tables.end_round()
-            summary.table_failures = tables.failures
     return summary
 
 

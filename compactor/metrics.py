@@ -41,6 +41,7 @@ class CompactorPages:
         self._count("merged_objects", "Small Parquet objects merged.", lambda: rounds.totals.merged_objects)
         self._count("merged_bytes", "Bytes of Parquet merged into.", lambda: rounds.totals.merged_bytes)
         self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
+        self._count("table_failures", "Updates of tables that failed.", lambda: rounds.totals.table_failures)
         self._count("refused_swaps", "Objects that no swap took.", lambda: rounds.totals.refused)
         self._count("key_passes", "Partitions compacted by key.", lambda: rounds.totals.keyed_passes)
         self._count(

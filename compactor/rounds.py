@@ -48,6 +48,7 @@ class Totals:
     merged_bytes: int = 0
     keyed_passes: int = 0
     keyed_dropped: int = 0
+    table_failures: int = 0
 
     def plus(self, summary: CompactionSummary) -> Totals:
         """The sum with another round's."""
@@ -62,6 +63,7 @@ class Totals:
             merged_bytes=self.merged_bytes + summary.merged_bytes,
             keyed_passes=self.keyed_passes + summary.keyed.passes,
             keyed_dropped=self.keyed_dropped + summary.keyed.dropped,
+            table_failures=self.table_failures + len(summary.table_failures),
         )
 
 
@@ -147,6 +149,12 @@ class Rounds:
                 for failure in summary.failures[:MAX_LOGGED_FAILURES]
             ]
             log.warning("items were not compacted", count=len(summary.failures), items=items)
+        if summary.table_failures:
+            log.warning(
+                "tables are behind their logs",
+                count=len(summary.table_failures),
+                failures=summary.table_failures[:MAX_LOGGED_FAILURES],
+            )
         has_worked = summary.objects or summary.merged_objects or summary.keyed.passes
         if has_worked or summary.failures or summary.refused:
             log.info(

@@ -32,7 +32,7 @@ class SequencerSettings(SettingsSection):
     """How long a retired object is kept: longer than the longest read of it."""
     sweep_interval_ms: int = Field(default=_DAY_MS, ge=1, le=_YEAR_MS)
     """A dead session's prefix must be found empty twice, this far apart. A compactor's task has half of this time to
-    put its object."""
+    put its object: less than 600000 is refused where a process starts."""
     producer_expiry_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """The state of a producer in a partition is forgotten when the producer wrote nothing there for this time."""
     offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)

@@ -18,7 +18,7 @@ from tailrace.object_store.open import open_store
 from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.running.checks import check_one_sequencer
+from tailrace_cli.running.checks import check_one_sequencer, check_sweep_interval
 from tailrace_cli.running.data_folder import SECRET, FolderInUse, find_serving, held_folder, last_served
 from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
 from tailrace_cli.running.security import check_rpc_is_closed, database_password, open_security
@@ -93,6 +93,7 @@ async def _opened(
     check_one_sequencer(
         settings, "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
     )
+    check_sweep_interval(settings)
     security = open_security(settings)
     check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())

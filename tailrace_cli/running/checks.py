@@ -25,6 +25,9 @@ from tailrace_cli.settings import Settings
 
 RPC_OF_SEQUENCER = "127.0.0.1:9645"
 """Where `sequencer` listens by default."""
+LEAST_SWEEP_INTERVAL_MS = 600_000
+"""Half of it is the time of a wave of compaction: with less, its last tasks would fail each time. Simulated clusters,
+whose days have seconds, have less."""
 Check = Callable[[Settings], object]
 """Raises CommandFailed."""
 
@@ -56,6 +59,16 @@ def check_one_sequencer(settings: Settings, choice: str) -> None:
         raise CommandFailed(
             f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
             f"{'were' if settings.database else 'was'} given; give {choice}"
+        )
+
+
+def check_sweep_interval(settings: Settings) -> None:
+    """Raise CommandFailed where compaction has no time."""
+    sweep_ms = settings.sequencer.sweep_interval_ms
+    if sweep_ms < LEAST_SWEEP_INTERVAL_MS:
+        raise CommandFailed(
+            f"sequencer.sweep_interval_ms {sweep_ms} leaves a compactor's tasks {sweep_ms // 2} ms to put their "
+            f"objects; set at least {LEAST_SWEEP_INTERVAL_MS} (10 minutes), or leave it out (a day)"
         )
 
 
@@ -136,6 +149,7 @@ def _check_rpc_of_sequencer(settings: Settings) -> None:
 
 
 _OF_ALL: tuple[Check, ...] = (
+    check_sweep_interval,
     open_security,
     open_http_tls,
     _check_database_password,

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from uuid import UUID
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rewrite import RewriteFailure
-from compactor.rounds import RoundOutcome, Rounds, Totals
+from compactor.rounds import MAX_LOGGED_FAILURES, RoundOutcome, Rounds, Totals
 from sequencer.api import IncarnationChanged, LeaseLost, Sequencer, SequencerUnavailable
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
@@ -45,6 +46,7 @@ def rounds_of(
     async def run_round(summary: CompactionSummary) -> None:
         clock.advance(takes_s)
         summary.objects, summary.oldest_ms = 2, clock.wall_ms() - 5_000
+        summary.table_failures = ["table 't': no catalog"]
         error = left.pop(0)
         if error is not None:
             raise error
@@ -125,6 +127,26 @@ def test_the_age_of_the_backlog_stays_until_a_round_ends_without_a_failure() -> 
     asyncio.run(scenario())
 
 
+def test_tables_that_failed_are_counted_and_told_after_each_round_also_one_that_an_error_ended() -> None:
+    async def scenario() -> None:
+        left: list[Exception | None] = [None, SequencerUnavailable("gone")]
+
+        async def run_round(summary: CompactionSummary) -> None:
+            summary.table_failures = [f"table 't': number {number}" for number in range(30)]
+            if (error := left.pop(0)) is not None:
+                raise error
+
+        rounds = Rounds(run_round, JumpingClock())
+        with structlog.testing.capture_logs() as logged:
+            await rounds.run_once()
+            await rounds.run_once()
+        assert rounds.totals.table_failures == 60
+        told = [line for line in logged if line["event"] == "tables are behind their logs"]
+        assert [(line["count"], len(line["failures"])) for line in told] == [(30, MAX_LOGGED_FAILURES)] * 2
+
+    asyncio.run(scenario())
+
+
 def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
     async def scenario() -> None:
         clock = JumpingClock()
@@ -145,6 +167,7 @@ def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
             assert (shown("tailrace_compactor_backlog_bytes") or 0) > 100
             assert shown("tailrace_compactor_backlog_age_seconds") == 5.0
             assert shown("tailrace_compactor_objects_total") == 2
+            assert shown("tailrace_compactor_table_failures_total") == 1
             assert shown("tailrace_compactor_failed_rounds_total") == 1
             assert (await pages.readiness()).reasons == ["the last round failed"]
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,16 @@ def test_all_that_a_sequencer_and_an_agent_would_end_with_is_told_at_once(tmp_pa
         lines = str(refused.value).splitlines()
         assert [start for start in expected if not any(line.startswith(start) for line in lines)] == []
         assert len(lines) == len(expected), lines
+
+
+@pytest.mark.parametrize("mistakes_of", [serve_mistakes, agent_mistakes, sequencer_mistakes])
+def test_a_time_in_which_no_compaction_could_end_is_refused_where_a_process_starts(
+    tmp_path: Path, mistakes_of: Callable[[Settings], list[str]]
+) -> None:
+    for given_ms, is_refused in ((1, True), (599_999, True), (600_000, False)):
+        file = write(tmp_path, f"[sequencer]\nsweep_interval_ms = {given_ms}\n")
+        told = mistakes_of(load_settings(Settings, environ={}, file=file))
+        assert any(line.startswith(f"sequencer.sweep_interval_ms {given_ms} ") for line in told) is is_refused
 
 
 def test_mistakes_that_follow_from_another_are_not_told(tmp_path: Path) -> None:
