@@ -31,6 +31,10 @@ class SequencerPages:
             "tailrace_sequencer_checkpoint_age_seconds",
             "Age of the newest checkpoint in the bucket; -1 on a server that writes none.",
         ).set_function(lambda: -1.0 if self.server is None else self.server.checkpoint_age_s)
+        self._gauge(
+            "tailrace_sequencer_copy_number",
+            "The journal's number as of which this server has the rows in memory; -1 while it has none.",
+        ).set_function(lambda: -1.0 if self.server is None else self.server.copy_number)
         count_refused(lambda: None if self.server is None else self.server.server, self.registry)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:

@@ -213,6 +213,14 @@ class SequencerServer:
         return -1.0 if head is None else max(0, self._clock.wall_ms() - head.created_ms) / 1000
 
     @property
+    def copy_number(self) -> int:
+        """As of which number of the journal this server has the rows in memory, as the committer or as a follower; -1
+        while it has none, and would load them all to take over."""
+        if self._local is not None:
+            return self._local.journal_number
+        return -1 if self._follower is None else self._follower.number
+
+    @property
     def lost(self) -> IncarnationChanged | None:
         """Why this server answers nothing any more, for good."""
         return self._lost

@@ -52,6 +52,7 @@ from sequencer.store.rows import (
 from sequencer.store.sums import Moves
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
+from tailrace.loaded import Loaded
 from tailrace.turns import Steps
 
 R = TypeVar("R", bound=Row)
@@ -139,11 +140,12 @@ class HotState:
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
         """The state of these rows, built in turns of bounded length: other tasks run in between."""
-        state = cls({})
+        state, added = cls({}), Loaded()
         for kind in HOT:
             rows = loaded.get(kind, ())
             for first in range(0, len(rows), TAKEN_AT_ONCE):
                 state.add_loaded(kind, rows[first : first + TAKEN_AT_ONCE])
+                added.add(TAKEN_AT_ONCE)
                 await clock.sleep(0)
         return state
 

@@ -426,6 +426,7 @@ async def run_sequencer(settings: Settings) -> None:
             store = await stack.enter_async_context(
                 opened_store(settings.store, runtime, StoreMetrics(pages.registry))
             )
+        collect_rarely()  # before the rows are loaded
         server = await stack.enter_async_context(
             sequencer_server(
                 settings=settings,

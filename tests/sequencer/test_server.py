@@ -292,6 +292,20 @@ def test_a_server_whose_term_fails_to_begin_after_its_copy_was_handed_over_follo
     run(use)
 
 
+def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_yet() -> None:
+    async def use(world: World) -> None:
+        committer, standby = world.nodes["a:1"], world.nodes["b:1"]
+        assert standby.copy_number == -1, "there is no journal to follow yet"
+        await world.during(committer.sequencer.create_topic(CreateTopic("first", 1, {})))
+        await world.pass_time(1)
+        assert standby.copy_number == committer.copy_number == 1
+        await world.during(committer.close())
+        await world.pass_time(1)
+        assert (standby.is_committer, standby.copy_number, committer.copy_number) == (True, 1, -1)
+
+    run(use)
+
+
 def test_a_server_that_follows_looks_for_the_committer_with_two_reads_and_no_write() -> None:
     async def use(world: World) -> None:
         cut = world.cuts["b:1"]

@@ -35,6 +35,7 @@ from sequencer.store.sql.postgres_url import check_files, read_url
 from sequencer.store.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.store.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
+from tailrace.loaded import Loaded
 from tailrace.turns import Turns
 
 DECODED_IN_A_TURN = 500
@@ -203,12 +204,14 @@ class SqlRowStore:
     async def load(self) -> dict[type[Row], list[Row]]:
         tables = [self._tables[kind] for kind in HOT]
         loaded: dict[type[Row], list[Row]] = {kind: [] for kind in HOT}
+        count = Loaded()
         async with aclosing(
             self._database.fetch_pages([table.select_all for table in tables], LOADED_AT_ONCE)
         ) as pages:
             async for index, page in pages:
                 codec = tables[index].codec
                 loaded[codec.kind] += [codec.decode_row(values) for values in page]
+                count.add(len(page))
                 await self._clock.sleep(0)  # other tasks run, so that the lease is renewed
         return loaded
 

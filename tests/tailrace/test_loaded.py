@@ -1,0 +1,72 @@
+"""What is loaded in bulk is not looked at by the cyclic collector again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from sequencer.store.rows import Changes, PartitionRow, Row
+from sequencer.store.sql.store import open_row_store
+from sequencer.store.state import HotState
+from tailrace import loaded
+from tailrace.loaded import Loaded
+from tests.support.clocks import ManualClock, SeededEntropy
+
+ROWS = 5_000
+
+
+@pytest.fixture(autouse=True)
+def small_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(loaded, "LEFT_ALONE_AT_ONCE", 1_000)
+    yield
+    gc.unfreeze()
+
+
+def left_alone_before() -> int:
+    """How many objects the collector leaves alone before a load."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    return gc.get_freeze_count()
+
+
+def partitions() -> list[Row]:
+    return [PartitionRow(UUID(int=1), number, 0, 0, -1, []) for number in range(ROWS)]
+
+
+def test_the_rows_of_a_state_are_left_alone_as_it_is_built() -> None:
+    rows, before = partitions(), left_alone_before()
+    state = asyncio.run(HotState.built({PartitionRow: rows}, ManualClock()))
+    assert state.count(PartitionRow) == ROWS
+    assert gc.get_freeze_count() - before >= ROWS, "each row has a key at least"
+
+
+def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/rows.db"
+        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+        await store.open()
+        epoch = await store.take_committer_lease("test", "", 60_000)
+        assert epoch is not None
+        changes = Changes()
+        for row in partitions():
+            changes.put(row)
+        await store.write(changes, epoch)
+        before = left_alone_before()
+        rows = await store.load()
+        assert len(rows[PartitionRow]) == ROWS
+        assert gc.get_freeze_count() - before >= ROWS, "each row has a list and an id at least"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_small_load_is_left_to_the_collector() -> None:
+    before = left_alone_before()
+    Loaded().add(999)
+    assert gc.get_freeze_count() == before
