@@ -66,7 +66,8 @@ PARTITIONS_AT_ONCE = 100
 """Partitions whose runs one statement sums up, of a topic with more."""
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
-_PAGE = 1_000
+LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
+"""Runs that one statement reads."""
 _ALL_BYTES = 1 << 62
 
 
@@ -261,12 +262,13 @@ async def _oldest_stretch(
     has_mixed = False
     size = 0
     offset = row.log_start_offset
+    least = LEAST_AT_ONCE  # doubled, as many Parquet runs may stand first
     while offset < stable:
-        page = await store.runs_from(
-            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=_PAGE
-        )
+        most = min(MOST_AT_ONCE, max(least, room.runs - len(together)))
+        page = await store.runs_from(row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most)
         if not page:
             break
+        least *= 2
         for run in page:
             is_skipped = (run.topic_id, run.partition, run.base_offset) in skipped
             if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable and not is_skipped:
@@ -329,7 +331,9 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
 
 
 async def _runs_to_replace(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
-    """The runs to replace that still exist, none if all were deleted. Raises SwapRefused if there are other runs."""
+    """The runs to replace that still exist, none if all were deleted. Raises SwapRefused if there are other runs.
+
+    Commits wait meanwhile: of other runs it reads one at most."""
     subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if row is None or replacement.end_offset <= row.log_start_offset:
@@ -341,10 +345,9 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
         raise InvalidRequest(f"{subject}: a replacement begins where the first run it replaces began")
     runs: list[Run] = []
     offset = replacement.base_offset
-    while offset < replacement.end_offset:
-        page = await store.runs_from(
-            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=_PAGE
-        )
+    while offset < replacement.end_offset and len(runs) <= len(replacement.replaced):
+        most = min(MOST_AT_ONCE, len(replacement.replaced) + 1 - len(runs))
+        page = await store.runs_from(row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most)
         runs += [run for run in page if run.base_offset < replacement.end_offset]
         if not page or page[-1].end_offset >= replacement.end_offset:
             break
@@ -390,7 +393,9 @@ async def _shorten_aborted(draft: Draft, store: RowStore, replacement: Replaceme
 async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: int) -> bool:
     """Whether a run between the offsets may hold an aborted producer's records: markers and Parquet runs hold none."""
     while begin < end:
-        page = await store.runs_from(row.topic_id, row.partition, begin, max_bytes=_ALL_BYTES, max_runs=_PAGE)
+        page = await store.runs_from(
+            row.topic_id, row.partition, begin, max_bytes=_ALL_BYTES, max_runs=MOST_AT_ONCE
+        )
         if any(run.kind is ObjectKind.MIXED and run.base_offset < end for run in page):
             return True
         if not page:

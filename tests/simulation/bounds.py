@@ -30,6 +30,7 @@ LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (compaction, "MAX_PAGE_BYTES", 2_000),
     (compaction, "MAX_LOOKED_AT", 1),
     (compaction, "TOPICS_AT_ONCE", 1),
+    (compaction, "MOST_AT_ONCE", 2),
 )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
-from sequencer.api import BatchStatus, ObjectKind, RunBatch
+from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
 from sequencer.store.batch_table import encode_table
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     Changes,
     CounterRow,
     LogEpoch,
     ObjectRow,
+    PartitionBytes,
     PartitionRow,
     RowStore,
     RunRow,
@@ -75,3 +78,23 @@ async def fill(
             )  # fmt: skip
     await store.write(changes, epoch)
     await store.release_committer_lease(epoch)
+
+
+class CountingStore(MemoryRowStore):
+    """Counts the runs that were read and in how many steps, and the sums of bytes that were asked for."""
+
+    runs_read = 0
+    looks = 0
+    sums = 0
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        found = await super().runs_from(topic_id, partition, offset, max_bytes, max_runs)
+        self.looks += 1
+        self.runs_read += len(found)
+        return found
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        self.sums += 1
+        return await super().partition_bytes(topic_ids)

@@ -24,7 +24,7 @@ from sequencer.rules.retention import RetentionLimits, expired_end, limits_of
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import PartitionBytes, PartitionRow
-from tests.support.backlog import TOPIC, fill
+from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 
 
@@ -96,24 +96,6 @@ def test_the_clusters_defaults_hold_for_topics_without_a_config_of_their_own() -
     assert limits_of({}, cluster, settings) == RetentionLimits(5, 7)
     assert limits_of({"retention.ms": "6"}, cluster, settings) == RetentionLimits(6, 7)
     assert limits_of({}, {**cluster, "log.cleanup.policy": "compact"}, settings).is_endless
-
-
-class CountingStore(MemoryRowStore):
-    """Counts the runs that were read, and the sums of bytes that were asked for."""
-
-    runs_read = 0
-    sums = 0
-
-    async def runs_from(
-        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
-    ) -> list[Run]:
-        found = await super().runs_from(topic_id, partition, offset, max_bytes, max_runs)
-        self.runs_read += len(found)
-        return found
-
-    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
-        self.sums += 1
-        return await super().partition_bytes(topic_ids)
 
 
 def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:

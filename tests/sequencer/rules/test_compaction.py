@@ -1,0 +1,119 @@
+"""What compaction asks of the rows: a page and a swap read the runs that they need, not all that stand behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from sequencer.api import (
+    CompactionCandidate,
+    CompactionRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    ReplacementRun,
+    SwapRefused,
+    SwapRequest,
+    TakeLease,
+)
+from sequencer.engine.committer import Committer
+from tests.support.backlog import TOPIC, CountingStore, fill
+from tests.support.clocks import ManualClock, SeededEntropy
+
+RUNS = 2_000
+
+
+class Backlog:
+    """A committer over partitions of many runs, with a compactor's lease and session."""
+
+    def __init__(self, store: CountingStore, clock: ManualClock) -> None:
+        self.store, self.clock = store, clock
+        self.committer = Committer(store, clock, SeededEntropy(1))
+        self.swaps = 0
+
+    async def start(self) -> None:
+        await self.committer.start()
+        self.lease = await self.committer.take_lease(TakeLease("compactor", "me", 0, 60_000))
+        self.session = await self.committer.open_session(OpenSession(-1, self.lease.epoch))
+
+    async def page(self, max_runs: int, runs_each: int) -> list[CompactionCandidate]:
+        asked = CompactionRequest(1, 0, max_runs, runs_each=runs_each)
+        return (await self.committer.compaction_candidates(asked)).candidates
+
+    async def swap(self, end_offset: int, replaced: list[tuple[int, UUID]]) -> None:
+        self.swaps += 1
+        key = f"{self.session.prefix}{self.swaps}"
+        made = ObjectDescription(
+            UUID(int=self.swaps), ObjectKind.PARQUET, key, 500, 0, 400, self.clock.wall_ms()
+        )
+        run = ReplacementRun(TOPIC, 0, replaced[0][0], end_offset, 0, 500, replaced)
+        await self.committer.swap(
+            SwapRequest(made.object_id, self.lease.epoch, self.session.session_id, made, [run])
+        )
+
+    async def swap_first(self, runs: int) -> None:
+        """Replace the first runs of partition 0 that are to be compacted."""
+        old = (await self.page(runs, runs))[0].runs
+        await self.swap(old[-1].end_offset, [(run.base_offset, run.object_id) for run in old])
+
+
+@asynccontextmanager
+async def a_backlog(partitions: int) -> AsyncIterator[Backlog]:
+    clock = ManualClock()
+    store = CountingStore(clock)
+    await fill(store, partitions=partitions, runs=RUNS)
+    backlog = Backlog(store, clock)
+    await backlog.start()
+    yield backlog
+    await backlog.committer.close()
+
+
+def test_a_page_reads_hardly_more_runs_than_it_has() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=5) as backlog:
+            page = await backlog.page(max_runs=100, runs_each=20)
+            assert [len(each.runs) for each in page] == [20] * 5
+            assert backlog.store.runs_read == 100
+
+    asyncio.run(scenario())
+
+
+def test_runs_that_were_compacted_are_passed_by_in_few_steps() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1) as backlog:
+            for _ in range(300):
+                await backlog.swap_first(2)
+            backlog.store.runs_read = backlog.store.looks = 0
+            (candidate,) = await backlog.page(max_runs=2, runs_each=2)
+            assert candidate.runs[0].base_offset == 300 * 2 * 5
+            assert backlog.store.runs_read < 3 * 300
+            assert backlog.store.looks < 7
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_reads_the_runs_that_it_replaces_and_one_more() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1) as backlog:
+            old = (await backlog.page(20, 20))[0].runs
+            backlog.store.runs_read = 0
+            await backlog.swap(old[-1].end_offset, [(run.base_offset, run.object_id) for run in old])
+            assert backlog.store.runs_read == 21
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_over_many_runs_that_names_one_of_them_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1) as backlog:
+            first = (await backlog.page(1, 1))[0].runs[0]
+            backlog.store.runs_read = 0
+            with pytest.raises(SwapRefused, match="plan again"):
+                await backlog.swap(RUNS * 5, [(first.base_offset, first.object_id)])
+            assert backlog.store.runs_read == 2
+
+    asyncio.run(scenario())
