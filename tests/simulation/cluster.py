@@ -422,9 +422,9 @@ class Cluster:
     async def start_node(self, address: str, wall_offset_ms: int = 0) -> None:
         """A sequencer server at one of the addresses, in place of the one that was there."""
         if address in self.nodes:
-            self.network.reset(
-                self.nodes[address][0]
-            )  # whoever sends to the address now meets another machine
+            former, _ = self.nodes[address]
+            former.crash()  # if it lives, as one that drains: two can't have one address
+            self.network.reset(former)  # whoever sends to the address now meets another machine
         process = self.product_process(address, wall_offset_ms)
         node = SequencerServer(
             cast(RowStore, self.rows),

@@ -129,6 +129,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import (
+    COMMITTER_RESTARTS,
     ONLY_POISON,
     REMEMBERED_FOR_SHORT,
     RETENTION_OFF,
@@ -1313,6 +1314,14 @@ FAILS_OVER = {
     "plain_producers": 2,
     "misfortunes": at(*3 * ["the committer crashes"]),
 }
+FALLS_BEHIND = {
+    **FAILS_OVER,
+    "follow_pause_s": 1.0,
+    "trouble_s": 7.0,
+    "batches": 12,
+    "misfortunes": tuple((1.5 + number, COMMITTER_RESTARTS) for number in range(5)),
+}
+"""The committer ends in the middle of its work, and the next begins before any query has the follower catch up."""
 NO_TROUBLE = {
     name: value for name, value in ONLY_POISON.items() if name not in ("poisoners", "is_only_poisoned")
 }
@@ -1587,7 +1596,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a follower takes over without catching up",
         [(follower_module.Follower, "hand_over", _hands_over_what_it_has)],
-        {**FAILS_OVER, "sequencers": 2, "failing_writes": 0.3},
+        FALLS_BEHIND,
+    ),
+    Mutation(
+        "a follower takes over without catching up, and no checkpoint is looked at",
+        [
+            (follower_module.Follower, "hand_over", _hands_over_what_it_has),
+            (Checkpointer, "_check_head", waits_for_nothing),
+        ],
+        FALLS_BEHIND,
     ),
     Mutation(
         "a follower answers too old", [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER

@@ -123,6 +123,8 @@ OF_WORKERS = ("a compactor crashes", "a compactor stops for long", "a compactor 
 SLOW_DATABASE = "the database is slow"
 """A misfortune of its own kind of seeds: see `slowing_its_database`."""
 SLOW_SEEDS = 0.05
+COMMITTER_RESTARTS = "the committer restarts"
+"""A misfortune of `restarting_its_committer`: nothing is lost, and the next committer begins at once."""
 RETENTION_OFF = "a topic keeps everything for a while"
 """Another, where a topic with retention by bytes is written to."""
 RETENTION_OFF_SEEDS = 0.3
@@ -133,6 +135,8 @@ CONSUMER_SEEDS = 0.15
 """A group whose coordinator assigns reads, too, by a stream of its own."""
 TIMED_SEEDS = 0.12
 """Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
+RESTART_SEEDS = 0.15
+"""Sequencers are drained and restarted, and followers read the journal more often, by a stream of its own."""
 FORGETFUL_SEEDS = 0.08
 """Producers, transactional ids and groups are forgotten soon, by a stream of its own."""
 FORGETFUL_EXTRA_S = 6.0
@@ -252,6 +256,7 @@ class Scenario:
     """Offsets are asked for by time, and there is a topic with retention by time."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
+    follow_pause_s: float = NODE_SETTINGS.follow_pause_s
     trouble_s: float = 6.0
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
 
@@ -410,3 +415,15 @@ def turning_retention_off(scenario: Scenario, luck: Entropy) -> Scenario:
     """The same, and once the limit of the topic that expires is lifted, and put back."""
     at = 0.3 + 0.6 * scenario.trouble_s * luck.fraction()
     return replace(scenario, misfortunes=tuple(sorted([*scenario.misfortunes, (at, RETENTION_OFF)])))
+
+
+def restarting_its_committer(scenario: Scenario, luck: Entropy) -> Scenario:
+    """The same, and the committer is drained and restarted up to three times, beside followers that have a copy soon."""
+    restarts = [
+        (0.3 + scenario.trouble_s * 0.9 * luck.fraction(), COMMITTER_RESTARTS) for _ in range(1 + luck.below(3))
+    ]
+    return replace(
+        scenario,
+        follow_pause_s=0.3 + luck.fraction(),
+        misfortunes=tuple(sorted([*scenario.misfortunes, *restarts])),
+    )

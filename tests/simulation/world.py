@@ -27,6 +27,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from sequencer.api import SequencerUnavailable
+from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, RowStore
@@ -72,6 +73,7 @@ from tests.simulation.scenario import (
     KEYED_SEEDS,
     LITTLE_MEMORY,
     NODE_SETTINGS,
+    RESTART_SEEDS,
     RETENTION_OFF_SEEDS,
     SEQUENCER_SETTINGS,
     SHARE_SEEDS,
@@ -82,6 +84,7 @@ from tests.simulation.scenario import (
     Scenario,
     draw,
     forgetting,
+    restarting_its_committer,
     slowing_its_database,
     turning_retention_off,
 )
@@ -165,6 +168,9 @@ def scenario_of(seed: int) -> Scenario:
     is_usual = may_be_slow and not drawn.slow_for_s
     if is_usual and entropy_of(seed, "times").fraction() < TIMED_SEEDS:
         drawn = replace(drawn, is_timed=True)
+    luck = entropy_of(seed, "restarts")
+    if is_usual and drawn.misfortunes and luck.fraction() < RESTART_SEEDS:
+        drawn = restarting_its_committer(drawn, luck)
     if is_usual and entropy_of(seed, "forgetting").fraction() < FORGETFUL_SEEDS:
         return forgetting(drawn)
     luck = entropy_of(seed, "share group")
@@ -220,6 +226,11 @@ def _sequencer_settings(scenario: Scenario) -> SequencerSettings:
     if scenario.slow_for_s:
         return SLOW_SEQUENCER_SETTINGS
     return FORGETFUL_SETTINGS if scenario.forgets else SEQUENCER_SETTINGS
+
+
+def _node_settings(scenario: Scenario) -> ServerSettings:
+    settings = SLOW_NODE_SETTINGS if scenario.slow_for_s else NODE_SETTINGS
+    return replace(settings, follow_pause_s=scenario.follow_pause_s)
 
 
 def more_seconds(scenario: Scenario) -> float:
@@ -288,7 +299,7 @@ class World:
             objects=self.objects,
             agent_settings=LITTLE_MEMORY if scenario.has_low_bounds else AGENT_SETTINGS,
             sequencer_settings=_sequencer_settings(scenario),
-            node_settings=SLOW_NODE_SETTINGS if scenario.slow_for_s else NODE_SETTINGS,
+            node_settings=_node_settings(scenario),
             cache_settings=CACHE_SETTINGS,
             plan=CALM,
             sequencers=scenario.sequencers,
@@ -312,6 +323,7 @@ class World:
         self._followers: list[asyncio.Task[None]] = []
         self._done_in_trouble: Counter[str] = Counter()
         self._struck: list[SimulatedProcess] = []
+        self._lost_servers: list[SimulatedProcess] = []
         self._shares = ShareWatch(self.violated)
         self._keyed_watch = KeyedWatch(
             self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
@@ -722,6 +734,15 @@ class World:
                 if address is not None:
                     least_s = 2.0 if kind == "the committer stops for long" else 0.2
                     await self._stop_for_a_while(self.cluster.nodes[address][0], 4.0, least_s)
+            case "the committer restarts":
+                address = self.cluster.committer()
+                if address is not None:
+                    process, node = self.cluster.nodes[address]
+                    drained = process.spawn(node.close())
+                    await asyncio.wait({drained}, timeout=10.0)
+                    self.cluster.crash(process, is_seen=True)
+                    await self.clock.sleep(0.5 * luck.fraction())
+                    await self.cluster.start_node(address)
             case "the committer can't reach the database":
                 address = self.cluster.committer()
                 if address is not None:
@@ -865,15 +886,24 @@ class World:
             await self.cluster.start_node(address)
 
     async def _restart_lost_agents(self) -> None:
-        """As a supervisor does."""
+        """As a supervisor does. Servers that end for good are looked at, too: their database is the same, but for a
+        recovery."""
         while True:
             await self.clock.sleep(0.2)
+            self._check_servers()
             for host, agent in list(self.cluster.agents.items()):
                 if agent.is_lost and not agent.process.is_dead:
                     self.note(f"{host} is lost and started anew")
                     if not self.may_refuse:
                         self.violated(f"{host} gave up, and nothing goes wrong")
                     await self._start_agent(host)
+
+    def _check_servers(self) -> None:
+        for process, node in self.cluster.nodes.values():
+            is_wrong = node.lost is not None and not self._scenario.loses_database
+            if is_wrong and process not in self._lost_servers:
+                self._lost_servers.append(process)
+                self.violated(f"{process.name} takes its database for another or an older one: {node.lost}")
 
     async def _let_rot(self, seconds: float) -> None:
         """A bit of some objects is another one for a while; then they are as they were (from a second region, say)."""
