@@ -1239,6 +1239,15 @@ def _gives_the_lease_to_all(original: Any) -> Any:
     return take_lease
 
 
+def _locates_by_the_ring(original: Any) -> Any:
+    """A group is looked for where its row would be placed anew, whoever owns it."""
+
+    def locate_group(state: Any, request: Any, *rest: Any) -> Any:
+        return original(state, msgspec.structs.replace(request, group_id=""), *rest)
+
+    return locate_group
+
+
 def _gives_groups_away(original: Any) -> Any:
     """A group is given to an agent though its owner lives."""
 
@@ -1367,6 +1376,22 @@ GROUPS = {
     "trouble_s": 7.0,
     "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
 }
+RINGS_DIFFER = {
+    **GROUPS,
+    "agents": 3,
+    "max_delay_s": 0.05,
+    "cut": 0.05,
+    "misfortunes": at(
+        "an agent restarts",
+        "an agent is cut off",
+        "an agent restarts",
+        "an agent stops for a while",
+        "an agent restarts",
+        "an agent crashes",
+        "an agent restarts",
+    ),
+}
+"""Agents come and go, and members look for their coordinator again and again."""
 CONSUMERS = {
     "consumers": 3,
     "partitions": 3,
@@ -1853,20 +1878,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a position that was overtaken is taken", [(groups, "_is_overtaken", always(False))], LATE_COMMITS
     ),
     Mutation(
-        "a group is anybody's who takes it up or saves it",
-        [(groups, "load_group", _gives_groups_away), (groups, "save_group", _saves_whoever_asks)],
-        {
-            **GROUPS,
-            "agents": 3,
-            "max_delay_s": 0.05,
-            "misfortunes": at(
-                "an agent restarts",
-                "an agent is cut off",
-                "an agent restarts",
-                "an agent stops for a while",
-                "an agent restarts",
-            ),
-        },
+        "a group is anybody's whom the ring names, who takes it up or saves it",
+        [
+            (leases, "locate_group", _locates_by_the_ring),
+            (groups, "load_group", _gives_groups_away),
+            (groups, "save_group", _saves_whoever_asks),
+        ],
+        RINGS_DIFFER,
     ),
     # --- times
     Mutation(
@@ -1892,7 +1910,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "by time, what is not committed is found by who reads what is",
         [(list_offsets, "_stable_ends", always([]))],
-        {**TIMED, **TRANSACTIONS},
+        {
+            **TIMED,
+            "agents": 2,
+            "transactional_producers": 3,
+            "plain_producers": 3,
+            "partitions": 1,
+            "batches": 16,
+            "misfortunes": at(*3 * ["a client stops for long"]),
+        },
     ),
     Mutation("an epoch ends where the log starts", [(reading_queries, "_end_of_epoch", _ends_at_the_start)], TIMED),
     Mutation(

@@ -418,9 +418,10 @@ def turning_retention_off(scenario: Scenario, luck: Entropy) -> Scenario:
 
 
 def restarting_its_committer(scenario: Scenario, luck: Entropy) -> Scenario:
-    """The same, and the committer is drained and restarted up to three times, beside followers that have a copy soon."""
+    """The same, and the committer drains and restarts up to three times, beside followers that have a copy soon."""
     restarts = [
-        (0.3 + scenario.trouble_s * 0.9 * luck.fraction(), COMMITTER_RESTARTS) for _ in range(1 + luck.below(3))
+        (0.3 + scenario.trouble_s * 0.9 * luck.fraction(), COMMITTER_RESTARTS)
+        for _ in range(1 + luck.below(3))
     ]
     return replace(
         scenario,
