@@ -660,7 +660,11 @@ class PartitionError(enum.IntEnum):
 
 class FoundPartition(Value, frozen=True, kw_only=True):
     """The partition at one commit number, and the runs from the one that holds `offset` on, in order,
-    tiling. Where they end below the high watermark there are more."""
+    tiling. Where they end below the high watermark there are more.
+
+    `inner_bytes`: bytes of the log in all runs but the first and the last, if no run is of a Parquet object; -1: not
+    said.
+    """
 
     error: PartitionError
     log_start_offset: int
@@ -669,6 +673,7 @@ class FoundPartition(Value, frozen=True, kw_only=True):
     leader_epoch: int
     runs: list[Run]
     aborted: list[AbortedTransaction]
+    inner_bytes: int = -1
 
 
 class FindAnswer(Value, frozen=True):

@@ -60,7 +60,9 @@ BATCHES_IN_A_TURN = 10_000
 PARTITIONS_IN_A_TURN = 2_000
 """Requested partitions that are looked up, or put into the answer, in one turn of the loop."""
 READ_IN_A_TURN = 100
-"""Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
+"""Partitions, and views of what is kept as it is sent, that are read in one turn of the loop."""
+RUNS_AS_A_VIEW = 16
+"""As many runs that were joined take as long to read as one view."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
 """How often a fetch is planned again when an object was deleted (compacted, collected) between plan and read."""
@@ -346,9 +348,13 @@ def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
     end = partition.end_limit
     if requested.fetch_offset >= end:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
-    runs = found.runs[: bisect_left(found.runs, end, key=_base_offset)]
-    lengths = list(map(_length, runs[1:-1]))  # those between are wanted whole
-    size = sum(lengths) + MARKER_BYTES * lengths.count(0)
+    runs = found.runs
+    if runs and runs[-1].base_offset >= end:
+        runs = runs[: bisect_left(runs, end, key=_base_offset)]
+    size = found.inner_bytes  # those between are wanted whole
+    if size < 0 or runs is not found.runs:
+        lengths = list(map(_length, runs))[1:-1]
+        size = sum(lengths) + MARKER_BYTES * lengths.count(0)
     for run in _ends_of(runs):
         size += _run_bytes(reader, run, requested.fetch_offset, end)
     return min(size, max(requested.max_bytes, 1)) if size else 0
@@ -383,13 +389,16 @@ def _is_cut(partition: PartitionFetch) -> bool:
 
 
 def _bytes_expected(readable: list[PartitionFetch]) -> int:
-    """Bytes that a read may give: the available ones, and of Parquet runs, whose batches are rebuilt, the bound."""
-    rebuilt_bytes = sum(
-        partition.requested.max_bytes
+    """Bytes that a read may give: the available ones; with Parquet runs, whose batches are rebuilt, the bound."""
+    return sum(
+        max(partition.available_bytes, partition.requested.max_bytes)
+        if partition.found is not None
+        and partition.found.inner_bytes < 0
+        and partition.available_bytes < partition.requested.max_bytes
+        and ObjectKind.PARQUET in map(_kind, partition.found.runs)
+        else partition.available_bytes
         for partition in readable
-        if partition.found is not None and ObjectKind.PARQUET in map(_kind, partition.found.runs)
     )
-    return sum(partition.available_bytes for partition in readable) + rebuilt_bytes
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
@@ -431,7 +440,8 @@ async def _read(
             _take(services, partition, read)
         else:
             waiting.append((partition, request))
-        await turns.did(1 + len(found.runs))
+        views = 0 if read is None else len(read.parts)
+        await turns.did(1 + views + len(found.runs) // RUNS_AS_A_VIEW)
     if not waiting:
         return True
     outcomes = await asyncio.gather(

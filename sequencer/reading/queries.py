@@ -173,7 +173,8 @@ class Reader:
             look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
         runs = await self._runs_of(look_ups, room)
         for look_up, found in zip(look_ups, runs, strict=True):
-            look_up.aborted = await _beginning_below(found.end_offset, look_up.aborted, turns)
+            if look_up.aborted:
+                look_up.aborted = await _beginning_below(found.end_offset, look_up.aborted, turns)
         if self._settle is not None:
             await (
                 self._settle()
@@ -183,6 +184,8 @@ class Reader:
         for look_up, found in zip(look_ups, runs, strict=True):
             aborted = [row.first_offset for row in look_up.aborted]
             look_up.runs = room.take(found, look_up.requested.max_bytes, aborted)
+            if look_up.is_in_memory and look_up.runs:
+                look_up.inner_bytes = found.lengths[max(len(look_up.runs) - 1, 1)] - found.lengths[1]
         in_store = (look_up.visible for look_up in look_ups if not look_up.is_in_memory)
         newest = (max(map(_commit_number, visible), default=0) for visible in in_store)
         if max(newest, default=0) > number:
@@ -473,7 +476,8 @@ class _LookUp:
     last_stable_offset: int
     runs: list[Run] = field(default_factory=list)
     is_in_memory: bool = False
-    """Whether the runs are kept in memory: what is kept is shown already."""
+    """Whether the runs are kept in memory: what is kept is shown already, and not of a Parquet object."""
+    inner_bytes: int = -1
     aborted: Sequence[AbortedRow] = ()
     """Ranges that end at or after the requested offset; then those of them that begin below the end of what was found,
     in the order of their first offsets."""
@@ -507,6 +511,7 @@ class _LookUp:
         if row is None:
             return _UNKNOWN_PARTITION
         visible = self.visible
+        is_whole = len(visible) == len(self.runs)
         count = bisect_left(self.aborted, visible[-1].end_offset, key=_first_offset) if visible else 0
         return FoundPartition(
             error=PartitionError.NONE
@@ -521,6 +526,7 @@ class _LookUp:
                 AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
                 for aborted in self.aborted[:count]
             ],
+            inner_bytes=self.inner_bytes if is_whole else -1,
         )
 
 

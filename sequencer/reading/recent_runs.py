@@ -83,8 +83,8 @@ class RecentRuns:
             if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
                 continue  # it was appended
             base_offset = cast("int", key[2])
-            is_kept = self._keeps(cast("TopicPartition", key[:2]), base_offset)
-            if is_kept or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
+            kept = self._keeping(cast("TopicPartition", key[:2]), base_offset)
+            if kept is not None or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
                 partition = TopicPartition(*cast("TopicPartition", key[:2]))
                 end_offset = 0 if row is None else cast("RunRow", row).end_offset
                 replaced[partition] = max(end_offset, replaced.get(partition, 0))
@@ -138,13 +138,16 @@ class RecentRuns:
         kept = self._kept.pop(partition, None)
         self._count -= len(kept.runs) if kept else 0
 
-    def _keeps(self, partition: TopicPartition, offset: int) -> bool:
+    def _keeping(self, partition: TopicPartition, offset: int) -> _Kept | None:
+        """What is kept of the partition, if that holds the offset."""
         kept = self._kept.get(partition)
-        return kept is not None and kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset
+        if kept is None or not kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset:
+            return None
+        return kept
 
     def find(
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int
     ) -> SummedRuns | None:
         """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""
-        place = TopicPartition(topic_id, partition)
-        return self._kept[place].find(offset, max_bytes, max_runs) if self._keeps(place, offset) else None
+        kept = self._keeping(TopicPartition(topic_id, partition), offset)
+        return None if kept is None else kept.find(offset, max_bytes, max_runs)

@@ -227,6 +227,22 @@ def test_a_run_is_never_larger_than_it_is_counted() -> None:
     asyncio.run(scenario())
 
 
+def test_what_lies_between_the_first_run_and_the_last_is_summed_up_where_runs_are_in_memory() -> None:
+    async def scenario(bench: Bench) -> None:
+        for number in range(12):
+            await bench.commit(*[batch(2)] * (1 + number % 3))
+        for offset in (0, 1, 5, 40, 44):
+            for max_bytes in (0, 100, 101, 1_000, ANY):
+                found = await bench.find(offset, max_bytes=max_bytes)
+                assert found.inner_bytes == sum(each.length for each in found.runs[1:-1]), (offset, max_bytes)
+        assert (await bench.find(48)).inner_bytes == -1, "no runs"
+        async with a_backlog(partitions=1, runs=10) as sequencer:
+            (found,) = (await sequencer.find_batches(FindRequest(everything(1)))).partitions
+            assert found.runs and found.inner_bytes == -1, "out of the store"
+
+    run(memory, scenario)
+
+
 def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
     async def scenario() -> None:
         async with a_backlog(partitions=2, runs=2, batches=40_000) as sequencer:
