@@ -67,7 +67,7 @@ PARTITIONS_AT_ONCE = 100
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
 LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
-"""Runs that one statement reads."""
+"""Runs that one statement reads: as long as nothing is known of them, and otherwise."""
 _ALL_BYTES = 1 << 62
 
 
@@ -262,13 +262,11 @@ async def _oldest_stretch(
     has_mixed = False
     size = 0
     offset = row.log_start_offset
-    least = LEAST_AT_ONCE  # doubled, as many Parquet runs may stand first
+    most = min(LEAST_AT_ONCE, room.runs)
     while offset < stable:
-        most = min(MOST_AT_ONCE, max(least, room.runs - len(together)))
         page = await store.runs_from(row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most)
         if not page:
             break
-        least *= 2
         for run in page:
             is_skipped = (run.topic_id, run.partition, run.base_offset) in skipped
             if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable and not is_skipped:
@@ -286,7 +284,14 @@ async def _oldest_stretch(
                 together.clear()
                 size = 0
         offset = page[-1].end_offset
+        # Runs may have many batches, so that few fill the room; and many Parquet runs may stand first.
+        most = min(MOST_AT_ONCE, _still_fit(room, len(together), size) if together else 2 * most)
     return together if has_mixed else []
+
+
+def _still_fit(room: _Room, runs: int, size: int) -> int:
+    """How many more runs there is room for after so many of this size, if they are like those."""
+    return max(1, min(room.runs - runs, 1 + (room.bytes - size) * runs // size))
 
 
 async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:
