@@ -23,6 +23,7 @@ import asyncio
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 import urllib.request
@@ -123,6 +124,10 @@ def servers_on(url: str, folder: Path) -> Iterator[Servers]:
     both = [SequencerProcess(url, folder) for _ in range(2)]
     try:
         yield Servers(*both)
+    except BaseException:
+        for log in folder.glob("*.log"):
+            print(log.read_text()[-5_000:], file=sys.stderr)
+        raise
     finally:
         for server in both:
             server.kill()
@@ -185,6 +190,7 @@ async def measure(servers: Servers) -> AsyncIterator[tuple[str, dict[str, float]
     agent.start()
     try:
         yield "follow", await followed(servers.follower)
+        await agent.renew()
         await asker.all_answered(time.monotonic())
         yield "before", {"committer_rss_mib": round(rss_mib(servers.committer.pid))}
         figures = {}
