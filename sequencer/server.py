@@ -288,7 +288,10 @@ class SequencerServer:
     async def _try_to_lead(self) -> None:
         try:
             if not await self._finds_committer():
-                await self._begin_term()
+                if self._follower is None or not self._follower.is_loading:
+                    await self._begin_term()
+                # Otherwise the copy is there sooner than one that a term would begin to load, and a committer that
+                # was only late may go on until then.
                 return
         except (IncarnationChanged, HelloRefused) as error:
             await self._mark_lost(str(error))

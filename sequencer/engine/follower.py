@@ -71,6 +71,8 @@ class Follower:
         self._shown: Shown | None = None
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
+        self.is_loading = False
+        """Whether all rows are being loaded."""
         self.is_handed_over = False
         """Whether the copy is a committer's, and this follower is over."""
 
@@ -165,7 +167,7 @@ class Follower:
         identity, state = await self._store.identity(), self._given
         self._given = None
         if state is None:
-            state = await HotState.built(await self._store.load(), self._clock)
+            state = await self._loaded()
             if await self._store.identity() != identity:
                 raise SequencerUnavailable("the database was replaced while it was loaded")
         self._shown = Shown(
@@ -176,6 +178,13 @@ class Follower:
             catch_up=self._caught_up,
             settle=self._caught_up,
         )
+
+    async def _loaded(self) -> HotState:
+        self.is_loading = True
+        try:
+            return await HotState.built(await self._store.load(), self._clock)
+        finally:
+            self.is_loading = False
 
     async def _caught_up(self) -> None:
         try:

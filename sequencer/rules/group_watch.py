@@ -15,7 +15,7 @@ from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
-GROUPS_IN_A_TURN = 5_000
+GROUPS_IN_A_TURN = 1_000
 POSITIONS_AS_A_GROUP = 5
 MOST_DUE = 100_000
 """Limit of due groups that one call takes; the next call takes more."""

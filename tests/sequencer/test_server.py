@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
@@ -302,6 +303,37 @@ def test_a_server_says_as_of_which_number_it_has_the_rows_and_that_it_has_none_y
         await world.during(committer.close())
         await world.pass_time(1)
         assert (standby.is_committer, standby.copy_number, committer.copy_number) == (True, 1, -1)
+
+    run(use)
+
+
+def test_a_server_that_loads_its_copy_lets_a_late_committer_go_on_and_loads_once_to_take_over() -> None:
+    async def use(world: World) -> None:
+        load, loads = world.store.load, 0
+
+        async def slow_load() -> dict[type[Row], list[Row]]:
+            nonlocal loads
+            loads += 1
+            for _ in range(20):
+                await world.clock.sleep(1.0)
+            return await load()
+
+        committer, standby = world.nodes["a:1"], world.nodes["b:1"]
+        local = committer._local
+        with mock.patch.object(world.store, "load", slow_load):
+            await world.during(committer.sequencer.create_topic(CreateTopic("first", 1, {})))
+            await world.pass_time(5)
+            world.cuts["a:1"].is_open.clear()
+            await world.pass_time(5)
+            assert not standby.is_committer, "its copy is being loaded"
+            world.cuts["a:1"].is_open.set()
+            await world.during(committer.sequencer.create_topic(CreateTopic("second", 1, {})))
+            assert committer._local is local, "nobody has taken its lease"
+            world.freeze("a:1")
+            await world.pass_time(20)
+        assert standby.is_committer and loads == 1
+        known = await world.during(standby.sequencer.metadata(MetadataRequest()))
+        assert {topic.name for topic in known.topics} == {"first", "second"}
 
     run(use)
 
