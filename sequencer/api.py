@@ -248,6 +248,11 @@ class ObjectDescription(Value, frozen=True):
         )
 
 
+def uploaded_key(prefix: str, number: int) -> str:
+    """The key of the object that a session with this prefix uploads for its commit of this number."""
+    return f"{prefix}{number:012d}"
+
+
 class RunProposal(Value, frozen=True):
     """Batches of one partition that stand next to each other at [start, start + length) of the object.
 

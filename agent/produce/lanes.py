@@ -50,6 +50,7 @@ from sequencer.api import (
     SessionClosed,
     SessionGrant,
     SessionRef,
+    uploaded_key,
 )
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
@@ -441,7 +442,7 @@ class Lane:
             number=number,
             created_ms=self._clock.wall_ms(),
         )
-        return sealed, ObjectDescription.of_mixed(f"{session.prefix}{number:012d}", sealed)
+        return sealed, ObjectDescription.of_mixed(uploaded_key(session.prefix, number), sealed)
 
     async def _upload(self, session: UploadSession, key: str, sealed: SealedObject) -> FlushFailure | None:
         """Put the object within the deadline, retrying what may pass; the reason when it could not be done."""

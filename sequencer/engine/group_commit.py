@@ -383,9 +383,15 @@ class GroupCommit:
             keys += await in_turns(sessions.producers_of(commit.runs), turns)
         recent = self._view.state.producers
         unknown: dict[ProducerKey, None] = {key: None for key in keys if key not in recent}
-        now_ms, objects, producers = await asyncio.gather(
-            self._now_ms(), self._named_objects(commits), self._producer_rows(list(unknown))
-        )
+        named = self._named_objects(commits)
+        objects: list[ObjectRow] = []
+        producers: list[ProducerRow] = []
+        if named or unknown:
+            now_ms, objects, producers = await asyncio.gather(
+                self._now_ms(), self._object_rows(named), self._producer_rows(list(unknown))
+            )
+        else:
+            now_ms = await self._now_ms()
         draft = Draft(self._view.state, now_ms)
         draft.objects.update((row.object_id, row) for row in objects)
         draft.producers.update(unknown)
@@ -404,12 +410,19 @@ class GroupCommit:
             commits += [request.commit for request in early if request.commit is not None]
         return commits
 
-    async def _named_objects(self, commits: list[CommitRequest]) -> list[ObjectRow]:
-        """A retried batch names the object of an earlier commit."""
-        named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
+    def _named_objects(self, commits: list[CommitRequest]) -> list[UUID]:
+        """The objects of earlier commits, as far as one can tell without the store."""
+        named: dict[UUID, None] = {}
+        for commit in commits:
+            session = self._view.state.get(SessionRow, commit.session_id)
+            if commit.object is not None and sessions.names_earlier_object(session, commit):
+                named[commit.object.object_id] = None
+        return list(named)
+
+    async def _object_rows(self, named: list[UUID]) -> list[ObjectRow]:
         if not named:
             return []
-        return await timed(self._observer, self._clock, "look_up", self._store.object_rows(list(named)))
+        return await timed(self._observer, self._clock, "look_up", self._store.object_rows(named))
 
     async def _producer_rows(self, keys: list[ProducerKey]) -> list[ProducerRow]:
         if not keys:

@@ -33,6 +33,7 @@ from sequencer.api import (
     SessionClosed,
     SessionGrant,
     SessionRef,
+    uploaded_key,
 )
 from sequencer.rules.assign import Assignment, assign_offsets, refuse_all
 from sequencer.rules.producers import ProducerState, producer_row, state_of
@@ -241,6 +242,14 @@ def check_object(described: ObjectDescription, prefix: str) -> None:
         )
     if described.format_version not in INT16:
         raise InvalidRequest(f"object {described.key!r} of format version {described.format_version}")
+
+
+def names_earlier_object(session: SessionRow | None, request: CommitRequest) -> bool:
+    """Whether the commit's object may be in the store: a retried batch names that of an earlier commit. One that has
+    the key of the commit's own number is new, or the number was applied before."""
+    if request.object is None:
+        return False
+    return session is None or request.object.key != uploaded_key(session.prefix, request.number)
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:

@@ -79,6 +79,7 @@ from sequencer.api import (
     UnknownTopic,
     WatchRequest,
     first_turn,
+    uploaded_key,
 )
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
@@ -117,7 +118,7 @@ def test_batches_get_contiguous_offsets_and_are_found_again(factory: Factory) ->
         assert (found.log_start_offset, found.high_watermark, found.last_stable_offset) == (0, 9, 9)
         assert [(one.base_offset, one.end_offset) for one in found.runs] == [(0, 5), (5, 9)]
         assert [one.base_offset for one in found.runs[0].batches] == [0, 3]
-        assert found.runs[0].key == f"{bench.session.prefix}1"
+        assert found.runs[0].key == uploaded_key(bench.session.prefix, 0)
         assert len((await bench.find(0, max_bytes=1)).runs) == 1
 
     run(factory, scenario)

@@ -143,8 +143,9 @@ def test_one_statement_looks_up_all_producers_of_a_group() -> None:
 
 def test_what_a_group_needs_of_the_database_is_asked_for_at_once() -> None:
     async def use(world: World) -> None:
+        earlier = world.stored(world.session)
         world.rows.meeting = asyncio.Barrier(3)  # whoever comes alone waits for ever
-        assert await world.write(7, 0) == (NONE, 0)
+        assert await world.commit(batch(1, producer=7, sequence=0), stored=earlier) == [(NONE, 0)]
         world.rows.meeting = None
 
     run(use)

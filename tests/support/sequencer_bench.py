@@ -31,6 +31,7 @@ from sequencer.api import (
     SwapRequest,
     TakeLease,
     Topic,
+    uploaded_key,
 )
 from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
@@ -81,9 +82,10 @@ class Bench:
             OpenSession(self.agent.broker_id, self.agent.epoch, predecessor)
         )
 
-    def stored(self, session: SessionGrant) -> ObjectDescription:
+    def stored(self, session: SessionGrant, number: int | None = None) -> ObjectDescription:
+        """An object under the session's prefix; of this number's commit, if one is given."""
         self.objects += 1
-        key = f"{session.prefix}{self.objects}"
+        key = f"{session.prefix}{self.objects}" if number is None else uploaded_key(session.prefix, number)
         return ObjectDescription(UUID(int=self.objects), ObjectKind.MIXED, key, 20_000, 0, 10_000, T0)
 
     def request(
@@ -103,7 +105,7 @@ class Bench:
         length = sum(one.length for one in batches)
         topic_id = (topic or self.topic).topic_id
         run = RunProposal(topic_id, partition, 8, length, list(batches), transactions or [])
-        return CommitRequest(session.session_id, number, 0, stored or self.stored(session), [run])
+        return CommitRequest(session.session_id, number, 0, stored or self.stored(session, number), [run])
 
     async def commit(self, *batches: BatchCoordinates, **more: object) -> list[tuple[BatchError, int]]:
         answer = await self.sequencer.commit(self.request(*batches, **more))  # type: ignore[arg-type]
