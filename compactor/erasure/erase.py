@@ -16,7 +16,8 @@ snapshot of a table names it (`bytes_left`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -52,6 +53,9 @@ LEASE_PATIENCE_S, LEASE_PAUSE_S = 600.0, 1.0
 """How long to wait for another compactor's round to end."""
 SMALL_ITEMS = PlanSettings(least_bytes=16 * MIB, target_bytes=32 * MIB)
 """What is compacted first is compacted in this process: its items take 128 MiB each."""
+REWRITTEN_AT_ONCE, REWRITTEN_BYTES = 4, 256 * MIB
+"""Objects that are written again side by side: how many, and of how many bytes together unless one alone has more. They
+take four times as much memory."""
 CLOCKS_APART_MS = 60_000
 """By how much an agent's clock may be ahead of the one that dates an erasure."""
 OBJECTS_AT_ONCE = 1_000
@@ -214,14 +218,38 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
             erasure.proof, erasure.unread = found.cost, found.unread
             if not found.hits:
                 return
-            for hits in found.hits:
+            for some in together(found.hits):
                 output = output_under(lease, cluster_id)
                 rewriting = Rewriting(work.store, output, work.clock, work.entropy)
-                await _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
+                erasing = [
+                    _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
+                    for hits in some
+                ]
+                # One that fails does not keep the keys in the others.
+                for error in await asyncio.gather(*erasing, return_exceptions=True):
+                    if error is not None:
+                        raise error
             if work.tables is not None:
                 await work.tables.swapped([request.topic.topic_id])
                 await work.tables.end_round()
     raise EraseFailed(f"keys were found in each of {MAX_PASSES} searches; run this again")
+
+
+def together(
+    hits: Sequence[FileHits], *, most: int = REWRITTEN_AT_ONCE, max_bytes: int = REWRITTEN_BYTES
+) -> Iterator[list[FileHits]]:
+    """The objects in groups that are written again side by side, in order. Pure."""
+    some: list[FileHits] = []
+    held = 0
+    for each in hits:
+        size = each.file.object.size
+        if some and (len(some) == most or held + size > max_bytes):
+            yield some
+            some, held = [], 0
+        some.append(each)
+        held += size
+    if some:
+        yield some
 
 
 async def _erase_from(

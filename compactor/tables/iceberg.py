@@ -60,6 +60,7 @@ CATALOG_NAME = "tailrace"
 TOPIC_ID = "tailrace.topic-id"
 COLUMNS = "tailrace.columns"
 REPLAYS = "tailrace.replays"
+SEARCHED_MS = "tailrace.searched-ms"
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16
 """With more, a snapshot writes the small ones as one."""
@@ -133,8 +134,7 @@ class IcebergTables:
         """See Tables. Its metadata is deleted, too."""
         table = self._find(topic_id, name)
         if table is not None:
-            used = _files_of(table, table.metadata.snapshots)
-            used |= {entry.metadata_file for entry in table.metadata.metadata_log} | {table.metadata_location}
+            used = _files_of(table, table.metadata.snapshots) | _metadata_of(table)
             self._catalog.drop_table(table.name())
             _delete(table, used)
 
@@ -270,6 +270,8 @@ class IcebergTable:
             self._deletes_path(str(each.deletes)) for each in change.uncovered
         }
         with self._changed() as transaction:
+            if not self.searched_ms():
+                transaction.set_properties({SEARCHED_MS: properties[LISTED_MS]})
             _Exchange(transaction, added, removed, dict(properties)).commit()
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
@@ -283,6 +285,28 @@ class IcebergTable:
             raise TableConflict(str(error)) from error
         self._table.refresh()
         _delete(self._table, unused - _files_of(self._table, self._table.metadata.snapshots))
+
+    def searched_ms(self) -> int:
+        """See TopicTable."""
+        return int(self._table.properties.get(SEARCHED_MS, 0))
+
+    def begin_search(self, now_ms: int) -> None:
+        """See TopicTable."""
+        with self._changed() as transaction:
+            transaction.set_properties({SEARCHED_MS: str(now_ms)})
+            _Exchange(transaction, [], [], {LISTED_MS: str(now_ms)}).commit()
+
+    def paths(self) -> set[str]:
+        """See TopicTable."""
+        found = _metadata_of(self._table)
+        for snapshot in self._table.metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(self._table.io):
+                if manifest.manifest_path not in found:
+                    found.add(manifest.manifest_path)
+                    entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                    found |= {entry.data_file.file_path for entry in entries}
+        return found
 
     def _deletes_path(self, name: str) -> str:
         return f"{self._table.location()}/deletes/{name}.parquet"
@@ -461,6 +485,11 @@ def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
                 paths = (entry.data_file.file_path for entry in entries)
                 found |= {path for path in paths if path.startswith(f"{table.location()}/")}
     return found
+
+
+def _metadata_of(table: Table) -> set[str]:
+    """The files of the table's metadata, the current one and those before it."""
+    return {entry.metadata_file for entry in table.metadata.metadata_log} | {table.metadata_location}
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -30,6 +30,7 @@ class _Held:
     snapshots: list[HeldSnapshot] = field(default_factory=list)
     columns: str | None = None
     replays: int = 0
+    searched_ms: int = 0
 
 
 class MemoryTables:
@@ -59,6 +60,7 @@ class MemoryTable:
         self._snapshots = list(held.snapshots)
         self._columns = held.columns
         self._replays = held.replays
+        self._searched_ms = held.searched_ms
 
     @property
     def current(self) -> HeldSnapshot | None:
@@ -115,12 +117,28 @@ class MemoryTable:
         number = self._held.version + 1
         snapshot = TableSnapshot(number, int(properties["tailrace.listed-ms"]))
         self._replace([*self._snapshots, HeldSnapshot(snapshot, after)])
+        self._held.searched_ms = self._searched_ms = self._searched_ms or snapshot.listed_ms
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
         """See TopicTable."""
         self._replace(
             [held for held in self._snapshots if held.snapshot.snapshot_id not in set(snapshot_ids)]
         )
+
+    def searched_ms(self) -> int:
+        """See TopicTable."""
+        return self._searched_ms
+
+    def begin_search(self, now_ms: int) -> None:
+        """See TopicTable."""
+        files = {} if self.current is None else self.current.files
+        snapshot = TableSnapshot(self._held.version + 1, now_ms)
+        self._replace([*self._snapshots, HeldSnapshot(snapshot, files)])
+        self._held.searched_ms = self._searched_ms = now_ms
+
+    def paths(self) -> set[str]:
+        """See TopicTable. It has no metadata."""
+        return {path for held in self._snapshots for path in held.files}
 
     def _replace(self, snapshots: list[HeldSnapshot]) -> None:
         if self._version != self._held.version:

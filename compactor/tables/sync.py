@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from uuid import UUID
 
 from compactor.columns.derive import QUARANTINE, QUARANTINE_COLUMNS, ValueFormat
 from compactor.columns.registered import Registry
+from compactor.tables.leftovers import Leftovers
 from compactor.tables.live import (
     FOOTERS_AT_ONCE,
     LiveFile,
@@ -142,6 +143,7 @@ class TableSync:
         self._executor = executor
         self._folder = folder
         self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking, registry)
+        self._leftovers = Leftovers(store, path_of, self._blocking)
         self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def derive_by(self, deriver: Deriver) -> None:
@@ -174,14 +176,18 @@ class TableSync:
             return SyncedTable(0, change_of({}, {}), 0, is_dropped=True)
         pin = await self._sequencer.pin_table(PinTable(wanted.topic_id))
         work = _Pass(wanted, pin.now_ms, {LISTED_MS: str(pin.now_ms)})
-        files = _Files([], [])
+        files, live = _Files([], []), frozenset[UUID]()
         if wanted.is_wanted:
             listing = await list_live_files(self._sequencer, wanted.topic_id)
             work.properties["tailrace.commit-number"] = str(listing.commit_number)
+            live = frozenset(file.object.object_id for file in listing.files)
             files = await self._files_for(wanted, table, listing.files)
         done = await self._compare(work, table, files.data)
         is_alone = await self._sync_quarantine(work, table, files.quarantined)
-        if done.is_over and is_alone:
+        is_last = done.is_over and is_alone
+        if is_last or (wanted.is_wanted and await self._leftovers.is_due(table, work.now_ms)):
+            await self._delete_leftovers(work, table, live, is_last=is_last)
+        if is_last:
             await self._blocking(lambda: self._tables.drop(wanted.topic_id, wanted.topic_name))
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
             return SyncedTable(0, done.change, done.expired, is_dropped=True)
@@ -194,6 +200,16 @@ class TableSync:
             done.expired,
             quarantined=len(files.quarantined),
             is_behind=not files.is_complete,
+        )
+
+    async def _delete_leftovers(
+        self, work: _Pass, table: TopicTable, live: Collection[UUID], *, is_last: bool
+    ) -> None:
+        topic_id, name = work.wanted.topic_id, work.wanted.topic_name
+        quarantine = await self._open(work.wanted, name + QUARANTINE, create=False)
+        prefix = f"{self._folder}/{topic_id}"
+        await self._leftovers.delete(
+            table, quarantine, prefix, live=live, now_ms=work.now_ms, is_last=is_last
         )
 
     async def _open(self, wanted: WantedTable, name: str, *, create: bool) -> TopicTable | None:

@@ -145,6 +145,19 @@ class TopicTable(Protocol):
         """Forget snapshots, with the metadata that only they need. Raises TableConflict."""
         ...
 
+    def searched_ms(self) -> int:
+        """When `begin_search` was last called, or files first exchanged, by the database's time; 0: neither."""
+        ...
+
+    def begin_search(self, now_ms: int) -> None:
+        """Note that the table's folder is searched, in a snapshot that changes nothing and was listed now: writers that
+        opened the table before can't exchange files any more. Raises TableConflict."""
+        ...
+
+    def paths(self) -> set[str]:
+        """All files that the table needs: those of its snapshots, and its metadata."""
+        ...
+
 
 class Tables(Protocol):
     """All tables of a catalog. Calls block."""

@@ -6,10 +6,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compactor.erasure.erase import (
+    REWRITTEN_AT_ONCE,
     EraseFailed,
     EraseRequest,
     Erasure,
@@ -17,11 +22,22 @@ from compactor.erasure.erase import (
     bytes_left,
     erase_keys,
     find_keys,
+    together,
 )
 from compactor.erasure.record import hash_key, read_records
-from compactor.erasure.search import SoughtKeys
-from compactor.tables.live import list_live_files
-from sequencer.api import DeleteRecords, DeleteRecordsPartition, MetadataRequest, SwapRequest
+from compactor.erasure.rewrite import Rewriting, rewrite_without
+from compactor.erasure.search import FileHits, SoughtKeys
+from compactor.rewrite import RewriteFailed
+from compactor.tables.live import LiveFile, list_live_files
+from sequencer.api import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    MetadataRequest,
+    ObjectDescription,
+    ObjectKind,
+    Run,
+    SwapRequest,
+)
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
@@ -110,7 +126,7 @@ class DiesBeforeSwap:
 
     async def swap(self, request: SwapRequest) -> object:
         self._left -= 1
-        if not self._left:
+        if self._left <= 0:
             raise Interrupted
         return await self._sequencer.swap(request)  # type: ignore[attr-defined]
 
@@ -178,6 +194,60 @@ def test_an_erasure_that_dies_between_two_swaps_is_ended_by_the_next_one() -> No
                 assert pairs(await log.consumed("t", partition)) == left
 
     asyncio.run(scenario())
+
+
+def test_objects_are_written_again_side_by_side_a_few_at_a_time_and_one_that_fails_keeps_no_other_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t")
+            for number in range(2 * REWRITTEN_AT_ONCE):
+                await log.produce(("t", 0, keyed((b"mine", b"secret"), (b"k%d" % number, b"v"))))
+                await compacted_here(log)
+            found = await find_keys(work(log), asked(log, b"mine"))
+            bad = found.hits[0].file.object.object_id
+            running: set[UUID] = set()
+            most = 0
+
+            async def watched(keys: SoughtKeys, name: str, runs: Sequence[Run], of: Rewriting) -> Any:
+                nonlocal most
+                running.add(runs[0].object_id)
+                most = max(most, len(running))
+                try:
+                    for _ in range(10):  # the others come so far, too
+                        await asyncio.sleep(0)
+                    if runs[0].object_id == bad:
+                        raise RewriteFailed("it is corrupt")
+                    return await rewrite_without(keys, name, runs, of)
+                finally:
+                    running.remove(runs[0].object_id)
+
+            with monkeypatch.context() as patched:
+                patched.setattr("compactor.erasure.erase.rewrite_without", watched)
+                with pytest.raises(EraseFailed, match="it is corrupt"):
+                    await erased(log, b"mine")
+            assert most == REWRITTEN_AT_ONCE
+            left = len((await find_keys(work(log), asked(log, b"mine"))).hits)
+            assert left == 1 + REWRITTEN_AT_ONCE, "the bad one, and those whose turn had not come"
+
+    asyncio.run(scenario())
+
+
+def parquet_of(size: int) -> ObjectDescription:
+    return ObjectDescription(UUID(int=1), ObjectKind.PARQUET, "k", size, 0, 0, 0)
+
+
+@given(st.lists(st.integers(1, 300), max_size=12))
+def test_objects_that_are_written_again_together_have_few_bytes_unless_one_alone_has_more(
+    sizes: list[int],
+) -> None:
+    hits = [FileHits(LiveFile(parquet_of(size), (), is_cut=False), 1) for size in sizes]
+    groups = list(together(hits, most=3, max_bytes=256))
+    assert [hit for group in groups for hit in group] == hits
+    for group in groups:
+        assert len(group) == 1 or sum(hit.file.object.size for hit in group) <= 256
+        assert 1 <= len(group) <= 3
 
 
 def test_two_erasures_at_once_wait_for_each_other() -> None:

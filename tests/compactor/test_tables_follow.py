@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 
 import compactor.tables.sync as sync_module
 import sequencer.rules.garbage as garbage_rules
-from compactor.columns.derive import ValueFormat
+from compactor.columns.derive import ValueFormat, ValuesName
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.tables.follow import TablesFollowing, choose_tables
+from compactor.tables.live import list_live_files
 from compactor.tables.memory import HeldSnapshot, MemoryTables
 from compactor.tables.sync import TableSync, WantedTable
 from compactor.tables.table import TableConflict, TableSnapshot
@@ -197,6 +198,17 @@ class World:
             mine = sorted(offset for each, offset in offsets.elements() if each == partition)
             assert mine == list(range(found.log_start_offset, found.high_watermark))
 
+    async def check_folder(self) -> None:
+        """What is left of typed columns is named, or is of an object that is live."""
+        named = {
+            path for table in self.tables.held.values() for held in table.snapshots for path in held.files
+        }
+        listed = await list_live_files(self.log.sequencer, self.log.topics["a"].topic_id)
+        live = {file.object.object_id for file in listed.files}
+        for key in [info.key async for info in self.log.store.list("tables/")]:
+            name = ValuesName.of(key)
+            assert key in named or (name is not None and name.object_id in live), f"{key} is left"
+
 
 async def made(schema: str) -> World:
     clock = ManualClock()
@@ -263,6 +275,8 @@ async def act(world: World, action: tuple[Any, ...], late: list[asyncio.Task[Any
             await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
 
 
+ROUND = ("round", None, False)
+A_DAY = ("collect", 100_000)
 GATES: dict[asyncio.Task[Any], asyncio.Event] = {}
 
 
@@ -281,9 +295,10 @@ def told(story: list[tuple[Any, ...]], schema: str = "raw") -> None:
         world = await made(schema)
         late: list[asyncio.Task[Any]] = []
         try:
-            for action in [*story, ("let late go",), ("round", None, False), ("collect", 5)]:
+            for action in [*story, ("let late go",), ROUND, ("collect", 5), A_DAY, ROUND, A_DAY, ROUND]:
                 await act(world, action, late)
                 await world.check_readers()
+            await world.check_folder()
         finally:
             await let_go(late)
             await world.committer.close()
@@ -302,7 +317,6 @@ actions = st.one_of(
     st.tuples(st.just("collect"), st.sampled_from([2, 30, 2 * LIFE_MS // 1000])),
 )
 
-ROUND = ("round", None, False)
 LONG = ("collect", 2 * LIFE_MS // 1000)
 STORY = [
     ("produce", 0, 4), ("produce", 1, 3), ROUND, ("produce", 0, 2), ROUND, ("delete", 0, 0.6), ROUND,

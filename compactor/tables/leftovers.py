@@ -1,0 +1,108 @@
+"""Files in a table's folder that it does not name: found once a day and before the table is dropped, and deleted.
+
+A compactor that dies leaves some, and so does one that was overtaken: files with typed columns, deletes and manifests
+of a snapshot that was never committed, metadata of snapshots that were being forgotten. They hold keys and values,
+which retention and erasure have to reach.
+
+Nothing is deleted that a table names or will name:
+- a search begins with a snapshot, so a writer that opened the table before it fails at its exchange;
+- what a later writer writes is too young;
+- what a later writer finds, and need not write, is a file with typed columns of a live object. These stay. An object
+  that is not live any more does not become live again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from compactor.columns.derive import ValuesName
+from compactor.tables.table import TopicTable
+from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
+
+SEARCH_EVERY_MS = 86_400_000
+LEAST_AGE_MS = 86_400_000
+"""Longer than a comparison takes, by the store's clock against the database's."""
+DELETED_AT_ONCE = 1_000
+_SUFFIXES = (".parquet", ".avro", ".metadata.json")
+"""What the compactor writes. Statistics that other programs added to a table stay."""
+
+log = structlog.get_logger("tailrace.tables")
+
+
+class Leftovers:
+    """Finds and deletes them. `path_of`: an object's key as tables name it; `run`: calls what blocks."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path_of: Callable[[str], str],
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> None:
+        self._store = store
+        self._path_of = path_of
+        self._run = run
+
+    async def is_due(self, table: TopicTable, now_ms: int) -> bool:
+        """Whether a day has passed since the last search, or since the table got its first files."""
+        searched_ms: int = await self._run(table.searched_ms)
+        return searched_ms > 0 and now_ms - searched_ms >= SEARCH_EVERY_MS
+
+    async def delete(
+        self,
+        table: TopicTable,
+        quarantine: TopicTable | None,
+        prefix: str,
+        *,
+        live: Collection[UUID],
+        now_ms: int,
+        is_last: bool = False,
+    ) -> int:
+        """Search, and delete what was found; how many.
+
+        Args:
+            prefix: what the keys of the table's files, and of its quarantine's, begin with.
+            live: the ids of objects that were live after the table was opened.
+            is_last: the table is dropped after this: nothing is too young, and no object's files are needed.
+
+        Raises TableConflict. Where the store refuses, the rest stays for the next search, and the log says so.
+        """
+        await self._run(lambda: table.begin_search(now_ms))
+        named: set[str] = await self._run(table.paths)
+        if quarantine is not None:
+            named |= await self._run(quarantine.paths)
+        try:
+            found = [info async for info in self._store.list(prefix)]
+            there = {self._path_of(info.key) for info in found}
+            if named and named.isdisjoint(there):
+                return 0  # its catalog keeps the table in another place
+            before_ms = now_ms + LEAST_AGE_MS if is_last else now_ms - LEAST_AGE_MS
+            left = [
+                info.key
+                for info in unneeded(found, live=() if is_last else live, before_ms=before_ms)
+                if self._path_of(info.key) not in named
+            ]
+            for first in range(0, len(left), DELETED_AT_ONCE):
+                await self._store.delete(left[first : first + DELETED_AT_ONCE])
+        except StoreError as error:
+            log.warning(
+                "files that a table does not name were not deleted; the next search tries again",
+                prefix=prefix,
+                reason=str(error),
+            )
+            return 0
+        return len(left)
+
+
+def unneeded(files: Iterable[ObjectInfo], *, live: Collection[UUID], before_ms: int) -> Sequence[ObjectInfo]:
+    """The files that no writer may come to name: of ours, from before that time, not of a live object. Pure."""
+    return [
+        info
+        for info in files
+        if info.key.endswith(_SUFFIXES)
+        and info.modified_ms <= before_ms
+        and not ((name := ValuesName.of(info.key)) is not None and name.object_id in live)
+    ]

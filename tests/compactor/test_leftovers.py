@@ -1,0 +1,191 @@
+"""What a compactor that died, or was overtaken, left in a table's folder: which of it goes, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import structlog
+
+from compactor.columns.derive import ValuesName, run_here, values_key
+from compactor.tables.iceberg import IcebergTable
+from compactor.tables.leftovers import Leftovers, unneeded
+from compactor.tables.memory import MemoryTables
+from compactor.tables.sync import LISTED_MS
+from compactor.tables.table import Named, NewFile, TableConflict, change_of
+from tailrace.object_store.api import ObjectInfo, StoreRefused
+from tailrace.object_store.memory import MemoryStore
+from tests.compactor.test_iceberg import LIFE_MS, opened
+from tests.compactor.test_typed_tables import Typed
+from tests.support.clocks import ManualClock
+from tests.support.compaction import compacted_here
+
+DAY_S = 86_400
+
+
+def files_of(typed: Typed) -> set[str]:
+    """The files in the folders of tables, from the topic's on."""
+    root = typed.world.root / "c/tables"
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def grow_old(typed: Typed) -> None:
+    """What is in the folders gets the clock's time, and two days pass."""
+    at_s = typed.world.clock.wall_ms() / 1000
+    for path in (typed.world.root / "c/tables").rglob("*"):
+        os.utime(path, (at_s, at_s))
+    typed.world.clock.advance(2 * DAY_S)
+
+
+async def settle(typed: Typed) -> None:
+    """Let the snapshots expire that are not the current one."""
+    for _ in range(2):
+        await typed.sync()
+        typed.world.clock.advance(LIFE_MS / 1000)
+    await typed.sync()
+
+
+@asynccontextmanager
+async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Typed, set[str]]]:
+    """A table whose compactor died between its files and its commit, then a merge; what it left."""
+    async with opened(folder, 1) as world:
+        typed = Typed(world)
+        await typed.produce({"id": 1})
+        await typed.round()
+        before = files_of(typed)
+        await typed.produce({"id": 2}, b"bad")
+        with monkeypatch.context() as dying, suppress(SystemExit):
+            dying.setattr(IcebergTable, "exchange", lambda *_: (_ for _ in ()).throw(SystemExit))
+            await typed.round()
+        left = files_of(typed) - before
+        assert {path.split("/")[1] for path in left if path.endswith(".parquet")} == {"values"}
+        assert len([path for path in left if path.endswith(".parquet")]) == 2, "fitting, and not"
+        await compacted_here(world.log, merges=True)
+        yield typed, {path for path in left if path.endswith(".parquet")}
+
+
+def test_what_a_crash_left_goes_a_day_later_and_all_that_is_named_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with crashed(tmp_path, monkeypatch) as (typed, left):
+            await settle(typed)
+            assert left <= files_of(typed), "no snapshot ever named it"
+            grow_old(typed)
+            await settle(typed)
+            assert not left & files_of(typed)
+            assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
+            assert typed.rows("offset", table="a__quarantine") == [(2,)]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_crash_left_goes_with_the_table_however_young(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with crashed(tmp_path, monkeypatch) as (typed, left):
+            assert left <= files_of(typed)
+            for _ in range(3):
+                done = await typed.sync(is_wanted=False)
+                typed.world.clock.advance(LIFE_MS / 1000)
+            assert done.is_dropped
+            assert files_of(typed) == set()
+
+    asyncio.run(scenario())
+
+
+def test_manifests_of_a_snapshot_that_was_never_committed_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world)
+            await typed.produce({"id": 1})
+            await typed.round()
+            topic_id = world.log.topics["a"].topic_id
+            await settle(typed)
+            before = files_of(typed)
+            stray = Path(tmp_path / f"c/tables/{topic_id}/metadata/left-m0.avro")
+            stray.write_bytes(b"keys")
+            grow_old(typed)
+            await settle(typed)
+            assert not stray.exists()
+            assert len([path for path in files_of(typed) if path.endswith(".avro")]) <= 2 * len(before)
+            assert typed.rows("offset", "id") == [(0, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world)
+            await typed.produce({"id": 1})
+            await typed.round()
+            late = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+            assert late is not None
+            world.clock.advance(2 * DAY_S)
+            one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+            assert one is not None
+            one.begin_search(world.clock.wall_ms())
+            with pytest.raises(TableConflict):
+                late.exchange(change_of({}, {}), {}, {LISTED_MS: "0"})
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_refuses_to_list_or_delete_is_told_and_the_table_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with crashed(tmp_path, monkeypatch) as (typed, left):
+            await settle(typed)
+            grow_old(typed)
+
+            async def refused(keys: list[str]) -> None:
+                raise StoreRefused("no right to delete")
+
+            monkeypatch.setattr(typed.world.log.store, "delete", refused)
+            with structlog.testing.capture_logs() as logged:
+                await typed.sync()
+            assert any("no right to delete" in line.get("reason", "") for line in logged)
+            assert left <= files_of(typed)
+            assert typed.rows("offset", "id") == [(0, 1), (1, 2)]
+
+    asyncio.run(scenario())
+
+
+def test_where_a_catalog_keeps_its_tables_in_another_place_nothing_is_deleted() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store, tables = MemoryStore(clock), MemoryTables()
+        table = tables.open(UUID(int=1), "a", create=True)
+        assert table is not None
+        new = NewFile(Named("s3://other/1.parquet", None), "1.parquet", ())
+        change = change_of({}, {new.named.path: None})
+        table.exchange(change, {new.named.path: new}, {LISTED_MS: "0"})
+        await store.put("t/1.parquet", [b"x"])
+        clock.advance(2 * DAY_S)
+        leftovers = Leftovers(store, lambda key: f"s3://here/{key}", run_here)
+        assert await leftovers.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
+        assert [info.key async for info in store.list("t/")] == ["t/1.parquet"]
+
+    asyncio.run(scenario())
+
+
+def test_young_files_files_of_live_objects_and_files_of_others_are_spared() -> None:
+    live, gone = UUID(int=1), UUID(int=2)
+
+    def info(key: str, modified_ms: int = 10) -> ObjectInfo:
+        return ObjectInfo(key, 1, modified_ms)
+
+    of_live, of_gone = (values_key("t", ValuesName(each, "0" * 16, 0)) for each in (live, gone))
+    files = [
+        info(of_live), info(of_gone), info(of_gone, 11), info("t/metadata/1.avro"), info("t/metadata/1.stats"),
+        info("t/deletes/x.parquet", 12),
+    ]  # fmt: skip
+    assert [each.key for each in unneeded(files, live={live}, before_ms=10)] == [of_gone, "t/metadata/1.avro"]
