@@ -44,6 +44,7 @@ from agent.quotas.quotas import Quotas
 from agent.security.admission import Admission
 from agent.security.audit import Audit
 from agent.security.connection_limits import ConnectionLimits
+from agent.security.delegation_tokens import TokenLogins
 from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.http_login import HttpLogin, HttpLogins
@@ -406,6 +407,11 @@ class Agent:
         logins = Logins(
             users=Users(self.catalog, self._clock, self._entropy, self._executor),
             tokens=TokenCheck(settings, self._clock, self._executor) if settings.oauth_jwks else None,
+            delegation_tokens=TokenLogins(
+                self.services.sequencer, clients.token_secret, self._clock, self._executor
+            )
+            if clients.token_secret
+            else None,
             limits=ConnectionLimits(settings, self._clock.monotonic),
             audit=Audit(self.telemetry, self._clock),
         )

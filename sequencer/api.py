@@ -162,6 +162,24 @@ class SwapRefused(SequencerError):
     code = "swap_refused"
 
 
+class UnknownToken(SequencerError):
+    """There is no such delegation token, or no more."""
+
+    code = "unknown_token"
+
+
+class TokenExpired(SequencerError):
+    """The delegation token has expired."""
+
+    code = "token_expired"
+
+
+class NotTokenOwner(SequencerError):
+    """Neither the owner nor a renewer of the delegation token asks."""
+
+    code = "not_token_owner"
+
+
 ERRORS: dict[str, type[SequencerError]] = {
     error.code: error
     for error in (
@@ -169,7 +187,7 @@ ERRORS: dict[str, type[SequencerError]] = {
         CommitOutOfOrder, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
         OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, ProducerFenced,
         InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,
-        UnknownTransactionalId, SwapRefused,
+        UnknownTransactionalId, SwapRefused, UnknownToken, TokenExpired, NotTokenOwner,
     )
 }  # fmt: skip
 
@@ -1775,6 +1793,62 @@ class Security(Value, frozen=True):
     next: SecurityPlace | None = None
 
 
+class DelegationToken(Value, frozen=True):
+    """What its holder can log in by as the owner (KIP-48). Principals are as ACLs write them.
+
+    `fingerprint`: the SHA-256 of its HMAC, in hex: who has the HMAC finds the token, and who has the fingerprint can't
+    log in by it. Times are of the database's clock.
+    """
+
+    fingerprint: str
+    token_id: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    issued_ms: Int64
+    expires_ms: Int64
+    max_ms: Int64
+
+
+class CreateToken(Value, frozen=True):
+    """`lifetime_ms`: from now on the token can be renewed; `expiry_ms`: it expires unless it is."""
+
+    fingerprint: str
+    token_id: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    lifetime_ms: Int64
+    expiry_ms: Int64
+    request_id: UUID | None = None
+
+
+class AlterToken(Value, frozen=True):
+    """Have the token expire `period_ms` from now, at the end of its lifetime at most; up to 0 it ends at once.
+    `principal`: who asks."""
+
+    fingerprint: str
+    principal: str
+    period_ms: Int64
+    request_id: UUID | None = None
+
+
+class TokensRequest(Value, frozen=True):
+    """`fingerprint`: of the only token that is meant. `principal`: only those of which it is the owner, the requester
+    or a renewer. `after`: the `next` of the page before."""
+
+    fingerprint: str | None = None
+    principal: str | None = None
+    after: str | None = None
+
+
+class Tokens(Value, frozen=True):
+    """In the order of their fingerprints; `next` is None after the last."""
+
+    tokens: list[DelegationToken]
+    next: str | None = None
+
+
 class Sequencer(Protocol):
     """All methods. Each may raise SequencerUnavailable or SequencerOverloaded."""
 
@@ -1805,6 +1879,9 @@ class Sequencer(Protocol):
     async def alter_scram(self, request: AlterScram) -> AlteredScram: ...
     async def create_acls(self, request: CreateAcls) -> Empty: ...
     async def delete_acls(self, request: DeleteAcls) -> DeletedAcls: ...
+    async def create_token(self, request: CreateToken) -> DelegationToken: ...
+    async def alter_token(self, request: AlterToken) -> DelegationToken: ...
+    async def tokens(self, request: TokensRequest) -> Tokens: ...
 
     # Reading.
     async def find_batches(self, request: FindRequest) -> FindAnswer: ...

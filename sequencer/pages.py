@@ -15,6 +15,7 @@ from sequencer.api import (
     ActiveProducer,
     ClientConfigs,
     ClientConfigsRequest,
+    DelegationToken,
     FetchOffsets,
     GroupListing,
     Lag,
@@ -36,6 +37,7 @@ from sequencer.api import (
     SizesRequest,
     TablePin,
     TablePinsRequest,
+    TokensRequest,
     TransactionDescription,
     TransactionsRequest,
     Value,
@@ -87,6 +89,12 @@ async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOf
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:
     """The pins of every table."""
     return [each async for page in pages(sequencer.table_pins, TablePinsRequest()) for each in page.pins]
+
+
+async def all_tokens(sequencer: Sequencer, principal: str | None) -> list[DelegationToken]:
+    """The delegation tokens that this principal has, asked for or may renew; None: all."""
+    asked = TokensRequest(principal=principal)
+    return [each async for page in pages(sequencer.tokens, asked) for each in page.tokens]
 
 
 async def lag_pages(

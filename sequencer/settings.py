@@ -114,6 +114,10 @@ class SequencerSettings(SettingsSection):
     """Access control list entries; every agent keeps them all."""
     max_client_configs: int = Field(default=10_000, ge=1, le=100_000)
     """Entities with client quotas, and groups with configs; every agent keeps them all."""
+    max_delegation_tokens: int = Field(default=10_000, ge=1, le=100_000)
+    """Delegation tokens that have not expired."""
+    max_delegation_tokens_per_owner: int = Field(default=1_000, ge=1, le=100_000)
+    """Such tokens of one owner."""
     max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
     """Commits that the feed remembers for its followers."""
     max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)

@@ -1,24 +1,231 @@
-"""Create-, Renew-, Expire- and DescribeDelegationToken (KIP-48): there are none.
+"""Create-, Renew-, Expire- and DescribeDelegationToken (KIP-48).
 
-The answers are those of a Kafka whose `delegation.token.secret.key` is not set.
+Without `security.delegation_token_secret_file` the answers are those of a Kafka without `delegation.token.secret.key`.
 """
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from agent.security.access import ANONYMOUS
-from agent.services import RequestContext, Services
+from agent.errors import EXPECTED, RequestRefused, code_of
+from agent.security.access import Access
+from agent.security.delegation_tokens import USER_TYPE, fingerprint_of, hmac_of, may_use_tokens, user_of
+from agent.services import Handler, RequestContext, Services
+from sequencer.api import AlterToken, CreateToken, DelegationToken, NotTokenOwner
+from sequencer.pages import all_tokens
+from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from tailrace.kafka.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from tailrace.kafka.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from tailrace.kafka.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from tailrace.turns import Turns
+
+TOKEN_BYTES, RENEWER_BYTES = 1_500, 400
+"""What a token and a renewer take in an answer, as objects and as bytes."""
+TOKENS_IN_A_TURN = 200
 
 
-async def handle(services: Services, context: RequestContext, request: Any) -> Any:
-    """That tokens are not to be had: not by those who did not log in, and by nobody else."""
-    is_known = context.access.principal != ANONYMOUS
-    code = (
-        ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-        if is_known
-        else ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+def _allowed(handle: Callable[[Services, RequestContext, Any], Awaitable[Any]]) -> Handler:
+    """The handler, for clients that may use tokens, and with its refusals as error codes."""
+
+    async def checked(services: Services, context: RequestContext, request: Any) -> Any:
+        api = APIS[request.api.key]
+        try:
+            if not may_use_tokens(context.access):
+                _note(context.access, api.name, Operation.ALTER, context.access.principal)
+                raise RequestRefused(
+                    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "no login, or one by a delegation token"
+                )
+            if not services.clients.token_secret:
+                raise RequestRefused(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "there are no tokens")
+            return await handle(services, context, request)
+        except (RequestRefused, *EXPECTED) as error:
+            return api.response(error_code=code_of(error))
+
+    return checked
+
+
+def _note(access: Access, api: str, operation: Operation, principal: str) -> None:
+    access.note_refused(api, operation, ResourceType.USER, principal)
+
+
+@_allowed
+async def create(
+    services: Services, context: RequestContext, request: CreateDelegationTokenRequest
+) -> CreateDelegationTokenResponse:
+    """A new token, and its HMAC, which is told to its owner and to those who may describe it."""
+    access, settings = context.access, services.clients.settings
+    owner = _owner(access, request)
+    renewers = [f"{each.principal_type}:{each.principal_name}" for each in request.renewers]
+    if any(each.principal_type != USER_TYPE for each in request.renewers):
+        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "renewers are users")
+    longest_ms = settings.delegation_token_max_lifetime_ms
+    token_id = urlsafe_b64encode(services.entropy.uuid().bytes).rstrip(b"=").decode()
+    token_hmac = hmac_of(services.clients.token_secret, token_id)
+    token = await services.sequencer.create_token(
+        CreateToken(
+            fingerprint=fingerprint_of(token_hmac),
+            token_id=token_id,
+            owner=owner,
+            requester=access.principal,
+            renewers=renewers,
+            lifetime_ms=min(request.max_lifetime_ms, longest_ms)
+            if request.max_lifetime_ms > 0
+            else longest_ms,
+            expiry_ms=settings.delegation_token_expiry_ms,
+            request_id=services.entropy.uuid(),
+        )
     )
-    return APIS[request.api.key].response(error_code=code)
+    return CreateDelegationTokenResponse(
+        principal_type=USER_TYPE,
+        principal_name=user_of(owner),
+        token_requester_principal_type=USER_TYPE,
+        token_requester_principal_name=user_of(access.principal),
+        issue_timestamp_ms=token.issued_ms,
+        expiry_timestamp_ms=token.expires_ms,
+        max_timestamp_ms=token.max_ms,
+        token_id=token.token_id,
+        hmac=token_hmac,
+    )
+
+
+def _owner(access: Access, request: CreateDelegationTokenRequest) -> str:
+    """Whose the token will be: the client's, or that of a user for whom it may create tokens."""
+    if not request.owner_principal_name:
+        return access.principal
+    if request.owner_principal_type != USER_TYPE:
+        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "owners are users")
+    owner = f"{USER_TYPE}:{request.owner_principal_name}"
+    if owner != access.principal and not access.may(
+        Operation.CREATE_TOKENS, ResourceType.USER, _resource(access, owner)
+    ):
+        _note(access, "CreateDelegationToken", Operation.CREATE_TOKENS, owner)
+        raise RequestRefused(
+            ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, f"no tokens may be created for {owner}"
+        )
+    return owner
+
+
+def _resource(access: Access, principal: str) -> str:
+    """The resource that ACLs name for a user of the client's tenant."""
+    tenant = access.tenant
+    return principal if tenant is None else tenant.stored(f"{USER_TYPE}:{tenant.local(user_of(principal))}")
+
+
+@_allowed
+async def renew(
+    services: Services, context: RequestContext, request: RenewDelegationTokenRequest
+) -> RenewDelegationTokenResponse:
+    """Have the token expire later."""
+    period_ms = longest_ms = services.clients.settings.delegation_token_expiry_ms
+    if request.renew_period_ms > 0:
+        period_ms = min(request.renew_period_ms, longest_ms)
+    token = await _alter(services, context, request, period_ms)
+    return RenewDelegationTokenResponse(expiry_timestamp_ms=token.expires_ms)
+
+
+@_allowed
+async def expire(
+    services: Services, context: RequestContext, request: ExpireDelegationTokenRequest
+) -> ExpireDelegationTokenResponse:
+    """Have the token expire at another time; a negative period ends it now."""
+    token = await _alter(services, context, request, request.expiry_time_period_ms)
+    return ExpireDelegationTokenResponse(expiry_timestamp_ms=token.expires_ms)
+
+
+async def _alter(
+    services: Services,
+    context: RequestContext,
+    request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest,
+    period_ms: int,
+) -> DelegationToken:
+    principal = context.access.principal
+    fingerprint = fingerprint_of(bytes(request.hmac))
+    change = AlterToken(fingerprint, principal, period_ms, request_id=services.entropy.uuid())
+    try:
+        return await services.sequencer.alter_token(change)
+    except NotTokenOwner:
+        _note(context.access, APIS[request.api.key].name, Operation.ALTER, principal)
+        raise
+
+
+@_allowed
+async def describe(
+    services: Services, context: RequestContext, request: DescribeDelegationTokenRequest
+) -> DescribeDelegationTokenResponse:
+    """The tokens that the client may see, of all owners or of those that it names. Kafka's rule: a list of none gets
+    none. A token that another secret made is left out: nobody can use it."""
+    access, secret = context.access, services.clients.token_secret
+    owners = None
+    if request.owners is not None:
+        owners = {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
+    seen = [token async for token in _seen(services, access, owners) if _is_made_by(secret, token)]
+    renewers = sum(len(token.renewers) for token in seen)
+    await context.room.needs(TOKEN_BYTES * len(seen) + RENEWER_BYTES * renewers)
+    return DescribeDelegationTokenResponse(
+        tokens=[_described(token, hmac_of(secret, token.token_id)) for token in seen]
+    )
+
+
+async def _seen(
+    services: Services, access: Access, owners: set[str] | None
+) -> AsyncIterator[DelegationToken]:
+    """What has not expired and the client may see. `owners`: who must own it, have asked for it or may renew it."""
+    sees_others = access.may_with_some(
+        Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN
+    ) or access.may_with_some(Operation.DESCRIBE_TOKENS, ResourceType.USER)
+    known = await all_tokens(services.sequencer, None if sees_others else access.principal)
+    now_ms = services.clock.wall_ms()
+    async for token in Turns(TOKENS_IN_A_TURN).over(known):
+        concerned = {token.owner, token.requester, *token.renewers}
+        if token.expires_ms <= now_ms or (owners is not None and owners.isdisjoint(concerned)):
+            continue
+        if access.principal in concerned or _may_describe(access, token):
+            yield token
+
+
+def _may_describe(access: Access, token: DelegationToken) -> bool:
+    tenant = access.tenant
+    if tenant is not None and not tenant.owns(user_of(token.owner)):
+        return False
+    token_id = token.token_id if tenant is None else tenant.stored(token.token_id)
+    return access.may(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id) or access.may(
+        Operation.DESCRIBE_TOKENS, ResourceType.USER, _resource(access, token.owner)
+    )
+
+
+def _is_made_by(secret: str, token: DelegationToken) -> bool:
+    return fingerprint_of(hmac_of(secret, token.token_id)) == token.fingerprint
+
+
+def _described(token: DelegationToken, token_hmac: bytes) -> DescribedDelegationToken:
+    return DescribedDelegationToken(
+        principal_type=USER_TYPE,
+        principal_name=user_of(token.owner),
+        token_requester_principal_type=USER_TYPE,
+        token_requester_principal_name=user_of(token.requester),
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.token_id,
+        hmac=token_hmac,
+        renewers=[DescribedDelegationTokenRenewer(USER_TYPE, user_of(each)) for each in token.renewers],
+    )

@@ -21,7 +21,7 @@ class Access:
 
     `acls`: the newest ones; None if this agent checks no ACLs. `password_user`: the user whose password or SCRAM
     credentials the client logged in by; None after any other login. `tenant`: whose client it is; then the principal
-    has its stored name, and the ACLs are the tenant's.
+    has its stored name, and the ACLs are the tenant's. `by_token`: it logged in by a delegation token.
     """
 
     listener: str = ""
@@ -31,6 +31,7 @@ class Access:
     audit: Audit | None = None
     password_user: str | None = None
     tenant: Tenant | None = None
+    by_token: bool = False
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do this with the resource of this name."""

@@ -29,11 +29,14 @@ class Admission:
     audit: Audit
     tenants: TenantRules
 
-    def access(self, user: str, *, listener: str, host: str, by_password: bool = False) -> Access:
+    def access(
+        self, user: str, *, listener: str, host: str, by_password: bool = False, by_token: bool = False
+    ) -> Access:
         """The client who has logged in as this user. Raises NoTenant.
 
         Args:
-            by_password: by the password or the SCRAM credentials of a stored user.
+            by_password: by the password or the SCRAM credentials of a stored user, or a delegation token of his.
+            by_token: by a delegation token.
         """
         placed = self.tenants.place(listener, user, by_password=by_password)
         tenant, acls = placed.tenant, self.acls
@@ -45,4 +48,5 @@ class Admission:
             audit=self.audit,
             password_user=self.tenants.prefix_of(listener) + user if by_password else None,
             tenant=tenant,
+            by_token=by_token,
         )

@@ -13,6 +13,7 @@ from agent.security.admission import Admission
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
+from agent.security.delegation_tokens import TokenLogins
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
 from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
 from agent.security.placing import TenantRules, parse_tenants
@@ -29,11 +30,13 @@ from tailrace.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How clients connect; by default to one plain listener, without a login."""
+    """How clients connect; by default to one plain listener, without a login. `token_secret`: by which delegation
+    tokens are made; empty: there are none."""
 
     listeners: tuple[Listener, ...] = ()
     settings: SecuritySettings = field(default_factory=SecuritySettings)
     tls: Tls | None = None
+    token_secret: str = field(default="", repr=False)
 
     @property
     def tenants(self) -> TenantRules:
@@ -97,6 +100,7 @@ class Logins:
 
     users: Users
     tokens: TokenCheck | None
+    delegation_tokens: TokenLogins | None
     limits: ConnectionLimits
     audit: Audit
 
@@ -107,7 +111,9 @@ class Logins:
             if name == "PLAIN":
                 made[name] = partial(PlainExchange, self.users, prefix)
             elif name in MECHANISMS:
-                made[name] = partial(ScramExchange, self.users, MECHANISMS[name], prefix)
+                made[name] = partial(
+                    ScramExchange, self.users, MECHANISMS[name], prefix, self.delegation_tokens
+                )
             elif self.tokens is not None:
                 made[name] = partial(OAuthBearerExchange, self.tokens)
         return made

@@ -28,6 +28,8 @@ def security_configs(clients: ClientSecurity) -> dict[str, str | None]:
         "sasl.oauthbearer.sub.claim.name": settings.oauth_principal_claim,
         "ssl.client.auth": settings.client_auth,
         "ssl.principal.mapping.rules": ",".join(settings.principal_mapping_rules),
+        "delegation.token.max.lifetime.ms": str(settings.delegation_token_max_lifetime_ms),
+        "delegation.token.expiry.time.ms": str(settings.delegation_token_expiry_ms),
         "connection.failed.authentication.delay.ms": str(settings.failed_authentication_delay_ms),
         "connections.max.reauth.ms": str(settings.max_session_ms),
         "max.connections.per.ip": str(settings.max_connections_per_address or NO_LIMIT),

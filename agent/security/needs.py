@@ -812,10 +812,26 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (Whole(DESCRIBE_CLUSTER, _with_code),),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (Whole(ALTER_CLUSTER, _scram_results),),
-    ApiKey.CREATE_DELEGATION_TOKEN: (),
+    ApiKey.CREATE_DELEGATION_TOKEN: (
+        _InHandler(
+            (Need(Operation.CREATE_TOKENS, ResourceType.USER),),
+            "DELEGATION_TOKEN_AUTHORIZATION_FAILED for a token of another owner",
+        ),
+    ),
     ApiKey.RENEW_DELEGATION_TOKEN: (),
     ApiKey.EXPIRE_DELEGATION_TOKEN: (),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: (),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        _InHandler(
+            (
+                Need(
+                    Operation.DESCRIBE,
+                    ResourceType.DELEGATION_TOKEN,
+                    Need(Operation.DESCRIBE_TOKENS, ResourceType.USER),
+                ),
+            ),
+            "left out of the listing, but for those that are the client's, or that it asked for or may renew",
+        ),
+    ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
         Whole(
             Need(Operation.DESCRIBE_CONFIGS, CLUSTER),

@@ -1,6 +1,7 @@
 """SASL mechanisms, from the server's side: each an exchange of tokens that ends in a login or fails.
 
-PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys.
+PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys. By SCRAM with Kafka's
+extension `tokenauth=true` a client proves a delegation token (KIP-48).
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from scramp import ScramException
 from scramp import ScramMechanism as Scramp
 from scramp.core import ScramServer
 
+from agent.security.delegation_tokens import TokenLogins, user_of
 from agent.security.users import NAMES, Users
-from sequencer.api import ScramCredentials, ScramMechanism
+from sequencer.api import ScramCredentials, ScramMechanism, ScramName
 from tailrace.limits import is_name
 
 MAX_TOKEN_BYTES = 16 * 1024
 """Bytes of one token, except OAUTHBEARER's. Names and passwords are far shorter."""
+
+
+TOKEN_EXTENSION = ",tokenauth="
+"""What follows the nonce in the first message of a client that has a delegation token."""
 
 
 class LoginFailed(Exception):
@@ -26,10 +32,12 @@ class LoginFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A proven principal. `expires_ms`: wall-clock end of the login; None: no end."""
+    """A proven principal. `expires_ms`: wall-clock end of the login; None: no end. `by_token`: whether by a delegation
+    token."""
 
     user: str
     expires_ms: int | None = None
+    by_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,35 +76,61 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """Two tokens: the user's name; then the proof that the client knows the password. `prefix`: as for PLAIN."""
+    """Two tokens: the user's name, or that of a delegation token; then the proof that the client knows the password.
 
-    def __init__(self, users: Users, mechanism: ScramMechanism, prefix: str = "") -> None:
+    `prefix`: as for PLAIN. `tokens`: None where there are no delegation tokens.
+    """
+
+    def __init__(
+        self, users: Users, mechanism: ScramMechanism, prefix: str = "", tokens: TokenLogins | None = None
+    ) -> None:
         self._users = users
         self._prefix = prefix
+        self._tokens = tokens
         self._mechanism = mechanism
         name = NAMES[mechanism]
         self._failed = f"Authentication failed due to invalid credentials with SASL mechanism {name}"
         self._server: ScramServer | None = None
         self._user = ""
+        self._login: Login | None = None
 
     async def answer(self, token: bytes) -> Step:
+        """Also raises SequencerError: whether there is such a delegation token can't be told now."""
         text = _text(token)
         try:
             if self._server is None:
                 return await self._first(text)
             self._server.set_client_final(text)
-            return Step(self._server.get_server_final().encode(), Login(self._user))
+            return Step(self._server.get_server_final().encode(), self._login)
         except ScramException as error:
             raise LoginFailed(self._failed) from error
 
     async def _first(self, message: str) -> Step:
+        message, extension = _without_extension(message)
         self._begin(message, None)
         if not is_name(self._user):
             raise LoginFailed(self._failed)
-        stored = await self._users.credentials(self._prefix + self._user, self._mechanism)
+        if extension.lower() == f"{TOKEN_EXTENSION}true":
+            stored = await self._token_credentials()
+        else:
+            self._login = Login(self._user)
+            stored = await self._users.credentials(self._prefix + self._user, self._mechanism)
         server = self._begin(message, stored)
+        server.client_first_bare += (
+            extension  # scramp knows no extension, and the proof is over the whole message
+        )
         self._server = server
         return Step(server.get_server_first().encode())
+
+    async def _token_credentials(self) -> ScramCredentials:
+        """Of the token; a decoy for one that there is not, or that is of a user whom this listener doesn't know."""
+        name = ScramName(self._user, self._mechanism)
+        token = None if self._tokens is None else await self._tokens.find(self._user)
+        if self._tokens is None or token is None or not user_of(token.owner).startswith(self._prefix):
+            return self._users.decoy(name)
+        user = user_of(token.owner).removeprefix(self._prefix)
+        self._login = Login(user, token.expires_ms, by_token=True)
+        return await self._tokens.credentials(name)
 
     def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
         """Read the first message: without credentials only for the user's name, which their look-up has to wait for."""
@@ -110,6 +144,12 @@ class ScramExchange:
         server = Scramp(NAMES[self._mechanism]).make_server(look_up)
         server.set_client_first(message)
         return server
+
+
+def _without_extension(message: str) -> tuple[str, str]:
+    """A first message without Kafka's extension, and the extension; '' if it has none."""
+    first, mark, value = message.rpartition(TOKEN_EXTENSION)
+    return (first, mark + value) if mark and "," not in value else (message, "")
 
 
 def _text(token: bytes) -> str:

@@ -25,6 +25,7 @@ from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.placing import NoTenant
 from agent.security.sasl import Exchange, Login, LoginFailed
 from agent.security.settings import SecuritySettings
+from sequencer.api import SequencerError
 from tailrace.clock import Clock
 from tailrace.kafka import (
     ApiKey,
@@ -106,11 +107,9 @@ class Door:
             connection.abort()
         return late
 
-    def access(self, connection: KafkaConnection, user: str, *, by_password: bool = False) -> Access:
+    def access(self, connection: KafkaConnection, user: str, **proof: bool) -> Access:
         """See `Admission.access`."""
-        return self.admission.access(
-            user, listener=self.listener.name, host=connection.peer_host, by_password=by_password
-        )
+        return self.admission.access(user, listener=self.listener.name, host=connection.peer_host, **proof)
 
     def dispatch_for(self, access: Access) -> Dispatch:
         """What serves this client."""
@@ -248,6 +247,8 @@ class SaslSession:
             if step.login is None:
                 return _reply(header, SaslAuthenticateResponse(auth_bytes=step.token))
             lifetime_ms = self._accept(step.login, connection)
+        except SequencerError as error:  # no verdict on the client, which may come again
+            return self._refused(connection, f"the delegation token can't be looked up: {error}")
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism, reason)
@@ -266,12 +267,21 @@ class SaslSession:
         """Accept the login. Returns for how many ms, 0: no limit. Raises LoginFailed."""
         door = self._door
         try:
-            access = door.access(connection, login.user, by_password=self._mechanism != "OAUTHBEARER")
+            access = door.access(
+                connection,
+                login.user,
+                by_password=self._mechanism != "OAUTHBEARER",
+                by_token=login.by_token,
+            )
         except NoTenant as error:
             raise LoginFailed("the user belongs to no tenant") from error
         principal = access.principal
         if self._logged_in_by not in ("", principal):
             raise LoginFailed("Cannot change principals during re-authentication")
+        if self._logged_in_by and access.by_token != connection.access.by_token:
+            raise LoginFailed(
+                "Cannot change between a password and a delegation token during re-authentication"
+            )
         lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
         if login.expires_ms is not None:
             lifetimes.append(max(0, login.expires_ms - door.clock.wall_ms()))

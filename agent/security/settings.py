@@ -68,6 +68,13 @@ class SecuritySettings(SettingsSection):
     """The largest request before the login."""
     max_session_ms: int = Field(default=0, ge=0, le=366 * _DAY_MS)
     """A client must log in again within this time (connections.max.reauth.ms); 0: never."""
+    delegation_token_secret_file: Path | None = None
+    """A file (mode 0600) with one line, the secret by which delegation tokens are made; the same at every agent. Unset:
+    there are no delegation tokens (delegation.token.secret.key)."""
+    delegation_token_max_lifetime_ms: int = Field(default=7 * _DAY_MS, ge=1, le=3_660 * _DAY_MS)
+    """How long a delegation token can be renewed (delegation.token.max.lifetime.ms)."""
+    delegation_token_expiry_ms: int = Field(default=_DAY_MS, ge=1, le=3_660 * _DAY_MS)
+    """How long a delegation token is good unless it is renewed (delegation.token.expiry.time.ms)."""
     max_connections_per_address: int = Field(default=0, ge=0, le=1_000_000)
     """Connections from one IP address (max.connections.per.ip); 0: no limit."""
     max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)

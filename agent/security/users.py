@@ -46,7 +46,7 @@ class Users:
         found = self._catalog.security.users.get(name)
         if found is None and await self._refreshed():
             found = self._catalog.security.users.get(name)
-        return self._decoy(name) if found is None else found
+        return self.decoy(name) if found is None else found
 
     async def check_password(self, user: str, password: str) -> bool:
         """Whether this is the user's password, by any stored mechanism."""
@@ -63,7 +63,8 @@ class Users:
         await self._catalog.refresh_if_possible()
         return True
 
-    def _decoy(self, name: ScramName) -> ScramCredentials:
+    def decoy(self, name: ScramName) -> ScramCredentials:
+        """Credentials that no password fits, the same each time."""
         digest = hmac.digest(self._decoy_key, f"{name.mechanism}:{name.user}".encode(), "sha512")
         size = 32 if name.mechanism is ScramMechanism.SCRAM_SHA_256 else 64
         return ScramCredentials(

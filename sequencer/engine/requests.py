@@ -60,6 +60,7 @@ from sequencer.rules import (
     sessions,
     shares,
     tables,
+    tokens,
     topics,
     transactions,
     writes,
@@ -365,6 +366,11 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: access.create_acls(draft, request, context.settings),
         ),
         _decides(Sequencer.delete_acls, lambda draft, request, _: access.delete_acls(draft, request)),
+        _decides(
+            Sequencer.create_token,
+            lambda draft, request, context: tokens.create_token(draft, request, context.settings),
+        ),
+        _decides(Sequencer.alter_token, lambda draft, request, _: tokens.alter_token(draft, request)),
         # Records.
         _decides(Sequencer.delete_records, lambda draft, request, _: topics.delete_records(draft, request)),
         # Producers and transactions.
@@ -430,6 +436,7 @@ QUERIES: dict[str, Query] = _by_name(
             lambda request, context: client_configs.client_configs(context.state, request),
         ),
         _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
+        _answers(Sequencer.tokens, lambda request, context: tokens.tokens(context.state, request)),
         _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
         _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),
         _answers(

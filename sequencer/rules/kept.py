@@ -14,6 +14,7 @@ from sequencer.api import TransactionState
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     AnswerRow,
+    DelegationTokenRow,
     OpenRangeRow,
     ProducerRow,
     Row,
@@ -48,6 +49,7 @@ def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
         SwapRow: Keeping(settings.swap_answers_ms, created),
         AnswerRow: Keeping(settings.request_answers_ms, created),
         WriteRow: Keeping(0, attrgetter("expires_ms")),
+        DelegationTokenRow: Keeping(0, attrgetter("expires_ms")),
     }
 
 

@@ -395,6 +395,19 @@ class ClientConfigRow(Row, frozen=True):
     configs: dict[str, str]
 
 
+class DelegationTokenRow(Row, frozen=True):
+    """A delegation token (api.DelegationToken). Neither the token's HMAC is here, nor the secret that makes it."""
+
+    fingerprint: str
+    token_id: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+
+
 class LeaseRow(Row, frozen=True):
     name: str
     holder: str
@@ -532,6 +545,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
         "permission",
     ),
     ClientConfigRow: ("scope", "name"),
+    DelegationTokenRow: ("fingerprint",),
     LeaseRow: ("name",),
     TablePinRow: ("topic_id",),
     SmallObjectRow: ("topic_id", "object_id"),

@@ -32,6 +32,7 @@ from sequencer.store.rows import (
     Changes,
     CommitRow,
     CounterRow,
+    DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
     ObjectRow,
@@ -114,6 +115,8 @@ class HotState:
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by broker id."""
+        self.tokens_of: dict[str, dict[Key, None]] = {}
+        """Delegation tokens by their owner."""
         self.group_bytes = 0
         """Of the states of all groups."""
         self.answer_bytes = 0
@@ -131,6 +134,7 @@ class HotState:
             SessionRow: (self._put_session, self._delete_session),
             PendingOffsetRow: (self._put_pending, self._delete_pending),
             AnswerRow: (self._put_answer, self._delete_answer),
+            DelegationTokenRow: (self._put_token, self._delete_token),
         }
         """For each kind of row with further indexes: how a row is put into them and deleted from them."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
@@ -381,6 +385,15 @@ class HotState:
         _take_out(aborted, row)
         if not aborted:
             self._aborted_on.drop(row.topic_id, row.partition)
+
+    def _put_token(self, key: Key, row: Any, before: Any) -> None:
+        self.tokens_of.setdefault(row.owner, {})[key] = None
+
+    def _delete_token(self, key: Key, row: Any) -> None:
+        owned = self.tokens_of[row.owner]
+        del owned[key]
+        if not owned:
+            del self.tokens_of[row.owner]
 
     def _put_answer(self, key: Key, row: Any, before: Any) -> None:
         self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
@@ -693,6 +706,11 @@ class Draft:
         """The partitions that a share group has read."""
         durable = self.durable.shares_of.get(group_id, NO_PLACES)
         return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
+
+    def tokens_of(self, owner: str) -> list[DelegationTokenRow]:
+        """An owner's delegation tokens."""
+        rows = self.matching(DelegationTokenRow, self.durable.tokens_of.get(owner, {}), lambda key: True)
+        return [row for row in rows if row.owner == owner]
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""

@@ -85,7 +85,9 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
   is told that partitions lie on no broker, and that no reassignment is under way; it can set and clear its throttles,
   which have no effect. kafka-metadata-quorum shows the agent with the lowest id as the leader of the metadata, and the
   others as its observers.
-- There are no delegation tokens: kafka-delegation-tokens gets the answers of a Kafka without a secret key for them.
+- kafka-delegation-tokens creates, describes, renews and expires tokens, and clients log in by them, where
+  `security.delegation_token_secret_file` is set; else it gets the answers of a Kafka without a secret key for them. As
+  with Kafka, `--describe` without `--owner-principal` shows none.
 - Subscriptions to clients' metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs);
   what clients push is `tailrace_client_metric` at the agent that they push to. GetTelemetrySubscriptions and
   PushTelemetry are listed while there is a subscription, so a client that connected before learns of the first one

@@ -20,6 +20,7 @@ from tailrace_cli.running.security import (
     open_kafka_tls,
     open_listeners,
     open_security,
+    read_token_secret,
 )
 from tailrace_cli.settings import Settings
 
@@ -164,6 +165,7 @@ _OF_CLIENTS: tuple[Check, ...] = (
     open_kafka_tls,
     open_gateway_tls,
     _check_first_user,
+    read_token_secret,
 )
 _OF_AGENT: tuple[Check, ...] = (_check_store_of_agent, _check_sequencer_of_agent, _check_rpc_of_agent)
 _OF_SEQUENCER: tuple[Check, ...] = (

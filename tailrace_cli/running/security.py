@@ -22,7 +22,7 @@ from agent.security.listeners import (
 )
 from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
-from tailrace.credentials import BadCredential, read_secrets
+from tailrace.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
 from tailrace.keepers import outlived
 from tailrace.rpc import openness
 from tailrace.rpc.link import split_address
@@ -87,7 +87,23 @@ def open_client_security(settings: Settings) -> ClientSecurity:
     """How Kafka clients come in. Raises CommandFailed."""
     check_tenants(settings)
     check_client_auth(settings)
-    return ClientSecurity(open_listeners(settings), settings.security, open_kafka_tls(settings))
+    return ClientSecurity(
+        open_listeners(settings), settings.security, open_kafka_tls(settings), read_token_secret(settings)
+    )
+
+
+def read_token_secret(settings: Settings) -> str:
+    """The secret of delegation tokens; empty without one. Raises CommandFailed."""
+    file = settings.security.delegation_token_secret_file
+    if file is None:
+        return ""
+    secret, *others = _read(file, "security.delegation_token_secret_file")
+    if others or len(secret) < MIN_SECRET_CHARACTERS:
+        raise CommandFailed(
+            f"security.delegation_token_secret_file: {str(file)!r} needs one line, of {MIN_SECRET_CHARACTERS}"
+            " characters or more"
+        )
+    return secret
 
 
 def open_listeners(settings: Settings) -> tuple[Listener, ...]:

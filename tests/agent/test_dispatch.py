@@ -13,6 +13,7 @@ from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.handlers.api_versions import OF_TELEMETRY
 from agent.security.access import Access
+from agent.security.doors import ClientSecurity
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import SequencerUnavailable
 from tailrace.kafka import ApiKey, decode_response, encode_request
@@ -162,6 +163,7 @@ def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
 @pytest.mark.parametrize("api", [38, 39, 40, 41])
 def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> None:
     async def scenario(bench: AgentBench) -> None:
+        bench.services.clients = ClientSecurity()
         spec = APIS[api]
         for version in range(spec.served.first, spec.served.last + 1):
             for principal, code in (

@@ -51,7 +51,8 @@ def running_broker(
     database: str | None = None, settings: Mapping[str, str] | None = None, *, with_logins: bool = False
 ) -> Iterator[Broker]:
     """Start a broker on a fresh folder, and end it on the way out. `settings`: `TAILRACE_*` of its environment.
-    `with_logins`: beside the plain listener, whose clients may do everything, it has one for SASL/PLAIN, and ADMIN."""
+    `with_logins`: beside the plain listener, whose clients may do everything, it has one for SASL (PLAIN,
+    SCRAM-SHA-256), ADMIN, and delegation tokens."""
     with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
         log = Path(folder) / "log"
         port, http = free_port(), free_port()
@@ -99,11 +100,15 @@ def _login_settings(folder: Path, port: int, login_port: int) -> dict[str, str]:
     first_user = folder / "admin"
     first_user.touch(mode=0o600)
     first_user.write_text(ADMIN)
+    secret = folder / "tokens"
+    secret.touch(mode=0o600)
+    secret.write_text("a secret of the cluster")
     return {
         "TAILRACE_LISTENERS": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}",
-        "TAILRACE_SECURITY__SASL_MECHANISMS": "PLAIN",
+        "TAILRACE_SECURITY__SASL_MECHANISMS": "PLAIN;SCRAM-SHA-256",
         "TAILRACE_SECURITY__SUPER_USERS": "User:ANONYMOUS;User:admin",
         "TAILRACE_SECURITY__FIRST_USER_FILE": str(first_user),
+        "TAILRACE_SECURITY__DELEGATION_TOKEN_SECRET_FILE": str(secret),
         "TAILRACE_SECURITY__MAX_FAILED_LOGINS_PER_MINUTE": "0",
     }
 

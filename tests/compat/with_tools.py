@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat import with_java
 from tests.compat.areas import Client
-from tests.compat.broker import Broker
+from tests.compat.broker import ADMIN, Broker, running_broker
 
 SAYS = (
     ("kafka-features", "describe", "Feature: transaction.version"),
@@ -79,6 +79,48 @@ def say(broker: Broker) -> None:
         said = with_java.said(tool, broker.address, *given)
         if expected not in said:
             raise AssertionError(f"{tool} {' '.join(given)}: no {expected!r} in\n{said[-2000:]}")
+    _tokens()
+
+
+def _tokens() -> None:
+    """kafka-delegation-tokens makes, shows, renews and ends a token, and clients log in by it meanwhile."""
+    with running_broker(with_logins=True) as broker:
+        address = f"127.0.0.1:{broker.login_port}"
+        admin = _login(broker, *ADMIN.split(":"))
+
+        def tool(*words: str) -> str:
+            return with_java.said("kafka-delegation-tokens", address, *words, "--command-config", admin)
+
+        made = tool("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob").split()
+        row = made[made.index("MAXDATE") + 1 :]
+        if len(row) < 4 or row[2:5] != ["User:admin", "User:admin", "[User:bob]"]:
+            raise AssertionError(f"no new token in {made}")
+        token_id, token_hmac = row[:2]
+        by_token = _login(broker, token_id, token_hmac, 'tokenauth="true"')
+        listing = ("--list", "--command-config", by_token)
+        for said, expected in (
+            (tool("--describe", "--owner-principal", "User:admin"), token_id),
+            (tool("--renew", "--renew-time-period", "-1", "--hmac", token_hmac), "Completed renew operation"),
+            (with_java.said("kafka-groups", address, *listing), "PROTOCOL"),
+            (
+                tool("--expire", "--expiry-time-period", "-1", "--hmac", token_hmac),
+                "Completed expire operation",
+            ),
+            (with_java.said("kafka-groups", address, *listing), "SaslAuthenticationException"),
+        ):
+            if expected not in said:
+                raise AssertionError(f"no {expected!r} in\n{said[-2000:]}")
+
+
+def _login(broker: Broker, user: str, password: str, *more: str) -> str:
+    """A file with the settings of a client that logs in so."""
+    path = broker.log.with_name(f"login-{user}")
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    words = " ".join((f'username="{user}"', f'password="{password}"', *more))
+    path.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={module} required {words};\n"
+    )
+    return str(path)
 
 
 def _names(broker: Broker) -> dict[str, str]:

@@ -15,6 +15,7 @@ from sequencer.api import (
     AgentRef,
     AlterConfig,
     AlterShareOffsets,
+    AlterToken,
     BatchError,
     BatchStatus,
     CommitOffsets,
@@ -25,6 +26,7 @@ from sequencer.api import (
     ConfigOperation,
     ConfigScope,
     CreatePartitions,
+    CreateToken,
     CreateTopic,
     DeleteRecords,
     DeleteRecordsPartition,
@@ -49,6 +51,7 @@ from sequencer.api import (
     LoadGroup,
     LocateGroup,
     MetadataRequest,
+    NotTokenOwner,
     ObjectDescription,
     ObjectKind,
     OffsetPosition,
@@ -75,13 +78,16 @@ from sequencer.api import (
     SweptSession,
     TablePinsRequest,
     TakeLease,
+    TokenExpired,
     TopicExists,
+    UnknownToken,
     UnknownTopic,
     WatchRequest,
     first_turn,
     uploaded_key,
 )
 from sequencer.engine.committer import Committer
+from sequencer.pages import all_tokens
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AnswerRow
 from tests.support.clocks import SeededEntropy
@@ -359,6 +365,29 @@ def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
         await bench.sequencer.apply_retention(Empty())
         size = (await bench.sequencer.sizes(SizesRequest([bench.topic.topic_id]))).sizes[0]
         assert (size.bytes, size.runs, size.log_start_offset) == (300, 3, 2)
+
+    run(factory, scenario)
+
+
+def test_a_token_is_found_until_it_expires(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = CreateToken("a" * 64, "one", "User:alice", "User:root", ["User:bob"], 2 * DAY_MS, DAY_MS)
+        second = CreateToken("b" * 64, "two", "User:carol", "User:carol", [], 2 * DAY_MS, DAY_MS)
+        created = [await bench.sequencer.create_token(each) for each in (first, second)]
+        for principal, expected in ((None, created), ("User:bob", created[:1]), ("User:mallory", [])):
+            assert await all_tokens(bench.sequencer, principal) == expected
+        renewal = AlterToken("b" * 64, "User:carol", 2 * DAY_MS)
+        renewed = await bench.sequencer.alter_token(renewal)
+        assert renewed.expires_ms == created[1].max_ms
+        with pytest.raises(NotTokenOwner):
+            await bench.sequencer.alter_token(AlterToken("b" * 64, "User:bob", DAY_MS))
+        with pytest.raises(UnknownToken):
+            await bench.sequencer.alter_token(AlterToken("c" * 64, "User:bob", DAY_MS))
+        await bench.advance(DAY_MS)
+        with pytest.raises(TokenExpired):
+            await bench.sequencer.alter_token(AlterToken("a" * 64, "User:bob", DAY_MS))
+        await bench.sequencer.apply_retention(Empty())
+        assert await all_tokens(bench.sequencer, None) == [renewed]
 
     run(factory, scenario)
 

@@ -31,6 +31,7 @@ from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import ANYBODY
+from agent.security.delegation_tokens import fingerprint_of, hmac_of
 from agent.security.doors import ClientSecurity
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.services import RequestContext, Services
@@ -44,6 +45,7 @@ from sequencer.api import (
     AgentInfo,
     CommitAnswer,
     CommitRequest,
+    CreateToken,
     CreateTopic,
     Ring,
     SequencerUnavailable,
@@ -66,6 +68,9 @@ PROMPT: dict[str, Any] = {
     "group_initial_rebalance_delay_ms": 0,
 }
 """Settings that seal at once, and complete a group's rebalance with its first members."""
+
+TOKEN_SECRET = "a secret of the cluster"
+"""By which the bench makes delegation tokens."""
 
 
 class WatchedSequencer:
@@ -150,7 +155,9 @@ class AgentBench:
         catalog.on_client_configs = lambda known: quotas.take(book_of(known.configs))
         self.services = Services(
             settings=self.settings,
-            clients=ClientSecurity((Listener("", SecurityProtocol.PLAINTEXT, "0.0.0.0", 9092),)),
+            clients=ClientSecurity(
+                (Listener("", SecurityProtocol.PLAINTEXT, "0.0.0.0", 9092),), token_secret=TOKEN_SECRET
+            ),
             clock=clock,
             entropy=SeededEntropy(4),
             identity=identity,
@@ -329,3 +336,9 @@ def run(
 
 def codes(rows: Sequence[Any]) -> list[int]:
     return [row.error_code for row in rows]
+
+
+def token_of(owner: str, token_id: str, *renewers: str) -> CreateToken:
+    """A delegation token that the bench's secret makes, good for an hour and a day at most."""
+    fingerprint = fingerprint_of(hmac_of(TOKEN_SECRET, token_id))
+    return CreateToken(fingerprint, token_id, owner, owner, list(renewers), 24 * 3_600_000, 3_600_000)

@@ -17,6 +17,7 @@ from sequencer.store.rows import (
     ClientConfigRow,
     CommitRow,
     CounterRow,
+    DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
     LeaseRow,
@@ -99,6 +100,9 @@ def one_of_each_kind() -> list[Row]:
         ScramRow(HARD_TEXT, 2, b"\x00\xff", b"", b"k" * 64, 16_384),
         AclRow(2, HARD_TEXT, 4, "User:" + HARD_TEXT, "*", 15, 3, 9),
         ClientConfigRow(2, HARD_TEXT, {HARD_TEXT: "1.5"}),
+        DelegationTokenRow(
+            "f" * 64, HARD_TEXT, "User:" + HARD_TEXT, "User:b", ["User:" + HARD_TEXT], 1, 2, BIGGEST
+        ),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
         TablePinRow(TOPIC, HARD_TEXT, BIGGEST),
         SmallObjectRow(TOPIC, UUID(int=76), BIGGEST, 1),

@@ -123,6 +123,7 @@ client_auth = "required"
 principal_mapping_rules = ["DEFAULT", "RULE:a", "RULE:(/x/"]
 tenant_rules = ["none"]
 first_user_file = "no.user"
+delegation_token_secret_file = "no.token"
 [tls]
 kafka_cert_file = "no.pem"
 http_key_file = "no.key"
@@ -142,7 +143,8 @@ def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single
         "agent.flush_lanes: ", "agent.linger: ", "tls.rpc_cert_file: ",
         "security.principal_mapping_rules.1: ", "security.principal_mapping_rules.2: ", "security.tenant_rules.0: ",
         "prices 'none.toml': ", "rpc_secret_file: 'no.secret' ", "database_password_file: 'no.password' ",
-        "security.first_user_file: 'no.user' ", "'TLS://127.0.0.1:9092' advertises a listener that is not ",
+        "security.first_user_file: 'no.user' ", "security.delegation_token_secret_file: 'no.token' ",
+        "'TLS://127.0.0.1:9092' advertises a listener that is not ",
         "security.client_auth needs ", "tls.kafka_key_file is missing", "tls.http_cert_file is missing",
         "tls.gateway_cert_file is missing",
     ]  # fmt: skip

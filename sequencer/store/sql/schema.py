@@ -31,6 +31,7 @@ from sequencer.store.rows import (
     ClientConfigRow,
     CommitRow,
     CounterRow,
+    DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
     Int32,
@@ -55,7 +56,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import RowField, fields_of
 
-SCHEMA_VERSION = 18
+SCHEMA_VERSION = 19
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -134,6 +135,7 @@ TABLES: dict[type[Row], sa.Table] = {
     ScramRow: _rows("scram_credentials", ScramRow),
     AclRow: _rows("acls", AclRow),
     ClientConfigRow: _rows("client_configs", ClientConfigRow),
+    DelegationTokenRow: _rows("delegation_tokens", DelegationTokenRow),
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
     TablePinRow: _rows("table_pins", TablePinRow),
     SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),

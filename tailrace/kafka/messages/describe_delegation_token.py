@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bytes, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Bytes, Int16, Int32, Int64, Message, On, ScramUser, String
 
 
 class DescribeDelegationTokenOwner(Message):
     principal_type: String = ""
-    principal_name: String = ""
+    principal_name: ScramUser = ""
 
 
 class DescribeDelegationTokenRequest(Message):
@@ -21,14 +21,14 @@ class DescribeDelegationTokenRequest(Message):
 
 class DescribedDelegationTokenRenewer(Message):
     principal_type: String = ""
-    principal_name: String = ""
+    principal_name: ScramUser = ""
 
 
 class DescribedDelegationToken(Message):
     principal_type: String = ""
-    principal_name: String = ""
+    principal_name: ScramUser = ""
     token_requester_principal_type: Annotated[String, On("3+", ignorable=True)] = ""
-    token_requester_principal_name: Annotated[String, On("3+", ignorable=True)] = ""
+    token_requester_principal_name: Annotated[ScramUser, On("3+", ignorable=True)] = ""
     issue_timestamp: Int64 = 0
     expiry_timestamp: Int64 = 0
     max_timestamp: Int64 = 0

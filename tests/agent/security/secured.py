@@ -29,9 +29,11 @@ PASSWORD = "flights-2013"
 class Secured:
     """The running agent, and what its clients need."""
 
-    def __init__(self, wired: WiredAgent, folder: Path) -> None:
+    def __init__(self, wired: WiredAgent, folder: Path, authority: Authority) -> None:
         self.wired = wired
         self.folder = folder
+        self.authority = authority
+        """Whose certificates the agent trusts."""
 
     def bootstrap(self, listener: str) -> str:
         return f"127.0.0.1:{self.wired.agent.kafka_ports[listener]}"
@@ -67,6 +69,7 @@ def run_secured(
     folder: Path,
     *listeners: str,
     agent: dict[str, Any] | None = None,
+    token_secret: str = "",
     **security: Any,
 ) -> None:
     """Run a scenario against an agent with these listeners."""
@@ -80,11 +83,11 @@ def run_secured(
     peers = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
     tls = Tls("kafka", files, minimum=ssl.TLSVersion.TLSv1_2, client_certificates=peers[settings.client_auth])
     clients = ClientSecurity(
-        parse_listeners([LISTENERS.get(each, each) for each in listeners], []), settings, tls
+        parse_listeners([LISTENERS.get(each, each) for each in listeners], []), settings, tls, token_secret
     )
 
     async def secured(wired: WiredAgent) -> None:
-        await scenario(Secured(wired, folder))
+        await scenario(Secured(wired, folder, authority))
 
     run_wired(secured, folder, clients=clients, **agent or {})
 

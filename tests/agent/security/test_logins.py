@@ -128,24 +128,55 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
 
+DUKE = "CN=Duke,OU=Services,O=Example"
+BY_CERTIFICATE: dict[str, Any] = {
+    "client_auth": "required",
+    "principal_mapping_rules": ("RULE:^CN=(.*?),.*$/$1/",),
+}
+
+
+def _certified(secured: Secured, authority: Authority) -> dict[str, Any]:
+    """A client with a certificate that this authority has signed, for DUKE."""
+    files = authority.files(secured.folder / "client", "client", subject=DUKE)
+    return secured.librdkafka(
+        "SSL", **{"ssl.certificate.location": str(files.certificate), "ssl.key.location": str(files.key)}
+    )
+
+
 def test_a_client_certificate_names_the_principal(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
         await secured.wired.topic()
-        authority = Authority.make("clients")
-        mine = tmp_path / "client"
-        mine.mkdir()
-        files = authority.files(mine, "client", subject="CN=Duke,OU=Services,O=Example")
-        (tmp_path / "authority.pem").write_bytes(authority.certificate)
-        with_certificate = secured.librdkafka(
-            "SSL", **{"ssl.certificate.location": str(files.certificate), "ssl.key.location": str(files.key)}
-        )
-        # Not of the authority that the agent trusts.
-        await in_thread(lambda: _refusal(with_certificate))
-        await in_thread(lambda: _refusal(secured.librdkafka("SSL")))
+        settings = _certified(secured, secured.authority)
+        assert await in_thread(lambda: _round_trip(settings)) == [b"hello"]
+        assert secured.wired.metric("logins_total", listener="SSL", mechanism="SSL", result="success") > 0
 
     run_secured(
-        scenario, tmp_path, "SSL", client_auth="required", principal_mapping_rules=("RULE:^CN=(.*?),.*$/$1/",)
+        scenario,
+        tmp_path,
+        "SSL",
+        agent={"group_initial_rebalance_delay_ms": 0},
+        super_users=("User:Duke",),
+        **BY_CERTIFICATE,
     )
+
+
+def test_the_owner_of_a_certificate_may_do_only_what_he_may(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        settings = _certified(secured, secured.authority)
+        listed = await in_thread(lambda: AdminClient(settings).list_topics(timeout=15).topics)
+        assert listed == {}, "he has come in, and sees no topic"
+
+    run_secured(scenario, tmp_path, "SSL", **BY_CERTIFICATE)
+
+
+def test_a_certificate_of_another_authority_and_none_are_refused(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        await in_thread(lambda: _refusal(_certified(secured, Authority.make("another"))))
+        await in_thread(lambda: _refusal(secured.librdkafka("SSL")))
+
+    run_secured(scenario, tmp_path, "SSL", super_users=("User:Duke",), **BY_CERTIFICATE)
 
 
 async def _exchange(port: int, *frames: bytes) -> bytes:

@@ -35,14 +35,15 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tests.support.agents import AgentBench, connection, run
+from tests.support.agents import AgentBench, connection, run, token_of
 
-TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
+TYPES = tuple(kind for kind in ResourceType if kind is not ResourceType.ANY)
 REFUSED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 
 
@@ -96,6 +97,10 @@ def request_of(key: ApiKey, name: str) -> Any:
         request.session_epoch, request.forgotten_topics_data = -1, []
     if key is ApiKey.LIST_TRANSACTIONS:
         request.duration_filter = -1
+    if key is ApiKey.CREATE_DELEGATION_TOKEN:
+        request.owner_principal_type = request.renewers[0].principal_type = "User"
+    if key is ApiKey.DESCRIBE_DELEGATION_TOKEN:
+        request.owners[0].principal_type = "User"
     return request
 
 
@@ -131,7 +136,8 @@ def anonymous(response: Any, name: str) -> str:
 
 
 async def there_is(bench: AgentBench, name: str) -> None:
-    """A topic, a group with a position, and a transactional id of this name."""
+    """A topic, a group with a position, a transactional id, and a delegation token of a user of this name."""
+    await bench.services.sequencer.create_token(token_of(f"User:{name}", name))
     topic = await bench.topic(name)
     position = OffsetPosition(topic_id=topic.topic_id, partition=0, offset=1, leader_epoch=-1, metadata="")
     await bench.services.sequencer.commit_offsets(CommitOffsets(name, -1, -1, -1, [], [position]))
@@ -148,16 +154,17 @@ def test_every_api_says_what_it_needs() -> None:
     assert set(NEEDS) == set(HANDLERS) == set(APIS)
     assert {
         ApiKey.API_VERSIONS,
-        ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.PUSH_TELEMETRY,
     } == OPEN
+
+
+LISTINGS = (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_DELEGATION_TOKEN)
 
 
 @pytest.mark.parametrize("key", GUARDED_APIS, ids=lambda key: key.name)
@@ -169,7 +176,7 @@ def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
         assert anonymous(about_existing, "secret") == anonymous(about_nothing, "absent")
         told = set(codes(about_existing)) - {ErrorCode.NONE}
         assert told <= REFUSED | {ErrorCode.SECURITY_DISABLED}
-        is_listing = key in (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS)
+        is_listing = key in LISTINGS
         assert told or (is_listing and "secret" not in repr(about_existing))
         assert bench.services.catalog.snapshot.by_name.keys() == {"secret"}
 
@@ -223,6 +230,7 @@ LESS_IS_TOLD = {
     (ApiKey.CREATE_TOPICS, Operation.DESCRIBE_CONFIGS),
     (ApiKey.LIST_GROUPS, Operation.DESCRIBE),
     (ApiKey.LIST_TRANSACTIONS, Operation.DESCRIBE),
+    (ApiKey.DESCRIBE_DELEGATION_TOKEN, Operation.DESCRIBE),
     (ApiKey.DESCRIBE_TRANSACTIONS, Operation.DESCRIBE),
     (ApiKey.CONSUMER_GROUP_DESCRIBE, Operation.DESCRIBE),
     (ApiKey.SHARE_GROUP_DESCRIBE, Operation.DESCRIBE),

@@ -30,12 +30,12 @@ from sequencer.api import (
     ScramName,
     TransactionRef,
 )
-from sequencer.pages import all_groups, all_positions, all_transactions
+from sequencer.pages import all_groups, all_positions, all_tokens, all_transactions
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.quotas import QuotaEntity
 from tailrace.tenants import Tenant
-from tests.support.agents import AgentBench, connection, made
+from tests.support.agents import AgentBench, connection, made, token_of
 
 ACME, OTHER = Tenant.named("acme"), Tenant.named("zwilling")
 SECRET, HIDDEN, NOBODYS = "umbra", "penumbra", "communal"
@@ -82,8 +82,8 @@ class Client:
 
 
 async def there_is(bench: AgentBench, stored: str) -> UUID:
-    """A topic, a group with a position, a transactional id with an open transaction, a user, a quota, an ACL and a
-    group's config of this stored name. Returns the topic's id."""
+    """A topic, a group with a position, a transactional id with an open transaction, a user with a delegation token, a
+    quota, an ACL and a group's config of this stored name. Returns the topic's id."""
     sequencer = bench.services.sequencer
     topic_id = (await bench.topic(stored)).topic_id
     position = OffsetPosition(topic_id=topic_id, partition=0, offset=1, leader_epoch=-1, metadata="")
@@ -94,6 +94,7 @@ async def there_is(bench: AgentBench, stored: str) -> UUID:
     name = ScramName(stored, ScramMechanism.SCRAM_SHA_256)
     await sequencer.alter_scram(AlterScram([new_credentials(name, "secret", iterations=4096)], []))
     await sequencer.create_acls(CreateAcls([acl_of(stored)]))
+    await sequencer.create_token(token_of(f"User:{stored}", stored.rpartition("~")[2]))
     session = ConfigChange("consumer.session.timeout.ms", ConfigOperation.SET, "50000")
     await sequencer.alter_config(AlterConfig(ConfigScope.GROUP, stored, [session]))
     rate = ConfigChange("request_percentage", ConfigOperation.SET, "1000000.0")
@@ -138,6 +139,7 @@ async def outside(bench: AgentBench) -> list[str]:
         ),
         *((each.transactional_id, each) for each in transactions),
         *((each.group_id, each) for each in groups),
+        *((each.owner.partition(":")[2], each) for each in await all_tokens(sequencer, None)),
         ("broker", await sequencer.broker_configs(BrokerConfigsRequest(""))),
     ]
     for name in (OTHER.stored(SECRET), NOBODYS):

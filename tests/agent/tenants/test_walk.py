@@ -55,6 +55,9 @@ PLAIN: dict[str, Any] = {
     "AclCreation.resource_pattern_type": 3,
     "AclCreation.operation": 3,
     "AclCreation.permission_type": 3,
+    "CreateDelegationTokenRequest.owner_principal_type": "User",
+    "CreatableRenewers.principal_type": "User",
+    "DescribeDelegationTokenOwner.principal_type": "User",
     "ComponentData.entity_type": "user",
     "EntityData.entity_type": "user",
     "OpData.key": "request_percentage",
@@ -135,7 +138,8 @@ def alike(frame: bytes | None, key: ApiKey, version: int, asked: Asked) -> str:
         return ""
     text = repr(decode_response(key, version, frame)[1]).replace(asked.name, "NAME")
     text = text.replace(str(asked.topic_id), "ID")
-    text = re.sub("(member_id|producer_id|session_id|_ms)=[^,)]+", r"\1=...", text)
+    text = re.sub(r"hmac=b(['\"]).*?(?<!\\)\1, ", "", text)
+    text = re.sub("(token_id|member_id|producer_id|session_id|_ms)=[^,)]+", r"\1=...", text)
     return re.sub("0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}", "", text)
 
 
@@ -241,6 +245,7 @@ LISTINGS = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.LIST_CONFIG_RESOURCES,
     ApiKey.LIST_TRANSACTIONS,
 }

@@ -1,0 +1,132 @@
+"""Delegation tokens: what may be stored, and when one expires. Pure.
+
+Agents keep none: a login by a token asks for it.
+"""
+
+from __future__ import annotations
+
+from sequencer.api import (
+    AlterToken,
+    CreateToken,
+    DelegationToken,
+    InvalidRequest,
+    LimitReached,
+    NotTokenOwner,
+    TokenExpired,
+    Tokens,
+    TokensRequest,
+    UnknownToken,
+)
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import DelegationTokenRow
+from sequencer.store.state import Draft, HotState, replace_row
+from tailrace.limits import MAX_NAME_BYTES, is_name, later
+
+FINGERPRINT_DIGITS = 64
+MAX_RENEWERS = 100
+MAX_RENEWERS_BYTES = 4_096
+
+
+def tokens(state: HotState, request: TokensRequest) -> Tokens:
+    """The token of a fingerprint, or a page of those that concern a principal, or of all."""
+    if request.fingerprint is not None:
+        row = state.get(DelegationTokenRow, request.fingerprint)
+        return Tokens([] if row is None else [_token(row)])
+    room, found = PageRoom(), list[DelegationToken]()
+    key = None if request.after is None else (request.after,)
+    rows = state.rows_after(DelegationTokenRow, key, MAX_PAGE)
+    for row in rows:
+        if request.principal is None or concerns(row, request.principal):
+            if not room.takes(_bytes_of(row)):
+                return Tokens(found, found[-1].fingerprint)
+            found.append(_token(row))
+    return Tokens(found, rows[-1].fingerprint if len(rows) == MAX_PAGE else None)
+
+
+def concerns(token: DelegationTokenRow | DelegationToken, principal: str) -> bool:
+    """Whether the token is this principal's, was asked for by it, or may be renewed by it."""
+    return principal in (token.owner, token.requester, *token.renewers)
+
+
+def create_token(draft: Draft, request: CreateToken, settings: SequencerSettings) -> DelegationToken:
+    """Store a token. Raises InvalidRequest, LimitReached."""
+    _check(request)
+    if draft.get(DelegationTokenRow, request.fingerprint) is not None:
+        raise InvalidRequest("there is a token of this fingerprint already")
+    _check_limits(draft, request.owner, settings)
+    max_ms = later(draft.now_ms, request.lifetime_ms)
+    row = DelegationTokenRow(
+        fingerprint=request.fingerprint,
+        token_id=request.token_id,
+        owner=request.owner,
+        requester=request.requester,
+        renewers=list(dict.fromkeys(request.renewers)),
+        issued_ms=draft.now_ms,
+        expires_ms=min(max_ms, later(draft.now_ms, request.expiry_ms)),
+        max_ms=max_ms,
+    )
+    draft.put(row)
+    return _token(row)
+
+
+def _check(request: CreateToken) -> None:
+    if len(request.fingerprint) != FINGERPRINT_DIGITS:
+        raise InvalidRequest(f"a fingerprint has {FINGERPRINT_DIGITS} digits")
+    if not all(map(is_name, (request.token_id, request.owner, request.requester, *request.renewers))):
+        raise InvalidRequest(f"the token's id and its principals have 1 to {MAX_NAME_BYTES} bytes each")
+    size = sum(len(renewer.encode()) for renewer in request.renewers)
+    if len(request.renewers) > MAX_RENEWERS or size > MAX_RENEWERS_BYTES:
+        raise InvalidRequest(
+            f"{len(request.renewers)} renewers of {size} bytes; at most {MAX_RENEWERS}, of {MAX_RENEWERS_BYTES} bytes"
+            " together, are allowed"
+        )
+    if request.lifetime_ms <= 0 or request.expiry_ms <= 0:
+        raise InvalidRequest("a token lives for some time")
+
+
+def _check_limits(draft: Draft, owner: str, settings: SequencerSettings) -> None:
+    count = draft.count(DelegationTokenRow)
+    if count >= settings.max_delegation_tokens:
+        raise LimitReached(f"{count} delegation tokens; that is sequencer.max_delegation_tokens")
+    owned = len(draft.tokens_of(owner))
+    if owned >= settings.max_delegation_tokens_per_owner:
+        raise LimitReached(
+            f"{owner} has {owned} delegation tokens; that is sequencer.max_delegation_tokens_per_owner"
+        )
+
+
+def alter_token(draft: Draft, request: AlterToken) -> DelegationToken:
+    """Renew a token, or have it expire. Raises UnknownToken, TokenExpired, NotTokenOwner."""
+    row = draft.get(DelegationTokenRow, request.fingerprint)
+    if row is None:
+        raise UnknownToken("there is no delegation token of this HMAC")
+    if row.expires_ms <= draft.now_ms:
+        raise TokenExpired("the delegation token has expired")
+    if request.principal not in (row.owner, *row.renewers):
+        raise NotTokenOwner(f"{request.principal} is neither the owner nor a renewer of the delegation token")
+    if request.period_ms <= 0:
+        draft.delete(DelegationTokenRow, row.fingerprint)
+        return _token(replace_row(row, expires_ms=draft.now_ms))
+    row = replace_row(row, expires_ms=min(row.max_ms, later(draft.now_ms, request.period_ms)))
+    draft.put(row)
+    return _token(row)
+
+
+def _token(row: DelegationTokenRow) -> DelegationToken:
+    return DelegationToken(
+        fingerprint=row.fingerprint,
+        token_id=row.token_id,
+        owner=row.owner,
+        requester=row.requester,
+        renewers=row.renewers,
+        issued_ms=row.issued_ms,
+        expires_ms=row.expires_ms,
+        max_ms=row.max_ms,
+    )
+
+
+def _bytes_of(row: DelegationTokenRow) -> int:
+    """An upper bound of the encoded size."""
+    texts = (row.fingerprint, row.token_id, row.owner, row.requester)
+    return 64 + text_bytes(*texts, *row.renewers)

@@ -1,0 +1,208 @@
+"""Logins by delegation tokens: SCRAM with Kafka's extension, as Java's clients send it."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scramp import ScramClient, ScramException
+
+from agent.security.delegation_tokens import TokenLogins, hmac_of
+from sequencer.api import AlterToken, CreateToken, DelegationToken, SequencerUnavailable
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_delegation_token import CreateDelegationTokenRequest
+from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
+from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
+from tests.agent.security.secured import Secured, run_secured
+from tests.support.agents import TOKEN_SECRET, token_of
+
+ALICES = {"token_secret": TOKEN_SECRET, "super_users": ("User:alice",)}
+
+
+class Client:
+    """One connection, which is to log in by a token."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, secured: Secured, listener: str = "SASL_PLAINTEXT") -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_ports[listener]))
+
+    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        return decode_response(api, version, memoryview(await self._reader.readexactly(size)))[1]
+
+    async def log_in(
+        self,
+        token_id: str,
+        password: str,
+        mechanism: str = "SCRAM-SHA-256",
+        extension: str = "tokenauth=true",
+    ) -> Any:
+        """The last answer: it says whether the login is accepted, and for how long."""
+        await self.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism))
+        scram = ScramClient([mechanism], token_id, password)
+        first = f"{scram.get_client_first()},{extension}"
+        scram.client_first_bare += f",{extension}"
+        answer = await self.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(first.encode()))
+        if answer.error_code == ErrorCode.NONE:
+            scram.set_server_first(bytes(answer.auth_bytes).decode())
+            last = SaslAuthenticateRequest(scram.get_client_final().encode())
+            answer = await self.ask(ApiKey.SASL_AUTHENTICATE, 2, last)
+        if answer.error_code == ErrorCode.NONE:
+            scram.set_server_final(bytes(answer.auth_bytes).decode())  # the server knows the token, too
+        return answer
+
+    async def topics(self) -> list[str]:
+        request = MetadataRequest(topics=None)
+        return [topic.name for topic in (await self.ask(ApiKey.METADATA, 9, request)).topics]
+
+
+def password_of(request: CreateToken) -> str:
+    return b64encode(hmac_of(TOKEN_SECRET, request.token_id)).decode()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_who_has_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        token = token_of("User:alice", "the-token")
+        await secured.wired.sequencer.create_token(token)
+        client = await Client.open(secured)
+        answer = await client.log_in("the-token", password_of(token), mechanism)
+        assert answer.error_code == ErrorCode.NONE
+        assert 3_500_000 < answer.session_lifetime_ms <= 3_600_000, "clients log in again before it expires"
+        assert await client.topics() == ["t"]
+        another = await client.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, CreateDelegationTokenRequest())
+        assert another.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+async def no_change(secured: Secured, token: DelegationToken) -> None:
+    return
+
+
+async def end(secured: Secured, token: DelegationToken) -> None:
+    await secured.wired.sequencer.alter_token(AlterToken(token.fingerprint, token.owner, -1))
+
+
+@pytest.mark.parametrize(
+    ("token_id", "password", "extension", "change"),
+    [
+        ("the-token", "wrong", "tokenauth=true", no_change),
+        ("another", "", "tokenauth=true", no_change),
+        ("the-token", "", "tokenauth=true", end),
+        ("the-token", "", "tokenauth=false", no_change),
+        ("the-token", "", "tokenauth=", no_change),
+    ],
+    ids=[
+        "a wrong password",
+        "an unknown token",
+        "a token that was ended",
+        "no extension",
+        "half an extension",
+    ],
+)
+def test_whoever_has_no_good_token_is_refused_alike(
+    tmp_path: Path, token_id: str, password: str, extension: str, change: Any
+) -> None:
+    async def scenario(secured: Secured) -> None:
+        request = token_of("User:alice", "the-token")
+        await change(secured, await secured.wired.sequencer.create_token(request))
+        client = await Client.open(secured)
+        answer = await client.log_in(token_id, password or password_of(request), extension=extension)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert answer.error_message == (
+            "Authentication failed due to invalid credentials with SASL mechanism SCRAM-SHA-256"
+        )
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+def test_a_token_is_no_password_of_its_owner(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", "the-token")
+        await secured.wired.sequencer.create_token(token)
+        await secured.add_user("alice")
+        answer = await (await Client.open(secured)).log_in("alice", password_of(token), extension="x=y")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+def test_without_a_secret_no_token_lets_in(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", "the-token")
+        await secured.wired.sequencer.create_token(token)
+        answer = await (await Client.open(secured)).log_in("the-token", password_of(token))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", super_users=("User:alice",))
+
+
+def test_a_client_that_can_not_be_judged_now_may_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(logins: TokenLogins, token_id: str) -> None:
+        raise SequencerUnavailable("away (by the test)")
+
+    monkeypatch.setattr(TokenLogins, "find", away)
+
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", "the-token")
+        client = await Client.open(secured)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.log_in("the-token", password_of(token))
+        assert secured.wired.told("a login failed")
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> None:
+    listeners = [f"{name}:SASL_PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "ALL")]
+
+    async def scenario(secured: Secured) -> None:
+        for owner in ("User:acme~alice", "User:alice"):
+            await secured.wired.sequencer.create_token(token_of(owner, owner))
+        good = []
+        for owner in ("User:acme~alice", "User:alice"):
+            for listener in ("ACME", "OTHER", "ALL"):
+                client = await Client.open(secured, listener)
+                answer = await client.log_in(owner, password_of(token_of(owner, owner)))
+                if answer.error_code == ErrorCode.NONE:
+                    good.append((owner, listener))
+        assert good == [("User:acme~alice", "ACME"), ("User:acme~alice", "ALL"), ("User:alice", "ALL")]
+
+    run_secured(scenario, tmp_path, *listeners, **ALICES, tenant_listeners=("ACME=acme", "OTHER=other"))
+
+
+def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", "the-token")
+        await secured.wired.sequencer.create_token(token)
+        await secured.add_user("alice")
+        client = await Client.open(secured)
+        assert (await client.log_in("alice", "flights-2013", extension="tokenauth=false")).error_code == 0
+        answer = await client.log_in("the-token", password_of(token))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+def test_scramp_takes_no_extension_itself() -> None:
+    """If it does one day, the way around it in agent.security.sasl can go."""
+    from scramp import ScramMechanism
+
+    server = ScramMechanism("SCRAM-SHA-256").make_server(
+        lambda user: (b"s" * 16, b"k" * 32, b"k" * 32, 4_096)
+    )
+    with pytest.raises(ScramException, match="Malformed"):
+        server.set_client_first("n,,n=t,r=abc,tokenauth=true")

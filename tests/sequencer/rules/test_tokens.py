@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from sequencer.api import (
+    AlterToken,
+    CreateToken,
+    DelegationToken,
+    InvalidRequest,
+    LimitReached,
+    NotTokenOwner,
+    TokenExpired,
+    TokensRequest,
+    UnknownToken,
+)
+from sequencer.rules.kept import forget, kept_rows
+from sequencer.rules.tokens import alter_token, create_token, tokens
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import DelegationTokenRow
+from sequencer.store.state import Draft, HotState
+
+SETTINGS = SequencerSettings(max_delegation_tokens=3, max_delegation_tokens_per_owner=2)
+NOW, HOUR = 1_000_000, 3_600_000
+
+
+def asked(number: int = 1, *, owner: str = "User:alice", renewers: tuple[str, ...] = ()) -> CreateToken:
+    return CreateToken(f"{number:064}", f"id-{number}", owner, owner, list(renewers), 3 * HOUR, HOUR)
+
+
+def created(state: HotState, request: CreateToken, now_ms: int = NOW) -> DelegationToken:
+    draft = Draft(state, now_ms)
+    token = create_token(draft, request, SETTINGS)
+    state.apply(draft.changes)
+    return token
+
+
+def altered(state: HotState, principal: str, period_ms: int, now_ms: int = NOW) -> DelegationToken:
+    draft = Draft(state, now_ms)
+    token = alter_token(draft, AlterToken(f"{1:064}", principal, period_ms))
+    state.apply(draft.changes)
+    return token
+
+
+def test_a_token_expires_and_can_be_renewed_until_its_life_ends() -> None:
+    state = HotState({})
+    token = created(state, asked())
+    assert (token.issued_ms, token.expires_ms, token.max_ms) == (NOW, NOW + HOUR, NOW + 3 * HOUR)
+    assert altered(state, "User:alice", 2 * HOUR).expires_ms == NOW + 2 * HOUR
+    assert altered(state, "User:alice", 9 * HOUR).expires_ms == NOW + 3 * HOUR
+    assert altered(state, "User:alice", 1).expires_ms == NOW + 1
+    with pytest.raises(TokenExpired):
+        altered(state, "User:alice", HOUR, now_ms=NOW + 1)
+
+
+def test_only_the_owner_and_the_renewers_change_a_token() -> None:
+    state = HotState({})
+    created(state, replace(asked(renewers=("User:bob", "User:bob")), requester="User:root"))
+    assert altered(state, "User:bob", 2 * HOUR).renewers == ["User:bob"]
+    for principal in ("User:root", "User:mallory"):
+        with pytest.raises(NotTokenOwner):
+            altered(state, principal, HOUR)
+
+
+@pytest.mark.parametrize("period_ms", [0, -1])
+def test_a_token_that_is_ended_is_gone_at_once(period_ms: int) -> None:
+    state = HotState({})
+    created(state, asked())
+    assert altered(state, "User:alice", period_ms).expires_ms == NOW
+    assert not state.tokens_of
+    with pytest.raises(UnknownToken):
+        altered(state, "User:alice", HOUR)
+
+
+def test_tokens_are_bounded_for_each_owner_and_for_all() -> None:
+    state = HotState({})
+    for number in (1, 2):
+        created(state, asked(number))
+    with pytest.raises(LimitReached, match="max_delegation_tokens_per_owner"):
+        created(state, asked(3))
+    draft = Draft(state, NOW)
+    create_token(draft, asked(3, owner="User:bob"), SETTINGS)
+    with pytest.raises(LimitReached, match=r"max_delegation_tokens$"):
+        create_token(draft.savepoint(), asked(4, owner="User:carol"), SETTINGS)
+
+
+def test_those_of_one_group_count() -> None:
+    first = Draft(HotState({}), NOW)
+    create_token(first, asked(1), SETTINGS)
+    second = first.savepoint()
+    create_token(second, asked(2), SETTINGS)
+    with pytest.raises(LimitReached):
+        create_token(second.savepoint(), asked(3), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fingerprint": "f"},
+        {"token_id": ""},
+        {"owner": "User:" + "x" * 2_000},
+        {"renewers": [""]},
+        {"renewers": ["User:a"] * 101},
+        {"renewers": ["User:" + "x" * 1_000] * 5},
+        {"lifetime_ms": 0},
+        {"expiry_ms": -1},
+    ],
+)
+def test_what_can_not_be_a_token_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        create_token(Draft(HotState({}), NOW), replace(asked(), **changes), SETTINGS)
+
+
+def test_no_two_tokens_have_a_fingerprint() -> None:
+    state = HotState({})
+    created(state, asked())
+    with pytest.raises(InvalidRequest):
+        created(state, asked(owner="User:bob"))
+
+
+def test_a_listing_has_what_concerns_the_principal() -> None:
+    state = HotState({})
+    created(state, asked(1))
+    created(state, asked(2, owner="User:bob", renewers=("User:alice",)))
+    created(state, asked(3, owner="User:bob"))
+
+    def ids(**request: str) -> list[str]:
+        return [each.token_id for each in tokens(state, TokensRequest(**request)).tokens]
+
+    assert ids() == ["id-1", "id-2", "id-3"]
+    assert ids(principal="User:alice") == ["id-1", "id-2"]
+    assert ids(principal="User:mallory") == []
+    assert ids(fingerprint=f"{3:064}") == ["id-3"]
+    assert ids(fingerprint="none") == []
+
+
+def test_a_long_listing_has_pages_also_where_little_concerns_the_principal() -> None:
+    rows = [
+        DelegationTokenRow(
+            f"{each:064}", f"id-{each}", f"User:{each % 6_000}", "User:root", ["User:" + "r" * 200], 1, 2, 3
+        )
+        for each in range(12_000)
+    ]
+    state = HotState({DelegationTokenRow: rows})
+    for principal, count in ((None, 12_000), ("User:5999", 2)):
+        found, request = 0, TokensRequest(principal=principal)
+        while True:
+            page = tokens(state, request)
+            found += len(page.tokens)
+            if page.next is None:
+                break
+            request = replace(request, after=page.next)
+        assert found == count
+
+
+def test_an_expired_token_is_removed() -> None:
+    state = HotState({})
+    created(state, asked())
+    kept = kept_rows(SETTINGS)[DelegationTokenRow]
+    for now_ms, gone in ((NOW + HOUR - 1, 0), (NOW + HOUR, 1)):
+        assert forget(Draft(state, now_ms), DelegationTokenRow, [(f"{1:064}",)], kept) == gone
