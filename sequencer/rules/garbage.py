@@ -52,7 +52,8 @@ def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
 async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:
     """Delete runs and lower their objects' counts; the number of objects that this retires."""
     ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
-    for row in await store.object_rows([object_id for object_id in ids if object_id not in draft.objects]):
+    unknown = [object_id for object_id in ids if object_id not in draft.objects]
+    for row in await store.object_rows(unknown) if unknown else ():
         draft.objects[row.object_id] = row
     return draft.remove_runs(runs)
 

@@ -81,10 +81,12 @@ async def fill(
 
 
 class CountingStore(MemoryRowStore):
-    """Counts the runs that were read and in how many steps, and the sums of bytes that were asked for."""
+    """Counts the runs that were read and in how many steps, how often objects were, and the sums of bytes that were
+    asked for."""
 
     runs_read = 0
     looks = 0
+    object_looks = 0
     sums = 0
 
     async def runs_from(
@@ -94,6 +96,10 @@ class CountingStore(MemoryRowStore):
         self.looks += 1
         self.runs_read += len(found)
         return found
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        self.object_looks += 1
+        return await super().object_rows(object_ids)
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         self.sums += 1

@@ -161,6 +161,7 @@ class PostgresDatabase:
             max_size=CONNECTIONS[lane],
             timeout=CONNECT_SECONDS,
             command_timeout=seconds,
+            reset=_as_it_is,
             server_settings={
                 "application_name": f"tailrace-sequencer {lane}",
                 "jit": "off",  # every statement is short
@@ -313,6 +314,11 @@ class PostgresDatabase:
         return SequencerUnavailable(
             f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
         )
+
+
+async def _as_it_is(connection: Any) -> None:
+    """Nothing here outlasts its transaction, so there is nothing to reset: asyncpg would spend a round trip on it after
+    each statement. It still rolls back what is left open."""
 
 
 async def _appended(connection: Any, table: TableStatements, rows: list[Row]) -> list[Row]:

@@ -45,14 +45,16 @@ class Backlog:
         return (await self.committer.compaction_candidates(asked)).candidates
 
     async def swap(self, end_offset: int, replaced: list[tuple[int, UUID]]) -> None:
+        await self.swap_runs([ReplacementRun(TOPIC, 0, replaced[0][0], end_offset, 0, 500, replaced)])
+
+    async def swap_runs(self, runs: list[ReplacementRun]) -> None:
         self.swaps += 1
         key = f"{self.session.prefix}{self.swaps}"
         made = ObjectDescription(
             UUID(int=self.swaps), ObjectKind.PARQUET, key, 500, 0, 400, self.clock.wall_ms()
         )
-        run = ReplacementRun(TOPIC, 0, replaced[0][0], end_offset, 0, 500, replaced)
         await self.committer.swap(
-            SwapRequest(made.object_id, self.lease.epoch, self.session.session_id, made, [run])
+            SwapRequest(made.object_id, self.lease.epoch, self.session.session_id, made, runs)
         )
 
     async def swap_first(self, runs: int) -> None:
@@ -113,6 +115,26 @@ def test_a_swap_reads_the_runs_that_it_replaces_and_one_more() -> None:
             backlog.store.runs_read = 0
             await backlog.swap(old[-1].end_offset, [(run.base_offset, run.object_id) for run in old])
             assert backlog.store.runs_read == 21
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_looks_the_objects_of_many_partitions_up_once() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=30, runs=20) as backlog:
+            page = await backlog.page(600, 20)
+            backlog.store.object_looks = 0
+            await backlog.swap_runs(
+                [
+                    ReplacementRun(
+                        TOPIC, each.partition, 0, each.runs[-1].end_offset, 0, 500,
+                        [(run.base_offset, run.object_id) for run in each.runs],
+                    )
+                    for each in page
+                ]
+            )  # fmt: skip
+            assert len(page) == 30
+            assert backlog.store.object_looks == 2, "is the new object known, and the 20 old ones"
 
     asyncio.run(scenario())
 

@@ -180,6 +180,39 @@ def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: Postg
     postgres.drop_database(url)
 
 
+def test_a_connection_is_given_back_without_a_round_trip_and_with_nothing_open(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "CONNECTIONS", {"lease": 1, "commits": 1, "reads": 1})
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await store.load()
+        assert await store.journal_from(1, 1) == []
+        left = await other.fetch(
+            "select state, query from pg_stat_activity where application_name = 'tailrace-sequencer commits'"
+        )
+        assert [(row["state"], "from journal" in row["query"]) for row in left] == [("idle", True)]
+
+        await other.execute("begin; lock table counters")
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        while not await other.fetchval("select count(*) from pg_locks where not granted"):
+            await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait([writing])
+        await other.execute("rollback")
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+        await other.close()
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
 def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postgres: PostgresServer) -> None:
     url = postgres.create_database()
 
