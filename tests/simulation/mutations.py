@@ -26,6 +26,7 @@ from uuid import UUID
 
 import msgspec
 
+import agent.catalog as catalog_module
 import agent.errors as agent_errors
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
@@ -62,6 +63,7 @@ import sequencer.rules.transactions as transactions
 import sequencer.rules.writes as writes
 import sequencer.server as node_module
 import tailrace.keepers as keepers
+from agent.catalog import Catalog
 from agent.fetch.sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
@@ -1248,6 +1250,24 @@ def _locates_by_the_ring(original: Any) -> Any:
     return locate_group
 
 
+def _knows_of_no_change(original: Any) -> Any:
+    async def has_moved_on(self: Any, seen: Any) -> bool:
+        return False
+
+    return has_moved_on
+
+
+def _makes_all_anew(original: Any) -> Any:
+    """Growth begins at the first partition, not at the first new one."""
+
+    def create_partitions(draft: Any, request: Any, *rest: Any) -> Any:
+        grown = yield from original(draft, request, *rest)
+        yield from topics._add_partitions(draft, request.topic_id, range(request.partitions))
+        return grown
+
+    return create_partitions
+
+
 def _gives_groups_away(original: Any) -> Any:
     """A group is given to an agent though its owner lives."""
 
@@ -1363,6 +1383,7 @@ HOLES = {
     "plain_producers": 0,
 }
 TIMED = {"is_timed": True}
+GROWS = {"grows": True, "agents": 3}
 FORGETS = {
     **REMEMBERED_FOR_SHORT,
     "plain_producers": 1,
@@ -1885,6 +1906,18 @@ MUTATIONS: tuple[Mutation, ...] = (
             (groups, "save_group", _saves_whoever_asks),
         ],
         RINGS_DIFFER,
+    ),
+    # --- topics that grow
+    Mutation(
+        "an agent asks nobody for a partition that it does not know",
+        [
+            (catalog_module, "has", lambda original: lambda known, partitions: known is not None),
+            (Catalog, "has_moved_on", _knows_of_no_change),
+        ],
+        GROWS,
+    ),
+    Mutation(
+        "a topic that grows gets all its partitions anew", [(topics, "create_partitions", _makes_all_anew)], GROWS
     ),
     # --- times
     Mutation(

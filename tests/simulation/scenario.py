@@ -135,6 +135,8 @@ CONSUMER_SEEDS = 0.15
 """A group whose coordinator assigns reads, too, by a stream of its own."""
 TIMED_SEEDS = 0.12
 """Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
+GROWING_SEEDS = 0.12
+"""A topic grows, by a stream of its own."""
 RESTART_SEEDS = 0.15
 """Sequencers are drained and restarted, and followers read the journal more often, by a stream of its own."""
 FORGETFUL_SEEDS = 0.08
@@ -254,6 +256,8 @@ class Scenario:
     """What is not used is forgotten after a few seconds, and there are clients that rest for so long."""
     is_timed: bool = False
     """Offsets are asked for by time, and there is a topic with retention by time."""
+    grows: bool = False
+    """There is a topic that gets more partitions, and one who uses them at once."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     follow_pause_s: float = NODE_SETTINGS.follow_pause_s

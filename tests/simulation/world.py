@@ -41,6 +41,7 @@ from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
 from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
+from tests.simulation.growing import GROWING, Grower
 from tests.simulation.invariants import (
     NAMED_BY_NO_ROW,
     RowWatch,
@@ -69,6 +70,7 @@ from tests.simulation.scenario import (
     ERASURE_SEEDS,
     FORGETFUL_SEEDS,
     FORGETFUL_SETTINGS,
+    GROWING_SEEDS,
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
@@ -168,6 +170,8 @@ def scenario_of(seed: int) -> Scenario:
     is_usual = may_be_slow and not drawn.slow_for_s
     if is_usual and entropy_of(seed, "times").fraction() < TIMED_SEEDS:
         drawn = replace(drawn, is_timed=True)
+    if is_usual and entropy_of(seed, "growing").fraction() < GROWING_SEEDS:
+        drawn = replace(drawn, grows=True)
     luck = entropy_of(seed, "restarts")
     if is_usual and drawn.misfortunes and luck.fraction() < RESTART_SEEDS:
         drawn = restarting_its_committer(drawn, luck)
@@ -438,6 +442,8 @@ class World:
             self._age_watch.topic_id = self._logs[AGED].topic_id
         if self._scenario.processors or self._scenario.group_processors:
             await self._make_topic(OUTPUT, 1)
+        if self._scenario.grows:
+            await self._make_topic(GROWING, 1)
         if self._scenario.share_members:
             admin = Admin(quiet(self), "share admin")
             await self._run_as(admin, make_dead_letter_topic(admin, SHARERS))
@@ -528,6 +534,9 @@ class World:
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
         if scenario.forgets:
             self._start_resting()
+        if scenario.grows:
+            grower = Grower(self)
+            self._followers.append(self._follow(grower, grower.run_growths(GROWING, 2)))
         if scenario.is_keyed:
             self._inputs.append(asyncio.create_task(self._write_keyed(), name="keyed"))
             keyed = KeyedReader(self, "keyed-reader", self._keyed_watch)
