@@ -80,7 +80,9 @@ class GroupWatch:
 
 
 class GroupMember(Reader):
-    """One member: joins, reads what it is assigned, commits."""
+    """One member: joins, reads what it is assigned, commits. `instance_id`: that of a static member."""
+
+    instance_id: str | None = None
 
     def __init__(
         self,
@@ -156,6 +158,7 @@ class GroupMember(Reader):
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
+            group_instance_id=self.instance_id,
             protocol_type=PROTOCOL,
             protocols=[JoinGroupRequestProtocol(PROTOCOL, b"")],
         )
@@ -175,7 +178,9 @@ class GroupMember(Reader):
         synced = await self.ask_coordinator(
             ApiKey.SYNC_GROUP,
             3,
-            SyncGroupRequest(self._group, self.generation, self.member_id, assignments=assignments),
+            SyncGroupRequest(
+                self._group, self.generation, self.member_id, self.instance_id, assignments=assignments
+            ),
         )
         self.check(synced.error_code)
         partitions = list(bytes(synced.assignment))
@@ -186,7 +191,7 @@ class GroupMember(Reader):
         """Stay a member. Raises MustJoin, NoAnswer."""
         asked_at, generation = self.stage.now(), self.generation
         answer = await self.ask_coordinator(
-            ApiKey.HEARTBEAT, 3, HeartbeatRequest(self._group, generation, self.member_id)
+            ApiKey.HEARTBEAT, 3, HeartbeatRequest(self._group, generation, self.member_id, self.instance_id)
         )
         self.check(answer.error_code)
         self.watch.accepted(asked_at, generation, "a heartbeat")
@@ -222,7 +227,7 @@ class GroupMember(Reader):
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and positions[partition] < got.log_start:
                     positions[partition] = got.log_start
                     self.position(log, partition, got.log_start, is_seek=True)
-            if self.luck.below(2):
+            if self.instance_id is not None or self.luck.below(2):  # others' sessions end at times
                 await self.heartbeat()
             if self.luck.below(2):
                 await self._commit(log, positions)
@@ -249,6 +254,7 @@ class GroupMember(Reader):
             group_id=self._group,
             generation_id_or_member_epoch=generation,
             member_id=self.member_id,
+            group_instance_id=self.instance_id,
             topics=[OffsetCommitRequestTopic(name=log.topic, partitions=rows)],
         )
         codes: dict[int, int] = {}

@@ -30,6 +30,7 @@ import agent.catalog as catalog_module
 import agent.errors as agent_errors
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
+import agent.groups.group as group_module
 import agent.groups.stored_consumer_group as stored_consumer_group
 import agent.groups.stored_group as stored_group
 import agent.handlers.dead_letters as dead_letters
@@ -1250,6 +1251,21 @@ def _locates_by_the_ring(original: Any) -> Any:
     return locate_group
 
 
+def _takes_instances_for_members(original: Any) -> Any:
+    """Whoever names a known instance is its member."""
+
+    def heartbeat(
+        self: Any, now: float, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        holder = None if instance_id is None else self.static_member(instance_id)
+        code: ErrorCode = original(
+            self, now, holder.member_id if holder else member_id, instance_id, generation
+        )
+        return code
+
+    return heartbeat
+
+
 def _knows_of_no_change(original: Any) -> Any:
     async def has_moved_on(self: Any, seen: Any) -> bool:
         return False
@@ -1413,6 +1429,7 @@ RINGS_DIFFER = {
     ),
 }
 """Agents come and go, and members look for their coordinator again and again."""
+STATIC = {"static_members": 3, "agents": 2, "trouble_s": 8.0}
 CONSUMERS = {
     "consumers": 3,
     "partitions": 3,
@@ -1906,6 +1923,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             (groups, "save_group", _saves_whoever_asks),
         ],
         RINGS_DIFFER,
+    ),
+    Mutation(
+        "a process whose instance another has taken over is not fenced",
+        [(Group, "heartbeat", _takes_instances_for_members)],
+        STATIC,
+    ),
+    Mutation(
+        "an instance that comes back has its group rebalance", [(group_module, "reads_the_same", always(False))], STATIC
     ),
     # --- topics that grow
     Mutation(

@@ -135,6 +135,8 @@ CONSUMER_SEEDS = 0.15
 """A group whose coordinator assigns reads, too, by a stream of its own."""
 TIMED_SEEDS = 0.12
 """Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
+STATIC_SEEDS = 0.12
+"""A group has static members, by a stream of its own."""
 GROWING_SEEDS = 0.12
 """A topic grows, by a stream of its own."""
 RESTART_SEEDS = 0.15
@@ -206,6 +208,7 @@ class Scenario:
     processors: int = 0
     group_processors: int = 0
     group_members: int = 0
+    static_members: int = 0
     share_members: int = 0
     consumers: int = 0
     """Members of a group that changes between the classic protocol and KIP-848's."""

@@ -82,6 +82,7 @@ from tests.simulation.scenario import (
     SLOW_NODE_SETTINGS,
     SLOW_SEEDS,
     SLOW_SEQUENCER_SETTINGS,
+    STATIC_SEEDS,
     TIMED_SEEDS,
     Scenario,
     draw,
@@ -91,6 +92,7 @@ from tests.simulation.scenario import (
     turning_retention_off,
 )
 from tests.simulation.shares import ShareMember, ShareWatch, make_dead_letter_topic, missing_letters
+from tests.simulation.static import RETURNS, SETTLED_S, StaticMember, StaticWatch
 from tests.simulation.times import AGED, RETENTION_MS, AgeWatch, TimeReader
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.simulation.windows import WindowWatch
@@ -126,6 +128,8 @@ RETENTION_BYTES = "900"
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
 SHARERS = "sharers"
 """The share group."""
+STATIC = "static"
+"""The group of static members."""
 CONSUMERS = "consumers"
 """The group whose coordinator assigns."""
 
@@ -172,6 +176,9 @@ def scenario_of(seed: int) -> Scenario:
         drawn = replace(drawn, is_timed=True)
     if is_usual and entropy_of(seed, "growing").fraction() < GROWING_SEEDS:
         drawn = replace(drawn, grows=True)
+    luck = entropy_of(seed, "static members")
+    if is_usual and luck.fraction() < STATIC_SEEDS:
+        drawn = replace(drawn, static_members=2 + luck.below(2))
     luck = entropy_of(seed, "restarts")
     if is_usual and drawn.misfortunes and luck.fraction() < RESTART_SEEDS:
         drawn = restarting_its_committer(drawn, luck)
@@ -534,6 +541,10 @@ class World:
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
         if scenario.forgets:
             self._start_resting()
+        static = StaticWatch(self.violated, scenario.static_members)
+        for number in range(scenario.static_members):
+            returning = self._run_static(f"static-{number}", static)
+            self._followers.append(asyncio.create_task(returning, name="static members"))
         if scenario.grows:
             grower = Grower(self)
             self._followers.append(self._follow(grower, grower.run_growths(GROWING, 2)))
@@ -615,6 +626,39 @@ class World:
             )
             work = processor.work_in_group(EVENTS, OUTPUT, "processors", progress)
             await self._let_run(processor, work, self._followers)
+
+    async def _run_static(self, instance: str, watch: StaticWatch) -> None:
+        """Processes of one instance: each is replaced when it has crashed, or while it goes on."""
+        luck = self.entropy(f"returns of {instance}")
+        for _ in range(RETURNS):
+            member, following = self._start_static(instance, watch)
+            await asyncio.wait({following}, timeout=0.5 + 2.0 * luck.fraction())
+            member.is_retired = True
+            if luck.below(2):
+                member.process.crash()
+        while not self.is_calm:
+            await self.clock.sleep(0.2)
+        member, _ = self._start_static(instance, watch)
+        await self.clock.sleep(SETTLED_S)
+        while not watch.is_stable:
+            await self.clock.sleep(0.1)
+        await self._return_quickly(member, watch)
+
+    def _start_static(self, instance: str, watch: StaticWatch) -> tuple[StaticMember, asyncio.Task[None]]:
+        member = StaticMember(self, instance, STATIC, watch)
+        return member, self._follow(member, member.run(EVENTS))
+
+    async def _return_quickly(self, member: StaticMember, watch: StaticWatch) -> None:
+        """Nothing else happens: the group goes on in its generation."""
+        before = watch.newest
+        member.process.crash()
+        returned, following = self._start_static(member.instance_id or "", watch)
+        while not returned.has_joined:
+            await self.clock.sleep(0.1)
+        if watch.newest > before:
+            self.violated(f"{member.instance_id} came back: generation {watch.newest} after {before}")
+        watch.settled += 1
+        await following
 
     async def _let_run(
         self, client: Client, work: Coroutine[Any, Any, None], zombies: list[asyncio.Task[None]]
