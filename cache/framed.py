@@ -141,9 +141,9 @@ class FramedRuns:
         parts = [data for run in found if (data := run.whole(leader_epoch)) is not None]
         size = sum(run.sizes[-1] for run in found)
         assert sum(map(len, parts)) == size, "whole runs are joined"
-        if size < LEAST_VIEW_BYTES * len(runs):
-            parts = [memoryview(b"".join(parts))]
-            head.keep(0, leader_epoch, parts[0][: head.sizes[-1]])
+        are_short = size < LEAST_VIEW_BYTES * len(runs)
+        parts = [memoryview(b"".join(parts))] if are_short else [*map(_alone, parts)]
+        head.keep(0, leader_epoch, parts[0][: head.sizes[-1]])
         head.stretch = Stretch(
             runs,
             leader_epoch,
@@ -157,6 +157,11 @@ class FramedRuns:
         for run in runs[1:]:
             self._held.remove(_key_of(run))
         self._held.put(_key_of(runs[0]), head, head.memory_bytes)
+
+
+def _alone(view: memoryview) -> memoryview:
+    """The view, or a copy if it keeps more bytes alive than it shows: it is a head's, from an earlier stretch."""
+    return view if memoryview(view.obj).nbytes == len(view) else memoryview(bytes(view))
 
 
 def _key_of(run: Run) -> _RunKey:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
-from cache.framed import LEAST_VIEW_BYTES, RUN_BYTES
+from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
@@ -299,6 +299,30 @@ def test_longer_runs_are_joined_and_not_copied() -> None:
         assert len(again.parts) == len(runs)
         assert all(part is once for part, once in zip(again.parts, first.parts, strict=True))
         assert reader.framed_bytes_held > again.bytes + RUN_BYTES * len(runs), "they were joined"
+
+    asyncio.run(whole())
+
+
+def test_a_run_that_is_joined_anew_keeps_nothing_of_an_earlier_stretch() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs: list[Run] = []
+        for number in range(40):
+            value_bytes = LEAST_VIEW_BYTES if number < LEAST_JOINED else 10
+            run, body, _ = mixed_run(f"m/{number}", number, [(batch_of(1, value_bytes), BatchStatus.STORED)])
+            await store.put(run.key, [body])
+            runs.append(run)
+        reader = reader_over(store, clock, CacheSettings())
+        for room in (1 << 20, sum(run.length for run in runs[:LEAST_JOINED])):
+            for _ in range(3):
+                found = await reader.read(runs, request(0, room))
+                held = reader.read_held(runs, request(0, room))
+                assert held is not None and batches_in(held) == batches_in(found)
+        held = reader.read_held(runs, request(0, room))
+        assert held is not None and held.batch_count == LEAST_JOINED
+        alive = {id(part.obj): part.obj for part in held.parts if isinstance(part, memoryview)}
+        assert sum(memoryview(buffer).nbytes for buffer in alive.values()) == held.bytes
 
     asyncio.run(whole())
 
