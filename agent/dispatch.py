@@ -120,7 +120,7 @@ class Dispatcher:
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         client = (connection.access.principal, connection.access.host)
         handling = self._served(frame, connection)
-        is_long = len(frame) > LONG_FRAME_BYTES
+        is_long = len(frame) > LONG_FRAME_BYTES and not _is_short_produce(frame)
         return await self._services.long_work.shared(client, handling, is_long=is_long)
 
     async def _served(self, frame: memoryview, connection: Requester) -> Reply:
@@ -393,6 +393,11 @@ class Dispatcher:
 
 def _has_error_code(spec: ApiSpec, version: int) -> bool:
     return any(field.name == "error_code" and version in field.versions for field in fields_of(spec.response))
+
+
+def _is_short_produce(frame: memoryview) -> bool:
+    """Whether it is a Produce request of few elements, however many bytes of records these have."""
+    return int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE and not _is_long(frame)
 
 
 def _is_long(frame: memoryview) -> bool:

@@ -21,7 +21,8 @@ T = TypeVar("T")
 FREE_SECONDS = 0.001
 """What each request may use of the loop before it waits for its client's turn."""
 LONG_FRAME_BYTES = 8 * 1024
-"""A request of this size may have thousands of elements: it waits for its client's turn from the beginning."""
+"""A request of this size may have thousands of elements: it waits for its client's turn from the beginning. A Produce
+request whose bytes are records has few: it is as short as any."""
 IDLE_SECONDS = 0.00005
 """A pass of the loop that takes less had nothing to do."""
 REST = 3

@@ -12,6 +12,7 @@ from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.handlers.api_versions import OF_TELEMETRY
+from agent.long_work import LongWork
 from agent.security.access import Access
 from agent.security.doors import ClientSecurity
 from agent.services import Deferred, RequestContext, Services
@@ -21,6 +22,8 @@ from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, connection, made, run
 
 
@@ -176,5 +179,30 @@ def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> N
                 reply = await Dispatcher(bench.services)(memoryview(sent)[4:], client)
                 _, response = decode_response(api, version, body_of(reply))
                 assert response.error_code == code
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("partitions", "record_bytes", "is_long"), [(1, 400_000, False), (5_000, 1, True)])
+def test_a_produce_request_is_long_by_its_elements_and_not_by_its_records(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, record_bytes: int, is_long: bool
+) -> None:
+    batch = memoryview(encode_batch([NewRecord(None, bytes(record_bytes))], timestamps=[1_700_000_000_000]))
+    data = [PartitionProduceData(index=index, records=batch) for index in range(partitions)]
+    request = ProduceRequest(
+        transactional_id="x", acks=-1, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+    sent = memoryview(b"".join(encode_request(1, ApiKey.PRODUCE, 9, request)))[4:]
+    seen: list[bool] = []
+
+    async def shared(self: LongWork, client: object, work: Any, *, is_long: bool = False) -> Any:
+        seen.append(is_long)
+        return await work
+
+    monkeypatch.setattr(LongWork, "shared", shared)
+
+    async def scenario(bench: AgentBench) -> None:
+        await dispatched(bench, sent)
+        assert seen == [is_long]
 
     run(scenario)
