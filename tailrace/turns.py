@@ -9,7 +9,7 @@ gives turns to other tasks (`in_turns`) or doesn't (`at_once`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -55,6 +55,13 @@ class Turns:
             for item in some:
                 yield item
             await self.did(len(some))
+
+
+def in_parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    """The items, as they are where they fit into one part, else so many after the other."""
+    if len(items) <= size:
+        return (items,) if items else ()
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 async def in_turns(steps: Steps[T], turns: Turns) -> T:

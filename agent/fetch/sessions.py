@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -11,7 +12,7 @@ from tailrace.clock import Entropy
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.tenants import Tenant
-from tailrace.turns import Steps, at_once
+from tailrace.turns import Steps, in_parts
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -62,7 +63,7 @@ class FetchSession:
 
     session_id: int
     epoch: int
-    partitions: OrderedDict[PartitionKey, RequestedPartition] = field(default_factory=OrderedDict)
+    partitions: dict[PartitionKey, RequestedPartition] = field(default_factory=dict)
     client: str = ""
     weight: int = 0
     tenant: Tenant | None = None
@@ -93,7 +94,7 @@ class FetchContext:
             return
         requested.last_sent = SentBounds.of(data)
         if data.records and requested.key in self.session.partitions:
-            self.session.partitions.move_to_end(requested.key)
+            self.session.partitions[requested.key] = self.session.partitions.pop(requested.key)
 
 
 class FetchSessions:
@@ -113,16 +114,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(
-        self,
-        request: FetchRequest,
-        client: str,
-        tenant: Tenant | None = None,
-        *,
-        requested: list[RequestedPartition] | None = None,
-    ) -> FetchContext | ErrorCode:
-        """The fetch to be done, or why it can't be. `requested`: what `requested_partitions` gives, if it is there."""
-        if requested is None:
-            requested = at_once(requested_partitions(request))
+        self, request: FetchRequest, client: str, tenant: Tenant | None = None
+    ) -> Steps[FetchContext | ErrorCode]:
+        """The fetch to be done, or why it can't be."""
+        requested, weight = yield from _requested(request)
         session = self._sessions.get(request.session_id)
         if session is not None and session.tenant != tenant:
             session = None
@@ -131,43 +126,66 @@ class FetchSessions:
                 self._drop(request.session_id)
             session = None
             if request.session_epoch == INITIAL_EPOCH and self._limit:
-                session = self._open(requested, client, tenant)
-            return FetchContext(requested, session, is_incremental=False)
+                session = self._open(requested, weight, client, tenant)
+            return FetchContext(list(requested.values()), session, is_incremental=False)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if request.session_epoch != session.epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
-        before = session.weight
         for topic in request.forgotten_topics_data:
-            for number in topic.partitions:
-                key = PartitionKey(topic.topic, topic.topic_id, number)
-                if session.partitions.pop(key, None) is not None:
-                    session.weight -= _weight(key)
-        for partition in requested:
+            for some in in_parts(topic.partitions, PARTITIONS_IN_A_STEP):
+                self._forget(session, [PartitionKey(topic.topic, topic.topic_id, number) for number in some])
+                yield len(some)
+        for changed in in_parts(list(requested.values()), PARTITIONS_IN_A_STEP):
+            self._change(session, changed)
+            yield len(changed)
+        if self._sessions.get(session.session_id) is not session:
+            return (
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            )  # others needed its room meanwhile, or it grew too large
+        return FetchContext(list(session.partitions.values()), session, is_incremental=True)
+
+    def _forget(self, session: FetchSession, keys: Sequence[PartitionKey]) -> None:
+        weight = 0
+        for key in keys:
+            if session.partitions.pop(key, None) is not None:
+                weight += _weight(key.topic_name)
+        self._grow(session, -weight)
+
+    def _change(self, session: FetchSession, changed: Sequence[RequestedPartition]) -> None:
+        """Take over what is requested of partitions from now on."""
+        weight = 0
+        for partition in changed:
             known = session.partitions.get(partition.key)
             if known is not None:
                 partition.last_sent = known.last_sent
             else:
-                session.weight += _weight(partition.key)
+                weight += _weight(partition.key.topic_name)
             session.partitions[partition.key] = partition
-        self._weight += session.weight - before
-        self._make_room(0, 0)
-        return FetchContext(list(session.partitions.values()), session, is_incremental=True)
+        self._grow(session, weight)
+
+    def _grow(self, session: FetchSession, weight: int) -> None:
+        session.weight += weight
+        if self._sessions.get(session.session_id) is session:
+            self._weight += weight
+            self._make_room(0, 0)
 
     def _open(
-        self, requested: list[RequestedPartition], client: str, tenant: Tenant | None
+        self,
+        requested: dict[PartitionKey, RequestedPartition],
+        weight: int,
+        client: str,
+        tenant: Tenant | None,
     ) -> FetchSession | None:
-        weight = sum(_weight(partition.key) for partition in requested)
         if weight > MAX_SESSION_PARTITIONS:
             return None
         self._make_room(1, weight)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
-        partitions = OrderedDict((partition.key, partition) for partition in requested)
-        session = FetchSession(session_id, 1, partitions, client=client, weight=weight, tenant=tenant)
+        session = FetchSession(session_id, 1, requested, client=client, weight=weight, tenant=tenant)
         self._sessions[session_id] = session
         self._weight += weight
         return session
@@ -182,26 +200,28 @@ class FetchSessions:
         self._weight -= self._sessions.pop(session_id).weight
 
 
-def _weight(key: PartitionKey) -> int:
-    """As how many partitions it counts: a client names any topic it likes, of up to 32 KiB."""
-    return 1 + len(key.topic_name) // PARTITION_BYTES
+def _weight(topic_name: str) -> int:
+    """As how many partitions one of this topic counts: a client names any topic it likes, of up to 32 KiB."""
+    return 1 + len(topic_name) // PARTITION_BYTES
 
 
-def requested_partitions(request: FetchRequest) -> Steps[list[RequestedPartition]]:
-    """The partitions of a request. One that is named repeatedly counts once, as it is named last: Kafka makes a map of
-    them, too."""
+def _requested(request: FetchRequest) -> Steps[tuple[dict[PartitionKey, RequestedPartition], int]]:
+    """The partitions of a request, and as how many they count. One that is named repeatedly counts once, as it is
+    named last: Kafka makes a map of them, too."""
     by_key: dict[PartitionKey, RequestedPartition] = {}
+    weight = 0
     for topic in request.topics:
-        for number, partition in enumerate(topic.partitions, 1):
-            key = PartitionKey(topic.topic, topic.topic_id, partition.partition)
-            by_key[key] = RequestedPartition(
-                key=key,
-                fetch_offset=partition.fetch_offset,
-                max_bytes=partition.partition_max_bytes,
-                current_leader_epoch=partition.current_leader_epoch,
-                last_fetched_epoch=partition.last_fetched_epoch,
-            )
-            if not number % PARTITIONS_IN_A_STEP:
-                yield PARTITIONS_IN_A_STEP
-        yield len(topic.partitions) % PARTITIONS_IN_A_STEP
-    return list(by_key.values())
+        before = len(by_key)
+        for some in in_parts(topic.partitions, PARTITIONS_IN_A_STEP):
+            for partition in some:
+                key = PartitionKey(topic.topic, topic.topic_id, partition.partition)
+                by_key[key] = RequestedPartition(
+                    key=key,
+                    fetch_offset=partition.fetch_offset,
+                    max_bytes=partition.partition_max_bytes,
+                    current_leader_epoch=partition.current_leader_epoch,
+                    last_fetched_epoch=partition.last_fetched_epoch,
+                )
+            yield len(some)
+        weight += (len(by_key) - before) * _weight(topic.topic)
+    return by_key, weight

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from agent.fetch.window import SubscriptionOver, Window, WindowBroken
-from agent.fetch.windows import FRESH_S, Windows
+from agent.fetch.windows import FRESH_S, MAX_WINDOWS, Windows
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
     FoundPartition,
@@ -26,6 +26,7 @@ from sequencer.api import (
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
+from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.tail")
 
@@ -36,7 +37,9 @@ PACE_S = 0.02
 LATE_S = 6.0
 """How long windows are kept without an answer of the subscription."""
 ASK_AGAIN_S = 0.5
-"""How long a fetch waits for a partition without a window before it asks the sequencer again."""
+"""How long a fetch waits for a partition without a window before it asks the sequencer again. One of more partitions
+than there are windows waits for that many."""
+PARTITIONS_IN_A_TURN = 2_000
 
 
 class Tail:
@@ -85,21 +88,29 @@ class Tail:
     async def wait(self, seen: Mapping[TopicPartition, int], seconds: float) -> None:
         """Return when a partition may have changed since the commit of its last answer, or after `seconds`."""
         now = self._clock.monotonic()
-        if any(self._windows.is_changed(partition, number, now) for partition, number in seen.items()):
-            return
-        if not all(self._windows.is_live(partition, now) for partition in seen):
-            seconds = min(seconds, ASK_AGAIN_S)
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        for partition in seen:
-            self._waiting.setdefault(partition, {})[woken] = None
-            self._windows.count_reader(partition, 1)
-        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        waited: list[TopicPartition] = []
+        turns = Turns(PARTITIONS_IN_A_TURN)
         try:
-            await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
+            for partition, number in seen.items():
+                if self._windows.is_changed(partition, number, now):
+                    return
+                if len(waited) == MAX_WINDOWS or not self._windows.is_live(partition, now):
+                    seconds = min(seconds, ASK_AGAIN_S)
+                if len(waited) < MAX_WINDOWS:
+                    self._waiting.setdefault(partition, {})[woken] = None
+                    self._windows.count_reader(partition, 1)
+                    waited.append(partition)
+                if turns.fills():
+                    await turns.give()
+            timer = asyncio.ensure_future(self._clock.sleep(seconds))
+            try:
+                await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
         finally:
-            timer.cancel()
             woken.cancel()
-            for partition in seen:
+            for partition in waited:
                 self._windows.count_reader(partition, -1)
                 waiters = self._waiting[partition]
                 del waiters[woken]

@@ -19,7 +19,7 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
-from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition, requested_partitions
+from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.memory_budget import Grant
 from agent.services import HeldResponse, RequestContext, Services
@@ -46,7 +46,7 @@ from tailrace.kafka.messages.fetch import (
 )
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
-from tailrace.turns import Turns, in_turns
+from tailrace.turns import Turns, in_parts, in_turns
 
 log = structlog.get_logger("agent.fetch")
 
@@ -63,6 +63,12 @@ READ_IN_A_TURN = 100
 """Partitions, and views of what is kept as it is sent, that are read in one turn of the loop."""
 RUNS_AS_A_VIEW = 16
 """As many runs that were joined take as long to read as one view."""
+PARTITIONS_OF_LEADERS = 1_000
+"""Of how many partitions the leader is looked at: where others lead any of more, they lead some of these."""
+LOOK_UP_AS_BATCHES = 8
+"""What it takes to look a partition up, in runs."""
+ASKED_AT_ONCE = 5_000
+"""Partitions that the sequencer is asked for in one call."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
 """How often a fetch is planned again when an object was deleted (compacted, collected) between plan and read."""
@@ -126,8 +132,8 @@ async def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | HeldResponse:
     """Serve one fetch; see the module."""
-    requested = await in_turns(requested_partitions(request), Turns(PARTITIONS_IN_A_TURN))
-    fetch = services.sessions.begin(request, context.client_id, context.access.tenant, requested=requested)
+    beginning = services.sessions.begin(request, context.client_id, context.access.tenant)
+    fetch = await in_turns(beginning, Turns(PARTITIONS_IN_A_TURN))
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
     if context.charge is not None:
@@ -142,7 +148,7 @@ async def handle(
         before = services.catalog.snapshot
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
-            return await _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return await _response(fetch, await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         grant = await fill(services, request, partitions)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             if grant is not None:
@@ -154,11 +160,9 @@ async def handle(
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
-        partitions = _failed(fetch, code)
+        partitions = await _failed(fetch, code)
     if context.zone != services.identity.zone:
-        for partition in partitions:
-            if partition.read_bytes:
-                _counts_of(services, partition).cross_zone_bytes += partition.read_bytes
+        await _count_cross_zone(services, partitions)
     try:
         response = await _response(fetch, partitions)
     except BaseException:
@@ -168,16 +172,25 @@ async def handle(
     return response if grant is None else HeldResponse(response, grant.release)
 
 
-def _failed(fetch: FetchContext, code: ErrorCode) -> list[PartitionFetch]:
-    return [
-        PartitionFetch(
-            requested,
-            topic=None,
-            data=PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1),
-            read_committed=False,
-        )
-        for requested in fetch.partitions
-    ]
+async def _count_cross_zone(services: Services, partitions: list[PartitionFetch]) -> None:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(partitions, PARTITIONS_IN_A_TURN):
+        for partition in some:
+            if partition.read_bytes:
+                _counts_of(services, partition).cross_zone_bytes += partition.read_bytes
+        if turns.fills(len(some)):
+            await turns.give()
+
+
+async def _failed(fetch: FetchContext, code: ErrorCode) -> list[PartitionFetch]:
+    failed: list[PartitionFetch] = []
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for requested in fetch.partitions:
+        data = PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1)
+        failed.append(PartitionFetch(requested, topic=None, data=data, read_committed=False))
+        if turns.fills():
+            await turns.give()
+    return failed
 
 
 async def _partitions(
@@ -189,10 +202,14 @@ async def _partitions(
         return snapshot.by_id.get(key.topic_id) if by_id else snapshot.by_name.get(key.topic_name)
 
     snapshot = services.catalog.snapshot
-    if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in fetch.partitions):
-        snapshot = await services.catalog.refresh()
-    partitions: list[PartitionFetch] = []
     turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(fetch.partitions, PARTITIONS_IN_A_TURN):
+        if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in some):
+            snapshot = await services.catalog.refresh()
+            break
+        if turns.fills(len(some)):
+            await turns.give()
+    partitions: list[PartitionFetch] = []
     for requested in fetch.partitions:
         if turns.fills():
             await turns.give()
@@ -219,12 +236,57 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
         broker_id=identity.broker_id,
         zone=context.zone,
         now=services.clock.monotonic(),
-        partitions=(partition.place for partition in partitions if partition.topic is not None),
+        partitions=(
+            partition.place for partition in partitions[:PARTITIONS_OF_LEADERS] if partition.topic is not None
+        ),
     )
 
 
 def _has_unknown(partitions: list[PartitionFetch]) -> bool:
     return any(partition.data.error_code in UNKNOWN_CODES for partition in partitions)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of the partitions that a fetch may read. `is_cut`: the sequencer's answer had no room for all that one could
+    send, so that waiting would add nothing. `expected_bytes`: what a read may give, so the available bytes; with
+    Parquet runs, whose batches are rebuilt, the bound. `first_batch_bytes`: of the batch that must be sent whole,
+    however small the request; 0 where rows don't show it."""
+
+    available_bytes: int = 0
+    expected_bytes: int = 0
+    first_batch_bytes: int = 0
+    has_failed: bool = False
+    is_cut: bool = False
+
+    def add(self, reader: BatchReader, partition: PartitionFetch) -> None:
+        """Count one that was looked up."""
+        if partition.data.error_code:
+            self.has_failed = True
+            return
+        found, available_bytes = partition.found, partition.available_bytes
+        assert found is not None, "only what was found is counted"
+        if not self.is_cut:
+            self.is_cut = _found_end(partition) < partition.end_limit
+        if not found.runs:
+            return
+        if available_bytes and not self.available_bytes:
+            self.first_batch_bytes = _first_batch_bytes(reader, partition, found)
+        self.available_bytes += available_bytes
+        most = partition.requested.max_bytes
+        is_rebuilt = (
+            found.inner_bytes < 0 and available_bytes < most and ObjectKind.PARQUET in map(_kind, found.runs)
+        )
+        self.expected_bytes += most if is_rebuilt else available_bytes
+
+
+async def _sums(reader: BatchReader, readable: list[PartitionFetch]) -> _Sums:
+    sums, turns = _Sums(), Turns(PARTITIONS_IN_A_TURN)
+    for partition in readable:
+        sums.add(reader, partition)
+        if turns.fills():
+            await turns.give()
+    return sums
 
 
 async def fill(services: Services, request: FetchRequest, partitions: list[PartitionFetch]) -> Grant | None:
@@ -237,17 +299,17 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
     deadline = services.clock.monotonic() + max_wait
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
     plans = 0
-    while readable := [partition for partition in partitions if not partition.is_failed]:
+    while readable := [partition for partition in partitions if not partition.data.error_code]:
         await _find(services, readable, max_bytes, is_new_plan=plans > 0)
+        sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
-        available_bytes = sum(partition.available_bytes for partition in readable)
-        is_enough = available_bytes >= request.min_bytes or any(map(_is_cut, readable))
-        if not is_enough and remaining_s > 0 and not any(partition.is_failed for partition in partitions):
-            seen = {partition.place: partition.commit_number for partition in readable}
-            await services.tail.wait(seen, remaining_s)
+        is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
+        has_failed = sums.has_failed or len(readable) < len(partitions)
+        if not is_enough and remaining_s > 0 and not has_failed:
+            await services.tail.wait(await _seen(readable), remaining_s)
             continue
         plans += 1
-        grant = await _grant(services, readable, max_bytes, remaining_s)
+        grant = await _grant(services, readable, sums, max_bytes=max_bytes, remaining_s=remaining_s)
         if grant is None:
             return None
         try:
@@ -263,12 +325,22 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
     return None
 
 
+async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
+    """As of which commit each was looked up."""
+    seen: dict[TopicPartition, int] = {}
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(readable, PARTITIONS_IN_A_TURN):
+        seen.update((partition.place, partition.commit_number) for partition in some)
+        if turns.fills(len(some)):
+            await turns.give()
+    return seen
+
+
 async def _grant(
-    services: Services, readable: list[PartitionFetch], max_bytes: int, remaining_s: float
+    services: Services, readable: list[PartitionFetch], sums: _Sums, max_bytes: int, remaining_s: float
 ) -> Grant | None:
     """Memory for what is to be read; None when it can't be had in time. Rows are given up if it must be waited for."""
-    bytes_wanted = min(max_bytes, _bytes_expected(readable))
-    first_batch = _first_batch_bytes(services.reader, readable)
+    bytes_wanted, first_batch = min(max_bytes, sums.expected_bytes), sums.first_batch_bytes
     grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
     if grant is None:
         for partition in readable:
@@ -290,12 +362,22 @@ async def _find(
     for partition in readable:
         room, offset = _room(partition, max_bytes), partition.requested.fetch_offset
         known = None if is_new_plan else services.tail.find(partition.place, offset, room)
+        work = LOOK_UP_AS_BATCHES
         if known is None:
             to_ask.append(partition)
         else:
-            await turns.did(_take_found(services, partition, *known))
-    if not to_ask:
-        return
+            work += _take_found(services, partition, *known)
+        if turns.fills(work):
+            await turns.give()
+    for some in in_parts(to_ask, ASKED_AT_ONCE):
+        await _ask(services, some, max_bytes, turns)
+        max_bytes = max(0, max_bytes - sum(partition.available_bytes for partition in some))
+
+
+async def _ask(
+    services: Services, partitions: Sequence[PartitionFetch], max_bytes: int, turns: Turns
+) -> None:
+    """Fill in bounds and runs from the sequencer."""
     answer = await services.sequencer.find_batches(
         FindRequest(
             [
@@ -305,17 +387,18 @@ async def _find(
                     partition.requested.fetch_offset,
                     _room(partition, max_bytes),
                 )
-                for partition in to_ask
+                for partition in partitions
             ],
             max_bytes,
         )
     )
-    for partition, found in zip(to_ask, answer.partitions, strict=True):
-        work = _take_found(services, partition, found, answer.commit_number)
+    for partition, found in zip(partitions, answer.partitions, strict=True):
+        work = LOOK_UP_AS_BATCHES + _take_found(services, partition, found, answer.commit_number)
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
             is_at_end = not partition.is_failed and _found_end(partition) >= found.high_watermark
             services.tail.note_found(partition.place, answer.commit_number, is_at_end=is_at_end)
-        await turns.did(work)
+        if turns.fills(work):
+            await turns.give()
 
 
 def _room(partition: PartitionFetch, max_bytes: int) -> int:
@@ -365,40 +448,11 @@ def _ends_of(runs: Sequence[Run]) -> Sequence[Run]:
     return runs if len(runs) < 2 else (runs[0], runs[-1])
 
 
-def _first_batch_bytes(reader: BatchReader, readable: list[PartitionFetch]) -> int:
-    """The bytes of the batch that must be sent whole, however small the request; 0 where rows don't show it."""
-    for partition in readable:
-        if partition.is_failed or not partition.available_bytes:
-            continue
-        assert partition.found is not None, "what is available was found"
-        sizes = (
-            reader.first_batch_bytes(run, partition.requested.fetch_offset)
-            for run in partition.found.runs
-            if run.batches
-        )
-        return next(filter(None, sizes), 0)
-    return 0
-
-
-def _is_cut(partition: PartitionFetch) -> bool:
-    """Whether the sequencer's answer had no room for all that this partition could send: waiting would add nothing."""
-    found = partition.found
-    if found is None or partition.is_failed:
-        return False
-    return _found_end(partition) < partition.end_limit
-
-
-def _bytes_expected(readable: list[PartitionFetch]) -> int:
-    """Bytes that a read may give: the available ones; with Parquet runs, whose batches are rebuilt, the bound."""
-    return sum(
-        max(partition.available_bytes, partition.requested.max_bytes)
-        if partition.found is not None
-        and partition.found.inner_bytes < 0
-        and partition.available_bytes < partition.requested.max_bytes
-        and ObjectKind.PARQUET in map(_kind, partition.found.runs)
-        else partition.available_bytes
-        for partition in readable
+def _first_batch_bytes(reader: BatchReader, partition: PartitionFetch, found: FoundPartition) -> int:
+    sizes = (
+        reader.first_batch_bytes(run, partition.requested.fetch_offset) for run in found.runs if run.batches
     )
+    return next(filter(None, sizes), 0)
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
@@ -418,11 +472,15 @@ async def _read(
 ) -> bool:
     """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and must be made again."""
     remaining_bytes, minimum_one = max_bytes, True
-    turns = Turns(READ_IN_A_TURN)
+    turns, passes = Turns(READ_IN_A_TURN), Turns(PARTITIONS_IN_A_TURN)
     waiting: list[tuple[PartitionFetch, ReadRequest]] = []
     for partition in readable:
         available_bytes = 0 if partition.is_failed else partition.available_bytes
-        if not available_bytes or (remaining_bytes <= 0 and not minimum_one):
+        if remaining_bytes <= 0 and not minimum_one:
+            break
+        if not available_bytes:
+            if passes.fills():
+                await passes.give()
             continue
         found = partition.found
         assert found is not None, "what is available was found"

@@ -93,6 +93,8 @@ async def handle(
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
+    if len(accepted) > PARTITIONS_IN_A_TURN:
+        return await _stored_in_turns(services, context, request, response=response, accepted=accepted)
     return _submitted(services, context, request, response, accepted)
 
 
@@ -160,11 +162,51 @@ def _submitted(
         return answer
     _let_go_of_refused(accepted)
     deferred = Deferred(partial(_answer, services, context.api_version, answer, accepted))
-    submission = Submission(len(accepted), deferred.is_ready)
+    _submit(services, context, accepted, first=0, submission=Submission(len(accepted), deferred.is_ready))
+    return deferred
+
+
+async def _stored_in_turns(
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    accepted: list[_Accepted],
+) -> Deferred | ProduceResponse | None:
+    """The same for very many batches: their answer is waited for here, so that it is made in turns, too. The
+    connection's next request waits meanwhile, as it always does in Kafka."""
+    _let_go_of_refused(accepted)
+    stored: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
+    submission = Submission(
+        len(accepted), lambda results: None if stored.done() else stored.set_result(results)
+    )
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
+        some = accepted[first : first + PARTITIONS_IN_A_TURN]
+        _submit(services, context, some, first=first, submission=submission)
+        await turns.did(len(some))
+    results = await stored
+    is_unknown = False
+    for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
+        end = first + PARTITIONS_IN_A_TURN
+        is_unknown |= _fill_all(services, context.api_version, accepted[first:end], results[first:end])
+        await turns.did(PARTITIONS_IN_A_TURN)
+    answer = None if request.acks == 0 else response
+    return _once_catalog_is_current(services, answer) if is_unknown else answer
+
+
+def _submit(
+    services: Services,
+    context: RequestContext,
+    accepted: Sequence[_Accepted],
+    first: int,
+    submission: Submission,
+) -> None:
+    """Put batches into the lanes' buffers. `first`: the number of the first of them in the submission."""
     telemetry = services.telemetry
     is_from_elsewhere = context.zone != services.identity.zone
     batches = []
-    for index, batch in enumerate(accepted):
+    for index, batch in enumerate(accepted, first):
         telemetry.produced_bytes.inc(batch.coordinates.length)
         telemetry.produced_records.inc(batch.coordinates.record_count)
         if is_from_elsewhere:
@@ -174,7 +216,6 @@ def _submitted(
         )
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
-    return deferred
 
 
 def _let_go_of_refused(accepted: list[_Accepted]) -> None:
@@ -415,6 +456,14 @@ def _answer(
     accepted: list[_Accepted],
     results: list[BatchResult | None],
 ) -> ProduceResponse | Deferred | None:
+    is_unknown = _fill_all(services, version, accepted, results)
+    return _once_catalog_is_current(services, answer) if is_unknown else answer
+
+
+def _fill_all(
+    services: Services, version: int, accepted: Sequence[_Accepted], results: Sequence[BatchResult | None]
+) -> bool:
+    """Fill in the rows of the answer. Whether a partition turned out to be unknown."""
     is_unknown = False
     for batch, result in zip(accepted, results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
@@ -427,7 +476,7 @@ def _answer(
             log_append_ms=batch.log_append_ms,
         )
         is_unknown = is_unknown or result.error is _UNKNOWN
-    return _once_catalog_is_current(services, answer) if is_unknown else answer
+    return is_unknown
 
 
 def answer_of_one(

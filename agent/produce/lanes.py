@@ -59,6 +59,7 @@ from tailrace.keepers import outlived
 from tailrace.mixed_object import SealedObject, seal
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
 from tailrace.topic_config import Latency
+from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.flush")
 
@@ -68,6 +69,8 @@ outage, waiting requests go on within that."""
 MAX_BUFFERED_PARTITIONS = 10_000
 """A buffer with so many is sealed: the sequencer refuses objects of more runs (`max_runs_per_commit`, 20,000), whose
 batches would all fail, whoever sent them."""
+RUNS_IN_A_TURN = 2_000
+"""An object of more runs is sealed, uploaded and described in turns of their own."""
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to close its session; it expires anyway."""
 SMALL_PART_BYTES = 2048
@@ -398,7 +401,9 @@ class Lane:
         self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[ObjectDescription, list[RunProposal]] | None:
         """Upload the buffer as an object: what is to be committed. None when that failed, and its producers know."""
+        turns = Turns(RUNS_IN_A_TURN)
         sealed, description = self._seal_object(session, number, buffer)
+        await turns.did(len(sealed.footer.runs))
         failure = await self._upload(session, description.key, sealed)
         if failure is not None:
             self._telemetry.flush_failures.labels(failure.kind).inc()
@@ -412,6 +417,7 @@ class Lane:
                 for run in sealed.footer.runs
             ]
         )
+        await turns.did(len(sealed.footer.runs))
         proposals = [
             RunProposal(
                 topic_id=run.topic_id,
@@ -423,6 +429,7 @@ class Lane:
             )
             for run in sealed.footer.runs
         ]
+        await turns.did(len(proposals))
         return description, proposals
 
     def _seal_object(

@@ -15,6 +15,7 @@ Pure: each transaction is added when it is durable, in commit order.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import cast
@@ -68,7 +69,8 @@ class RecentRuns:
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._count = 0
-        self._kept: dict[TopicPartition, _Kept] = {}
+        self._kept: OrderedDict[TopicPartition, _Kept] = OrderedDict()
+        """Not a dict: the first of one is found by going over all that were removed before it."""
 
     def clear(self) -> None:
         """Forget all runs: the state was loaded anew."""
@@ -114,6 +116,7 @@ class RecentRuns:
             oldest, kept = next(iter(self._kept.items()))
             if not self._cut_to_share(kept, len(self._kept)):
                 self._forget(oldest)
+            yield 1
 
     def _append(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
         kept = self._kept.pop(partition, None) or _Kept()

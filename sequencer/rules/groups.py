@@ -156,13 +156,7 @@ def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
     if row.members:
         raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
     draft.delete(GroupRow, row.group_id)
-    known = [
-        *draft.offsets_of(row.group_id),
-        *draft.pending_in(row.group_id),
-        *draft.shares_of(row.group_id),
-    ]
-    for count, position in enumerate(known):
-        draft.delete(type(position), *key_of(position))
+    for count, _ in enumerate(draft.delete_positions_of(row.group_id)):
         if count % POSITIONS_AS_A_STEP == 0:
             yield 1
     draft.visible_change()

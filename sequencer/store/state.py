@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
@@ -660,6 +661,29 @@ class Draft:
             layer = layer._parent
         return None
 
+    def delete_positions_of(self, group_id: str) -> Iterator[None]:
+        """Delete what is known of partitions by a group: its positions, also those of open transactions, and what it
+        has read as a share group. Pauses after each."""
+        known = self.durable
+        pending = (key for owner, keys in known.pending_of.items() if owner[0] == group_id for key in keys)
+        for kind, durable in (
+            (GroupOffsetRow, known.offsets_of.get(group_id, NO_PLACES)),
+            (PendingOffsetRow, pending),
+            (ShareRow, known.shares_of.get(group_id, NO_PLACES)),
+        ):
+            yield from self._delete_of(kind, group_id, durable)
+
+    def _delete_of(self, kind: type[Row], group_id: str, durable: Iterable[Key]) -> Iterator[None]:
+        changed: list[Key] = []
+        layer: Draft | None = self
+        while layer is not None:
+            changed += [key for key in layer.changes.by_kind.get(kind, ()) if key[0] == group_id]
+            layer = layer._parent
+        for key in chain(durable, changed):
+            if self.get(kind, *key) is not None:
+                self.delete(kind, *key)
+                yield
+
     def matching(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
         """The rows under these keys and under the wanted keys that this draft changes, as this draft leaves them."""
         keys = dict.fromkeys(durable)
@@ -738,13 +762,6 @@ class Draft:
         known = self.durable.pending_at
         durable = [(*place, producer) for place in places for producer in known.get(place, ())]
         return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in places)
-
-    def pending_in(self, group_id: str) -> list[PendingOffsetRow]:
-        """A group's positions that any open transaction will change."""
-        durable = [
-            key for owner, keys in self.durable.pending_of.items() if owner[0] == group_id for key in keys
-        ]
-        return self.matching(PendingOffsetRow, durable, lambda key: key[0] == group_id)
 
     def groups_may_have_pending(self) -> bool:
         """Whether any open transaction will change a position, or would if this draft did not end it."""

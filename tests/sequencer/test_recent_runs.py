@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise, product
 from operator import attrgetter
 from uuid import UUID
@@ -103,6 +104,23 @@ def test_the_partition_written_to_longest_ago_is_forgotten_first() -> None:
         apply(recent, Changes(), {place: [made]})
     assert found(recent, 1, 0, 100, ANY) is None
     assert found(recent, 2, 0, 100, ANY) is not None
+
+
+def test_a_partition_is_forgotten_at_the_same_cost_however_many_were_before_it() -> None:
+    kept, added, timed = 44_000, 38_000, 2_000
+    recent, one = RecentRuns(kept), run_at(0, 1)
+
+    def seconds(first: int, count: int) -> float:
+        began = time.thread_time()
+        for number in range(first, first + count):
+            at_once(recent.add({TopicPartition(TOPIC, number): [one]}))
+        return time.thread_time() - began
+
+    seconds(0, kept)
+    at_first = min(seconds(kept, timed), seconds(kept + timed, timed))
+    seconds(kept + 2 * timed, added - 2 * timed)
+    later = min(seconds(kept + added, timed), seconds(kept + added + timed, timed))
+    assert later < 4 * at_first
 
 
 def test_one_partition_is_kept_as_far_as_all_may_be() -> None:

@@ -662,7 +662,7 @@ def _mixes_offsets_up(original: Any) -> Any:
     """A session goes on with all its partitions from the offset of the one that is furthest."""
 
     def begin(self: Any, *args: Any, **rest: Any) -> Any:
-        context = original(self, *args, **rest)
+        context = yield from original(self, *args, **rest)
         if isinstance(context, FetchContext) and context.is_incremental:
             furthest = max((each.fetch_offset for each in context.partitions), default=0)
             for each in context.partitions:

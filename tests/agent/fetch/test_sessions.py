@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.fetch.sessions import FetchContext, FetchSessions, requested_partitions
+from agent.fetch.sessions import FetchContext, FetchSessions
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
     FetchPartition,
@@ -33,7 +33,7 @@ def sessions(limit: int = 3) -> FetchSessions:
 
 
 def begun(all_sessions: FetchSessions, request: FetchRequest) -> FetchContext:
-    context = all_sessions.begin(request, "client")
+    context = at_once(all_sessions.begin(request, "client"))
     assert isinstance(context, FetchContext), context
     return context
 
@@ -88,10 +88,10 @@ def test_a_partition_that_gave_records_is_served_last_next_time() -> None:
 def test_an_unknown_session_or_epoch_is_refused() -> None:
     every = sessions()
     session_id = begun(every, asking(0, 0, 0)).session_id
-    assert every.begin(asking(session_id + 1, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert every.begin(asking(session_id, 2), "c") is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert at_once(every.begin(asking(session_id + 1, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert at_once(every.begin(asking(session_id, 2), "c")) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     begun(every, asking(session_id, 1))
-    assert every.begin(asking(session_id, 1), "c") is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert at_once(every.begin(asking(session_id, 1), "c")) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 def test_a_session_ends_when_its_client_says_so() -> None:
@@ -110,7 +110,7 @@ def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
     begun(every, asking(first, 1))
     begun(every, asking(0, 0, 0))
     assert len(every) == 2
-    assert every.begin(asking(second, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert at_once(every.begin(asking(second, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     begun(every, asking(first, 2))
 
 
@@ -121,9 +121,11 @@ def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest
     second = begun(every, asking(0, 0, 0, 1)).session_id
     assert begun(every, asking(0, 0, 0, 1, 2, 3, 4, 5)).session_id == 0, "more than there may be gets none"
     third = begun(every, asking(0, 0, 0, 1)).session_id
-    assert every.begin(asking(first, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert at_once(every.begin(asking(first, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     begun(every, asking(second, 1, 2, 3))
-    assert every.begin(asking(third, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "as the second grew"
+    assert at_once(every.begin(asking(third, 1), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, (
+        "as the second grew"
+    )
     assert len(every) == 1
 
 
@@ -146,7 +148,7 @@ def test_partitions_of_long_names_count_as_several(monkeypatch: pytest.MonkeyPat
     begun(every, naming(0, 0, "short"))
     assert len(every) == 2
     begun(every, naming(0, 0, *long[:2]))
-    assert every.begin(naming(first, 2), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert at_once(every.begin(naming(first, 2), "c")) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_with_a_limit_of_none_all_fetches_are_full() -> None:
@@ -164,7 +166,7 @@ def test_the_epoch_after_the_last_is_one() -> None:
 
 def test_a_partition_that_is_named_repeatedly_counts_once_as_named_last() -> None:
     named = [FetchPartition(partition=0, fetch_offset=offset) for offset in (1, 2, 3)]
-    (requested,) = at_once(
-        requested_partitions(FetchRequest(topics=[FetchTopic(topic="t", partitions=named)]))
-    )
+    (requested,) = begun(
+        sessions(), FetchRequest(topics=[FetchTopic(topic="t", partitions=named)])
+    ).partitions
     assert requested.fetch_offset == 3
