@@ -20,6 +20,7 @@ from agent.gateway.call import JSON, GatewayParts, HttpCall, answered
 from agent.gateway.client import GatewayClient
 from agent.gateway.connections import GatewayConnections
 from agent.gateway.errors import HttpRefusal
+from agent.gateway.hosts import Hosts
 from agent.gateway.responses import STREAM, ReaderGone
 from agent.gateway.routes import EVENTS, ROOTS, ROUTES, Route
 from agent.gateway.settings import GatewaySettings
@@ -44,6 +45,7 @@ class Gateway:
         services = agent.services
         self.port = 0
         self._door = agent.door_of_gateway(settings.listener)
+        self._hosts = Hosts(settings, has_logins=agent.http_login is not None)
         self._clock = services.clock
         self._settings = settings
         self._telemetry = telemetry
@@ -104,6 +106,7 @@ class Gateway:
 
     def _serving(self, route: Route, root: str) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
+            self._hosts.check(request.headers.getall("Host", []))
             _refuse_simple_posts(request)
             access = await self._access(request)
             parts = self._parts.seen_by(access.tenant)

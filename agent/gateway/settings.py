@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+from pydantic_settings import NoDecode
 
 from tailrace.rpc.link import split_address
 from tailrace.settings import SettingsSection
 
 MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
 
 
 class GatewaySettings(SettingsSection):
@@ -18,6 +27,9 @@ class GatewaySettings(SettingsSection):
     """The address (HOST:PORT) of the gateway. Empty: there is none."""
     listener: str = ""
     """The name in `listeners` of the listener whose clients the gateway's count as. Empty: the first one."""
+    hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Names (comma-separated in a variable) by which browsers and others ask for the gateway, besides `localhost`, IP
+    addresses and the host of `listen`. Others are refused on loopback, and where no login is needed."""
     max_connections: int = Field(default=1_000, ge=1, le=1_000_000)
     """Open connections; more are closed at once."""
     max_streams: int = Field(default=500, ge=0, le=1_000_000)

@@ -177,7 +177,7 @@ def test_a_reader_that_is_too_slow_is_told_and_ended(tmp_path: Path) -> None:
         for _ in range(24):
             await put(there, "x" * 700_000)
         reader, writer = await asyncio.open_connection("127.0.0.1", there.gateway.port, limit=1024)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         async with asyncio.timeout(20):
             while not there.wired.metric("gateway_ended_streams_total", reason="stalled"):
                 await asyncio.sleep(0.05)

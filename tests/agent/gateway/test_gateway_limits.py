@@ -43,7 +43,7 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
 def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         held = [await opened(there) for _ in range(2)]
-        held[0][1].write(b"GET /v3/clusters HTTP/1.1\r\nHost: x\r\n\r\n")
+        held[0][1].write(b"GET /v3/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await held[0][0].readline()).startswith(b"HTTP/1.1 200")
         refused, writer = await opened(there)
         assert await closed(refused) == b""
@@ -100,7 +100,9 @@ def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it
 
         async def half_sent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             reader, writer = await opened(there)
-            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {2 * size}\r\n\r\n".encode())
+            writer.write(
+                f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * size}\r\n\r\n".encode()
+            )
             writer.write(b'{"value": "' + bytes(size))
             return reader, writer
 
@@ -136,7 +138,7 @@ def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
         await there.wired.topic("t")
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
         reader, writer = await opened(there)
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
         writer.write(head.encode() + b'{"value":')
         answer = await closed(reader)
         assert answer.startswith(b"HTTP/1.1 408") and b"The body does not go on." in answer
@@ -150,7 +152,9 @@ def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path
         await there.wired.topic("t")
         reader, writer = await opened(there)
         path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
-        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode() + b"{}")
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode() + b"{}"
+        )
         async with asyncio.timeout(10):
             assert b'"error_code":200' in await reader.readuntil(b"}\n")
         closing = asyncio.create_task(there.gateway.close())
