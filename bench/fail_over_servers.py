@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,16 @@ from bench.fail_over import PARTITIONS_OF_A_TOPIC, fill
 from bench.process_figures import peak_rss_mib, rss_mib
 from bench.scale_agents import SimulatedAgent
 from bench.scale_servers import SequencerProcess, Servers
-from sequencer.api import CreateTopic, FetchOffsets, SequencerUnavailable, Topic
+from sequencer.api import CreateTopic, FetchOffsets, SequencerError, SequencerUnavailable, Topic
 from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 from tests.support.servers import postgres_server
 
 MOST_SECONDS = 900.0
+QUIET_S = 5.0
+QUIET_CPU_S = 0.25
+QUIET_LOOKS = 8
+"""A server that used no more CPU in so many looks is quiet. Retention comes every 30 s."""
 
 _COPIED = {
     "topics": "{id}, name || '-' || k, partitions, configs, created_ms, replication_factor",
@@ -105,6 +109,16 @@ def wait_for_copy(server: SequencerProcess) -> None:
     raise RuntimeError("a follower has no copy")
 
 
+def wait_until_quiet(server: SequencerProcess) -> None:
+    """Return once a committer is done with what its term begins with: the first snapshot and the first retention."""
+    give_up, before, quiet = time.monotonic() + MOST_SECONDS, server.cpu(), 0
+    while quiet < QUIET_LOOKS and time.monotonic() < give_up:
+        time.sleep(QUIET_S)
+        now = server.cpu()
+        quiet = quiet + 1 if now - before < QUIET_CPU_S else 0
+        before = now
+
+
 def copy_number(server: SequencerProcess) -> float:
     """The number of the journal that the server has; -1: none, or it does not answer in time."""
     with (
@@ -152,12 +166,16 @@ class Asker:
         await self.agent.commit_object(self.topic)
 
     async def all_answered(self, began: float) -> dict[str, float]:
-        async def noted(call: Awaitable[None]) -> float:
-            await call
-            return round(time.monotonic() - began, 2)
+        async def noted(call: Callable[[], Awaitable[None]]) -> float:
+            while True:
+                try:
+                    await call()
+                    return round(time.monotonic() - began, 2)
+                except SequencerError:
+                    await self.agent.renew()
 
         names = ("positions_s", "offset_commit_s", "object_commit_s")
-        times = await asyncio.gather(noted(self.position()), noted(self.offset()), noted(self.run()))
+        times = await asyncio.gather(noted(self.position), noted(self.offset), noted(self.run))
         return dict(zip(names, times, strict=True))
 
 
@@ -190,6 +208,7 @@ async def measure(servers: Servers) -> AsyncIterator[tuple[str, dict[str, float]
     agent.start()
     try:
         yield "follow", await followed(servers.follower)
+        await asyncio.to_thread(wait_until_quiet, servers.committer)
         await agent.renew()
         await asker.all_answered(time.monotonic())
         yield "before", {"committer_rss_mib": round(rss_mib(servers.committer.pid))}
