@@ -5,11 +5,13 @@ Pure.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace.columns import Columns, ColumnType, DecimalType, ListOf, MapOf, Scalar, StructOf, TypedColumn
@@ -76,10 +78,14 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 def arrays_of(columns: Columns, rows: Sequence[Any], field_of: FieldOf) -> list[pa.Array]:
     """An array a column. Raises what Arrow raises for a value that its type does not hold."""
+    has_missing = True in [row is None for row in rows]
     arrays: list[pa.Array] = []
     for number, column in enumerate(columns):
         read = field_of(number, column)
-        arrays.append(array_of(column.type, [None if row is None else read(row) for row in rows], field_of))
+        fields = (
+            [None if row is None else read(row) for row in rows] if has_missing else list(map(read, rows))
+        )
+        arrays.append(array_of(column.type, fields, field_of))
     return arrays
 
 
@@ -107,12 +113,12 @@ def array_of(kind: ColumnType, values: Sequence[Any], field_of: FieldOf) -> pa.A
 
 def _flattened(values: Sequence[Any]) -> tuple[pa.Array, list[Any]]:
     """All parts of the lists, and where each list begins; null where there is none."""
-    offsets: list[int | None] = []
-    parts: list[Any] = []
-    for value in values:
-        offsets.append(None if value is None else len(parts))
-        parts += value or ()
-    return pa.array([*offsets, len(parts)], pa.int32()), parts
+    missing = np.fromiter([value is None for value in values], bool, len(values))
+    given = [() if value is None else value for value in values] if missing.any() else values
+    parts = list(itertools.chain.from_iterable(given))
+    ends = np.cumsum(np.fromiter(map(len, given), np.int64, len(given)))
+    offsets = np.concatenate([[0], ends])
+    return pa.array(offsets, pa.int32(), mask=np.append(missing, False)), parts
 
 
 def _moment(value: datetime | int | None) -> datetime | None:

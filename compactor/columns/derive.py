@@ -166,8 +166,8 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     if lacking is not None:
         return DerivedFiles(lacking, {})
     sheets = _Sheets(item.order)
-    for number in range(file.num_row_groups):
-        for rows in _parts(file.read_row_group(number)):
+    for numbers in together(file.metadata):
+        for rows in _parts(file.read_row_groups(numbers)):
             sheets.add(rows)
     name = ValuesName(item.object.object_id, item.order.fingerprint, sheets.unfit)
     files = {values_key(item.order.prefix, name): sheets.values.close()}
@@ -240,6 +240,21 @@ def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
         if size > SAMPLED_BYTES:
             return
         yield value
+
+
+def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Iterator[list[int]]:
+    """Row groups that are read at once: those of thin partitions are small, and each costs calls of its own. Pure."""
+    numbers: list[int] = []
+    held = 0
+    for number in range(metadata.num_row_groups):
+        size = metadata.row_group(number).total_byte_size
+        if numbers and held + size > max_bytes:
+            yield numbers
+            numbers, held = [], 0
+        numbers.append(number)
+        held += size
+    if numbers:
+        yield numbers
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:

@@ -52,17 +52,11 @@ class ValueUnfit(ValueError):
 class JsonValues:
     """Decodes values. `is_strict`: a field that is no column makes a value unfit; else it is left out."""
 
-    def __init__(self, columns: Columns, *, is_strict: bool) -> None:
-        self._decoder = msgspec.json.Decoder(_struct(columns, is_strict))
+    refused = (RecursionError, msgspec.MsgspecError, UnicodeError)
 
-    def decode(self, value: Buffer) -> Any:
-        """What `field_of` reads. Raises ValueUnfit."""
-        try:
-            return self._decoder.decode(value)
-        except RecursionError:
-            raise ValueUnfit("the value is nested too deep") from None
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise ValueUnfit(str(error)) from None
+    def __init__(self, columns: Columns, *, is_strict: bool) -> None:
+        self.decode: Callable[[Buffer], Any] = msgspec.json.Decoder(_struct(columns, is_strict)).decode
+        """What `field_of` reads. Raises one of `refused`."""
 
     @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:

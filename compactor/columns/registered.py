@@ -60,6 +60,8 @@ class RegisteredValues(Generic[T]):
     """Values that are decoded to rows, dictionaries by field, with the schema that each carries. `prepare`: what is
     made of a schema to decode with."""
 
+    refused = (ValueUnfit,)
+
     def __init__(self, schemas: Iterable[RegisteredSchema], prepare: Callable[[RegisteredSchema], T]) -> None:
         self._refusals: dict[SchemaKey, str] = {}
         self._prepared: dict[SchemaKey, T] = {}

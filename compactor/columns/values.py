@@ -8,7 +8,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,8 +31,14 @@ REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
 class ValueDecoder(Protocol):
     """Decodes one value after the other."""
 
-    def decode(self, value: Buffer) -> Any:
-        """What `field_of` reads. Raises ValueUnfit."""
+    @property
+    def decode(self) -> Callable[[Buffer], Any]:
+        """Makes of a value what `field_of` reads. Raises one of `refused` for one that does not fit."""
+        ...
+
+    @property
+    def refused(self) -> tuple[type[Exception], ...]:
+        """See `decode`."""
         ...
 
     def field_of(self, number: int, column: TypedColumn) -> Callable[[Any], Any]:
@@ -48,35 +56,74 @@ class FittedValues:
 
 def fit(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
     """Decode the values. One that is null (a tombstone) has nulls in all columns."""
-    rows: list[Any] = []
-    reasons: list[str | None] = []
-    for value in values:
-        row, reason = None, None
-        if value is not None:
-            try:
-                row = _decoded(decoder, value)
-            except ValueUnfit as error:
-                reason = str(error)[:MAX_REASON_CHARACTERS]
-        rows.append(row)
-        reasons.append(reason)
+    with garbage_kept():
+        return _fitted(columns, decoder, values)
+
+
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """No search for cycles meanwhile. Decoded values have none, and a search goes through all of their lists and
+    dictionaries again and again: a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _fitted(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
+    rows, reasons = _decoded(decoder, values)
     numbers = [number for number, reason in enumerate(reasons) if reason is None]
     parts = _arrays(columns, decoder, rows, numbers=numbers, reasons=reasons)
     arrays = [pa.concat_arrays(list(pieces)) for pieces in zip(*parts, strict=True)]
     return FittedValues(arrays, reasons)
 
 
-def _decoded(decoder: ValueDecoder, value: Buffer) -> Any:
-    if len(value) > MAX_VALUE_BYTES:
-        raise ValueUnfit(f"the value has {len(value)} bytes; at most {MAX_VALUE_BYTES} become columns")
-    return decoder.decode(value)
+def _decoded(decoder: ValueDecoder, values: Sequence[Buffer | None]) -> tuple[list[Any], list[str | None]]:
+    """What each value is decoded to, and why it is not."""
+    rows: list[Any] = []
+    reasons: list[str | None] = [None] * len(values)
+    decode = _bounded(decoder, values)
+    refused: tuple[type[Exception], ...] = (*decoder.refused, ValueUnfit)
+    add, left = rows.append, iter(values)
+    while len(rows) < len(values):
+        try:
+            for value in left:
+                add(decode(value))
+        except refused as error:
+            reasons[len(rows)] = _reason(error)[:MAX_REASON_CHARACTERS]
+            add(None)
+    return rows, reasons
+
+
+def _bounded(decoder: ValueDecoder, values: Sequence[Buffer | None]) -> Callable[[Any], Any]:
+    """The decoder's own function, where no value is null or too long."""
+    decode = decoder.decode
+
+    def decode_one(value: Buffer | None) -> Any:
+        if value is None:
+            return None
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueUnfit(f"the value has {len(value)} bytes; at most {MAX_VALUE_BYTES} become columns")
+        return decode(value)
+
+    is_plain = all(value is not None and len(value) <= MAX_VALUE_BYTES for value in values)
+    return decode if is_plain else decode_one
+
+
+def _reason(error: Exception) -> str:
+    return "the value is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _arrays(
     columns: Columns, decoder: ValueDecoder, rows: list[Any], *, numbers: list[int], reasons: list[str | None]
 ) -> list[list[pa.Array]]:
     """The rows of these numbers as arrays, in parts; where Arrow refuses a row, its reason is noted."""
+    chosen = rows if len(numbers) == len(rows) else [rows[number] for number in numbers]
     try:
-        return [arrays_of(columns, [rows[number] for number in numbers], decoder.field_of)]
+        return [arrays_of(columns, chosen, decoder.field_of)]
     except REFUSED as error:
         if len(numbers) == 1:
             reasons[numbers[0]] = " ".join(str(error).split())[:MAX_REASON_CHARACTERS]

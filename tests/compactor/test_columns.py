@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.columns import values as values_module
 from compactor.columns.arrays import column_names, table_fields
-from compactor.columns.derive import ValuesName
+from compactor.columns.derive import ValuesName, together
 from compactor.columns.json_values import JsonValues, inferred
 from compactor.columns.values import FittedValues, fit
 from tailrace.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
@@ -99,6 +102,44 @@ def test_hostile_values_are_unfit_and_cost_themselves_alone(monkeypatch: pytest.
     assert len(inferred([json.dumps(wide).encode()])) == MAX_COLUMNS
 
 
+@given(st.lists(st.sampled_from(["fits", "unfit", "none", "long"]), max_size=12))
+def test_each_value_has_its_own_fate_wherever_it_stands(fates: list[str]) -> None:
+    made = {"fits": b'{"a": [1]}', "unfit": b'{"a": 1}', "none": None, "long": b" " * 30 + b'{"a": []}'}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(values_module, "MAX_VALUE_BYTES", 20)
+        found = fitted("a list<int>", *(made[fate] for fate in fates))
+    assert [reason is None for reason in found.reasons] == [fate in ("fits", "none") for fate in fates]
+    assert all(
+        "39 bytes" in str(found.reasons[number]) for number, fate in enumerate(fates) if fate == "long"
+    )
+    kept = [([1],) if fate == "fits" else (None,) for fate in fates if fate in ("fits", "none")]
+    assert rows(found) == kept
+
+
+def test_cycles_are_looked_for_again_after_values_whatever_came_of_them() -> None:
+    class Broken:
+        refused = ()
+
+        @staticmethod
+        def decode(value: object) -> object:
+            assert not gc.isenabled()
+            raise MemoryError
+
+        @staticmethod
+        def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+            raise AssertionError("nothing was decoded")
+
+    with pytest.raises(MemoryError):
+        fit(parse_columns("a int"), Broken(), [b"1"])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        fitted("a int", {"a": 1})
+        assert not gc.isenabled(), "who turned it off turns it on"
+    finally:
+        gc.enable()
+
+
 def test_the_columns_of_a_sample() -> None:
     sample = [
         {"i": 1, "n": None, "list": [], "map": {}, "in": [{"x": 1}, {"y": "s"}], "I": 2, 'q"': 1},
@@ -138,6 +179,15 @@ def test_names_of_columns_are_those_that_engines_can_tell_apart() -> None:
         "value_Value_offset",
         "id",
     ]
+
+
+@pytest.mark.parametrize(("max_bytes", "groups"), [(1, 7), (1 << 20, 1)])
+def test_small_row_groups_are_read_together_in_order(max_bytes: int, groups: int) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"offset": range(70)}), sink, row_group_size=10)
+    found = list(together(pq.read_metadata(pa.BufferReader(sink.getvalue())), max_bytes))
+    assert len(found) == groups
+    assert [number for numbers in found for number in numbers] == list(range(7))
 
 
 def test_a_derived_files_name_is_read_back() -> None:

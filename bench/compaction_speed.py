@@ -1,0 +1,169 @@
+"""Speed of compaction: MiB of record bytes for each second of CPU, of a task that rewrites, and of typed columns.
+
+    python -m bench.compaction_speed [--mib 64] [--only NAME] [--json FILE]
+
+A task reads its runs, writes one Parquet object, reads it back and compares it. For a topic with typed columns a second
+one reads the object and writes these. Both run in this process, with a store in memory; Spark's part is not counted.
+Records are JSON of seven fields and a text that fills them up; record bytes are those of keys and values, before
+any compression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+
+from compactor.columns.arrays import table_fields
+from compactor.columns.derive import DeriveItem, DeriveOrder, ValueFormat, derived_files
+from compactor.cycle import InProcess
+from compactor.plan import Piece, WorkItem
+from compactor.rewrite import OutputLocation, RewriteResult
+from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.columns import parse_columns
+from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.schema import LOG_SCHEMA
+from tailrace.record_batch import Compression
+from tailrace.records import NewRecord, encode_batch
+
+MIB = 1 << 20
+TOPIC = UUID(int=7)
+BATCH_BYTES = 16 << 10
+ROUNDS = 4
+COLUMNS = (
+    "id long, carrier string, delay double, at struct<lat double, lon double>, tags list<string>, tail string,"
+    " late boolean, text string"
+)
+
+
+class Case(NamedTuple):
+    """Records of `size` bytes, in batches of 16 KiB, in so many partitions."""
+
+    name: str
+    size: int
+    partitions: int
+    codec: Compression
+
+
+CASES = (
+    Case("940 B", 940, 1, Compression.NONE),
+    Case("940 B, zstd", 940, 1, Compression.ZSTD),
+    Case("940 B, lz4, 200 partitions", 940, 200, Compression.LZ4),
+    Case("200 B", 200, 1, Compression.NONE),
+)
+
+
+def record_of(luck: random.Random, number: int, size: int) -> NewRecord:
+    value = {
+        "id": number, "carrier": luck.choice(["UA", "DL", "AA"]), "delay": round(luck.random() * 90, 1),
+        "at": {"lat": round(luck.random(), 4), "lon": round(luck.random(), 4)}, "tags": ["a", "b"],
+        "tail": f"N{luck.randrange(10_000)}", "late": number % 2 == 0, "text": "",
+    }  # fmt: skip
+    room = max(0, size - len(json.dumps(value)))
+    value["text"] = luck.randbytes(room // 4).hex() + "v" * (room - room // 4 * 2)
+    return NewRecord(b"key-%d" % luck.randrange(10_000), json.dumps(value).encode(), [])
+
+
+class Input(NamedTuple):
+    """A mixed object, the item that is all of it, and its record bytes."""
+
+    data: bytes
+    item: WorkItem
+    record_bytes: int
+
+
+def made(case: Case, mib: int) -> Input:
+    """About so many MiB of records."""
+    luck, now_ms = random.Random(1), 1_700_000_000_000
+    each = max(1, BATCH_BYTES // case.size)
+    batches_each = max(1, mib * MIB // (each * case.size * case.partitions))
+    parts, pieces, record_bytes, place = [], [], 0, 0
+    for partition in range(case.partitions):
+        start, coordinates = place, []
+        for number in range(batches_each):
+            records = [record_of(luck, number * each + n, case.size) for n in range(each)]
+            record_bytes += sum(len(record.key or b"") + len(record.value or b"") for record in records)
+            batch = encode_batch(records, timestamps=[now_ms + number] * each, compression=case.codec)
+            parts.append(batch)
+            place += len(batch)
+            coordinates.append(RunBatch(len(batch), each, BatchStatus.STORED, number * each, now_ms))
+        run = Run(
+            topic_id=TOPIC, partition=partition, base_offset=0, end_offset=batches_each * each,
+            object_id=UUID(int=1), kind=ObjectKind.MIXED, key="mixed", object_size=0, index_start=0, start=start,
+            length=place - start, max_timestamp=now_ms, running_max_timestamp=now_ms, commit_number=1,
+            created_ms=now_ms, batches=coordinates,
+        )  # fmt: skip
+        pieces.append(Piece(partition, [run], []))
+    return Input(b"".join(parts), WorkItem("t", pieces), record_bytes)
+
+
+async def rewritten(given: Input) -> tuple[RewriteResult, MemoryStore, float]:
+    """What a task made of it, and its seconds of CPU."""
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    await store.put("mixed", [given.data])
+    output = OutputLocation("parquet/", "bench", clock.wall_ms() + 3_600_000)
+    began = time.process_time()
+    (outcome,) = [each async for each in InProcess(store, clock, SystemEntropy()).run([given.item], output)]
+    seconds = time.process_time() - began
+    assert isinstance(outcome, RewriteResult), outcome
+    return outcome, store, seconds
+
+
+def derived(result: RewriteResult, data: bytes) -> float:
+    """The seconds of CPU of typed columns for it."""
+    schema = pa.schema([*LOG_SCHEMA, *table_fields(parse_columns(COLUMNS))])
+    order = DeriveOrder(
+        prefix="t", encoding=ValueFormat("json"), columns=COLUMNS, schema=schema.serialize().to_pybytes()
+    )
+    began = time.process_time()
+    found = derived_files(DeriveItem(result.object, order), data)
+    assert found.outcome.unfit == 0
+    return time.process_time() - began
+
+
+async def measured(case: Case, mib: int) -> dict[str, float]:
+    """MiB a second of CPU, the best of some rounds: the machine may do other things."""
+    given = made(case, mib)
+    rewrites, derives = [], []
+    for _ in range(ROUNDS):
+        result, store, seconds = await rewritten(given)
+        rewrites.append(seconds)
+        derives.append(derived(result, await store.get(result.object.key)))
+    size = given.record_bytes / MIB
+    return {
+        "compaction": size / min(rewrites),
+        "typed columns": size / min(derives),
+        "both": size / (min(rewrites) + min(derives)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=64)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    pa.set_cpu_count(1)
+    found = {}
+    for case in CASES:
+        if options.only in case.name:
+            found[case.name] = asyncio.run(measured(case, options.mib))
+            print(
+                f"{case.name}: ",
+                ", ".join(f"{name} {value:.0f} MiB/s" for name, value in found[case.name].items()),
+            )
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
