@@ -57,9 +57,10 @@ kcat). It leaves the others out, and says why.
 | Kafka Streams 4.3.1 | | | | | exactly once, killed twice |
 | Kafka Connect 4.3.1 | | | | | exactly once, killed once |
 | MirrorMaker 4.3.1 | from Kafka | to Kafka | | | |
+| Spark's Kafka connector 4.1.1 | batches, streams | batches, streams | | | committed records |
 
 An empty cell is not tried on its own: the checks beside it need those areas too. Each client produces with the codecs
-that it has. Spark's Kafka source and sink, Karapace and Kafka UIs are not tried.
+that it has. Karapace and Kafka UIs are not tried: PyPI has no Karapace, and no UI was found that Maven brings.
 
 Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by hand:
 
@@ -75,6 +76,10 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
   hand, it also read its topics again after the compactor had rewritten them.
 - MirrorMaker 2 copies topics with their configs, headers and timestamps, groups' offsets (offset syncs, checkpoints)
   and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. ACLs are not part of the check.
+- Spark's own Kafka source and sink (`spark-sql-kafka-0-10`, with Java's clients 3.9.1) work under PySpark 4.1: batches
+  with keys and headers, a structured stream from topic to topic that goes on from its checkpoint, offsets by time,
+  `minPartitions`, and `kafka.isolation.level=read_committed`. Tailrace has a [source and a sink](compactor.md) of its
+  own.
 - kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
   and addresses (an address, not a host's name), and configs of groups. kafka-acls works on an agent whose listeners
   authenticate.
@@ -106,7 +111,10 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
 - The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
   ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
   state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
-- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
+- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read
+  ([decision 73](decisions/0073-no-views-of-kafkas-internal-topics-yet.md)). Groups and transactional ids are rows in
+  SQL, which have no offsets. kafka-consumer-groups, kafka-transactions, `tailrace group`, `tailrace transaction` and
+  the metrics show the same.
 """
 
 

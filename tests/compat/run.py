@@ -21,6 +21,7 @@ from tests.compat import (
     with_kcat,
     with_mirror,
     with_programs,
+    with_spark,
     with_streams,
     with_tools,
 )
@@ -39,6 +40,7 @@ def all_clients() -> list[Client]:
         with_streams.client(),
         with_connect.client(),
         with_mirror.client(),
+        with_spark.client(),
         with_kcat.client(),
         *with_programs.clients(),
     ]
