@@ -11,7 +11,7 @@ topic id, so a topic that is made again under its name is another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compactor.recently_used import RecentlyUsed
 from compactor.rewrite import AbortedRanges
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
@@ -46,6 +47,10 @@ from tailrace.record_batch import check_crc, split
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
 """A task of a scan reads about as many stored bytes: Spark's own cost of a task is that of reading some megabytes."""
+JOINED_BYTES = 4 << 20
+"""Smaller record batches are joined up to this: one costs Spark as much as thousands of rows."""
+KEPT_FOOTER_BYTES, KEPT_GROUP_BYTES = 4 << 20, 32 << 20
+"""Of Parquet objects that many partitions share. Footers take some ten times as much in memory."""
 PARTITIONS_AT_ONCE = 1_000
 """Partitions that one call to the sequencer asks about."""
 _ALL = 1 << 50
@@ -109,6 +114,8 @@ class LogReader:
             stored.add("timestamp")
         self._stored = sorted(stored | {"offset"})
         self._passes_over_lost = passes_over_lost
+        self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
+        self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
 
     async def bounds(self, topics: Iterable[Topic]) -> Bounds:
         """What there is of the topics' partitions now; without those of a topic that was deleted since."""
@@ -240,7 +247,16 @@ class LogReader:
         return run.kind is ObjectKind.MARKERS or run.max_timestamp * 1000 < self._limits.times_us.first
 
     async def read_all(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
-        """As `read`, of many ranges one after another: a few calls find the first runs of all."""
+        """As `read`, of many ranges one after another: a few calls find the first runs of all, and small record batches
+        are joined."""
+        joined = Joined()
+        async for batch in self._read_each(wanted):
+            for ready in joined.add(batch):
+                yield ready
+        for ready in joined.rest():
+            yield ready
+
+    async def _read_each(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
         for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
             some = wanted[first : first + PARTITIONS_AT_ONCE]
             found = await self._find_all([(each.partition, each.start) for each in some])
@@ -353,8 +369,12 @@ class LogReader:
             yield _between(_decoded(pending), start, end)
 
     async def _parquet_index(self, run: Run) -> ParquetIndex:
-        tail = await self._store.get_range(run.key, run.index_start, run.object_size - run.index_start)
-        return read_index(tail, run.object_size, crc=run.index_crc)
+        held = self._indexes.get(run.key)
+        if held is None:
+            tail = await self._store.get_range(run.key, run.index_start, run.object_size - run.index_start)
+            held = read_index(tail, run.object_size, crc=run.index_crc)
+            self._indexes.keep(run.key, held, held.footer_bytes)
+        return held
 
     def _may_hold_wanted(self, index: ParquetIndex, group: RowGroupRange) -> bool:
         """By the row group's least and greatest time, of all its partitions."""
@@ -371,18 +391,25 @@ class LogReader:
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
     ) -> Any:
-        data = await self._store.get_range(run.key, group.start, group.length)
+        table = self._shared.get((run.key, group.number))
+        if table is None:
+            table = await self._whole_group(run.key, index, group)
+            if index.is_shared(group.number):
+                self._shared.keep((run.key, group.number), table, table.nbytes)
+        mine = table.filter(pc.equal(table.column("partition"), run.partition))
+        return _between(mine, start, end)
+
+    async def _whole_group(self, key: str, index: ParquetIndex, group: RowGroupRange) -> Any:
+        data = await self._store.get_range(key, group.start, group.length)
         file = pq.ParquetFile(
             pa.PythonFile(PartialFile(memoryview(data), group.start, index.size), mode="r"),
             metadata=index.metadata,
             page_checksum_verification=True,
             pre_buffer=False,
         )
-        table = file.read_row_group(
+        return file.read_row_group(
             group.number, columns=["topic", "partition", *self._stored], use_threads=False
         )
-        mine = table.filter(pc.equal(table.column("partition"), run.partition))
-        return _between(mine, start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
         wanted = self._limits.times_us
@@ -402,6 +429,29 @@ class LogReader:
             else:
                 columns.append(table.column(COLUMNS[field.name].stored).cast(field.type))
         return list(pa.Table.from_arrays(columns, schema=self._schema).combine_chunks().to_batches())
+
+
+class Joined:
+    """Small record batches that wait to become a larger one."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+        self._bytes = 0
+
+    def add(self, batch: Any) -> Iterator[Any]:
+        """What is ready, in order. A large batch is not copied."""
+        if batch.nbytes >= JOINED_BYTES or self._bytes >= JOINED_BYTES:
+            yield from self.rest()
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if batch.nbytes >= JOINED_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Any]:
+        """What is left, as one."""
+        if self._held:
+            yield self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+        self._held, self._bytes = [], 0
 
 
 def _decoded(batches: Sequence[UnpackedBatch]) -> Any:

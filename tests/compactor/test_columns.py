@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.columns import values as values_module
@@ -102,6 +102,7 @@ def test_hostile_values_are_unfit_and_cost_themselves_alone(monkeypatch: pytest.
     assert len(inferred([json.dumps(wide).encode()])) == MAX_COLUMNS
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["fits", "unfit", "none", "long"]), max_size=12))
 def test_each_value_has_its_own_fate_wherever_it_stands(fates: list[str]) -> None:
     made = {"fits": b'{"a": [1]}', "unfit": b'{"a": 1}', "none": None, "long": b" " * 30 + b'{"a": []}'}

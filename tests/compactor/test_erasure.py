@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.erasure.erase import (
@@ -238,6 +238,7 @@ def parquet_of(size: int) -> ObjectDescription:
     return ObjectDescription(UUID(int=1), ObjectKind.PARQUET, "k", size, 0, 0, 0)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), max_size=12))
 def test_objects_that_are_written_again_together_have_few_bytes_unless_one_alone_has_more(
     sizes: list[int],

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+import hypothesis
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
@@ -30,7 +35,14 @@ import compactor.rewrite as rewrite_module
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source.columns import spark_schema
 from compactor.spark_source.log_index import AskedIndex
-from compactor.spark_source.log_reader import DataLost, LogPartition, LogReader, OffsetRange
+from compactor.spark_source.log_reader import (
+    JOINED_BYTES,
+    DataLost,
+    Joined,
+    LogPartition,
+    LogReader,
+    OffsetRange,
+)
 from compactor.spark_source.options import Position, SourceOptions
 from compactor.spark_source.positions import (
     StreamOffset,
@@ -212,12 +224,54 @@ def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None
         assert await reader.cut(everything) == [everything]
         assert index.calls <= 5
         index.calls = 0
-        assert len([batch async for batch in reader.read_all(everything)]) == 600
+        (batch,) = [batch async for batch in reader.read_all(everything)]
+        assert batch.num_rows == 600, "small ones are joined"
         assert index.calls <= 10
         tasks = await reader.cut(everything, min_tasks=4)
         assert 4 <= len(tasks) <= 5 and [each for task in tasks for each in task][:2] == everything[:2]
 
     on_a_log(scenario)
+
+
+def test_a_footer_and_a_row_group_that_partitions_share_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        await log.topic("t", 50)
+        await log.produce(*(("t", partition, batch_of([b"x", b"y"])) for partition in range(50)))
+        await compact(log)
+        reader = LogReader(index, log.store, ["partition", "offset"])
+        bounds = await reader.bounds(await index.topics())
+        asked: Counter[str] = Counter()
+        get_range = log.store.get_range
+
+        async def counted(key: str, start: int, length: int) -> bytes:
+            asked[key] += 1
+            return await get_range(key, start, length)
+
+        monkeypatch.setattr(log.store, "get_range", counted)
+        everything = [OffsetRange(partition, *edges) for partition, edges in bounds.items()]
+        (batch,) = [batch async for batch in reader.read_all(everything)]
+        read = [(row["partition"], row["offset"]) for row in batch.to_pylist()]
+        assert read == [(partition, offset) for partition in range(50) for offset in range(2)]
+        assert list(asked.values()) == [2]
+
+    on_a_log(scenario)
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.lists(st.integers(0, 3), max_size=20))
+def test_record_batches_are_joined_in_order_and_a_large_one_is_passed_on(sizes: list[int]) -> None:
+    counts = [JOINED_BYTES // 8 if size == 3 else size for size in sizes]
+    batches = [pa.record_batch({"n": np.full(count, number)}) for number, count in enumerate(counts)]
+    joined = Joined()
+    found = [ready for batch in batches for ready in joined.add(batch)] + list(joined.rest())
+    assert [n for batch in found for n in batch["n"].unique().to_pylist()] == [
+        number for number, count in enumerate(counts) if count
+    ]
+    large = [batch for batch in batches if batch.nbytes >= JOINED_BYTES]
+    assert all(any(batch is each for each in found) for batch in large)
+    assert all(batch.nbytes <= 2 * JOINED_BYTES for batch in found)
 
 
 def test_a_thick_partition_is_cut_between_runs() -> None:
