@@ -47,7 +47,7 @@ kcat). It leaves the others out, and says why.
 | confluent-kafka 2.16 (librdkafka) | works | works | works | works | works |
 | kafka-python 3.0 | works | works | works | works | works |
 | aiokafka 0.14 | works | works | works | works | works |
-| Kafka's Java clients 4.3.1 | works | works | works | works | works |
+| Kafka's Java clients 4.3.1, 3.9.1 | works | works | works | works | works |
 | franz-go 1.22, sarama 1.61 (Go) | works | works | works | works | works |
 | kafka-go 0.4 (Go) | works | works | works | works | it has none |
 | kafkajs 2.2 (Node) | works | works | works | works | works |
