@@ -45,7 +45,6 @@ from sequencer.api import (
     LocateGroup,
     OffsetErrors,
     OffsetPosition,
-    PartitionError,
     SaveGroup,
     Sequencer,
     SequencerError,
@@ -59,7 +58,6 @@ from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIM
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
-from tailrace.turns import in_parts
 
 log = structlog.get_logger("agent.groups")
 
@@ -88,8 +86,9 @@ MANY_DUE = 1_000
 MIN_WAIT_SECONDS = 0.001
 """The least wait for a deadline: timers may ring a little early."""
 
-COMMITTED_AT_ONCE = 5_000
-"""Positions that the sequencer is sent in one call: it shows them to readers in one turn of its loop."""
+MAX_POSITIONS = 20_000
+"""The most positions in one commit: they are stored all or none, and shown to readers in one turn of the committer's
+loop. Kafka's bound is the size of a batch of its own topic, which is reached by some 15,000."""
 MAX_ATTEMPTS = 3
 """How often a request follows a group that was forgotten while it waited for its turn."""
 
@@ -285,7 +284,6 @@ class GroupCoordinator:
         """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
 
         TxnOffsetCommit, where `transaction` is given; generation -1 and no member are then a client that doesn't tell.
-        Many positions are stored some after the other: where it ends with an error, the first may be stored.
 
         Raises:
             GroupRefusal: for all partitions alike.
@@ -293,6 +291,8 @@ class GroupCoordinator:
         """
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
+        if len(offsets) > MAX_POSITIONS:
+            raise GroupRefusal(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         identity = self._identity()
         request = CommitOffsets(
             group_id=group_id,
@@ -306,18 +306,6 @@ class GroupCoordinator:
             joins=joins,
             number=number,
         )
-        if len(offsets) <= COMMITTED_AT_ONCE:
-            return await self._commit(request, instance_id)
-        errors: list[PartitionError] = []
-        for some in in_parts(offsets, COMMITTED_AT_ONCE):
-            part = msgspec.structs.replace(request, offsets=[*some])
-            done = await self._commit(part, instance_id)
-            errors += done.errors
-        return OffsetErrors(done.commit_number, errors)
-
-    async def _commit(self, request: CommitOffsets, instance_id: str | None) -> OffsetErrors:
-        group_id, member_id, generation = request.group_id, request.member_id, request.generation
-        is_transactional = request.transaction is not None
         if generation < 0 and not member_id and instance_id is None:
             try:
                 return await self._sequencer.commit_offsets(request)
@@ -329,7 +317,7 @@ class GroupCoordinator:
                 member_id=member_id,
                 instance_id=instance_id,
                 generation=generation,
-                is_transactional=is_transactional,
+                is_transactional=transaction is not None,
             )
             held = self._held.get(group_id)
             if held is not None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from agent.dispatch import Dispatcher
-from sequencer.api import Topic
+from agent.groups.coordinator import MAX_POSITIONS
+from sequencer.api import FetchOffsets, Topic
 from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
@@ -36,11 +36,11 @@ def produce(topics: Sequence[Topic]) -> ProduceRequest:
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
 
 
-def commit(topics: Sequence[Topic]) -> OffsetCommitRequest:
+def commit(topics: Sequence[Topic], offset: int = 1) -> OffsetCommitRequest:
     """A position of each partition."""
     positions = [
         OffsetCommitRequestTopic(
-            topic.name, partitions=[OffsetCommitRequestPartition(each, 1) for each in OF_EACH]
+            topic.name, partitions=[OffsetCommitRequestPartition(each, offset) for each in OF_EACH]
         )
         for topic in topics
     ]
@@ -81,20 +81,27 @@ async def asked(bench: AgentBench, key: ApiKey, version: int, request: Any) -> A
     return decode_response(key, version, memoryview(b"".join(parts or ()))[4:])[1]
 
 
-@pytest.mark.parametrize(("key", "request_of"), [(ApiKey.PRODUCE, produce), (ApiKey.OFFSET_COMMIT, commit)])
 @least_of_three
-def test_what_is_written_to_100_000_partitions_leaves_the_loop_to_others(
-    key: ApiKey, request_of: Callable[[Sequence[Topic]], Any]
-) -> None:
+def test_batches_for_100_000_partitions_leave_the_loop_to_others() -> None:
     async def scenario(bench: AgentBench) -> None:
-        request = request_of(await topics_of(bench))
-        answer = await asked(bench, key, 8, request)
-        of_topics = (
-            [each.partition_responses for each in answer.responses]
-            if key is ApiKey.PRODUCE
-            else [each.partitions for each in answer.topics]
-        )
-        assert [codes(rows) for rows in of_topics] == [[0] * len(OF_EACH)] * TOPICS
+        answer = await asked(bench, ApiKey.PRODUCE, 8, produce(await topics_of(bench)))
+        assert [codes(each.partition_responses) for each in answer.responses] == [[0] * len(OF_EACH)] * TOPICS
+
+    run(scenario)
+
+
+@least_of_three
+def test_as_many_positions_as_one_commit_may_have_leave_the_loop_to_others_and_more_change_nothing() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topics = await topics_of(bench)
+        most = MAX_POSITIONS // len(OF_EACH)
+        taken = await asked(bench, ApiKey.OFFSET_COMMIT, 8, commit(topics[:most]))
+        refused = await asked(bench, ApiKey.OFFSET_COMMIT, 8, commit(topics[: most + 1], offset=2))
+        assert [codes(each.partitions) for each in taken.topics] == [[0] * len(OF_EACH)] * most
+        too_many = [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(OF_EACH)
+        assert [codes(each.partitions) for each in refused.topics] == [too_many] * (most + 1)
+        kept = await bench.sequencer.fetch_offsets(FetchOffsets("g", [(topics[0].topic_id, 0)]))
+        assert [each.offset for each in kept.positions] == [1]
 
     run(scenario)
 
