@@ -11,6 +11,8 @@ topic id, so a topic that is made again under its name is another.
 
 from __future__ import annotations
 
+import asyncio
+import bisect
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compactor.plan import Piece
 from compactor.recently_used import RecentlyUsed
-from compactor.rewrite import AbortedRanges
+from compactor.rewrite import AbortedRanges, ByteRange, ranges_to_read
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
 from compactor.spark_source.pushdown import EVERYTHING, IntegerRange, Limits
@@ -51,6 +54,9 @@ JOINED_BYTES = 4 << 20
 """Smaller record batches are joined up to this: one costs Spark as much as thousands of rows."""
 KEPT_FOOTER_BYTES, KEPT_GROUP_BYTES = 4 << 20, 32 << 20
 """Of Parquet objects that many partitions share. Footers take some ten times as much in memory."""
+AHEAD_BYTES, AHEAD_GAP_BYTES, AHEAD_READS = 32 << 20, 64 << 10, 8
+"""What a task reads ahead of mixed objects, for several partitions at once: how much, the gaps between two runs that
+are read along, and how many requests are made at a time."""
 PARTITIONS_AT_ONCE = 1_000
 """Partitions that one call to the sequencer asks about."""
 _ALL = 1 << 50
@@ -116,6 +122,8 @@ class LogReader:
         self._passes_over_lost = passes_over_lost
         self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
         self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
+        self._ahead: dict[tuple[str, int], memoryview] = {}
+        """Bytes of runs of mixed objects, by key and place."""
 
     async def bounds(self, topics: Iterable[Topic]) -> Bounds:
         """What there is of the topics' partitions now; without those of a topic that was deleted since."""
@@ -260,9 +268,62 @@ class LogReader:
         for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
             some = wanted[first : first + PARTITIONS_AT_ONCE]
             found = await self._find_all([(each.partition, each.start) for each in some])
-            for each, known in zip(some, found, strict=True):
-                async for batch in self.read(each, known):
-                    yield batch
+            for group in self._together(list(zip(some, found, strict=True))):
+                self._ahead = await self._read_ahead([run for *_, runs in group for run in runs])
+                for each, known, _ in group:
+                    async for batch in self.read(each, known):
+                        yield batch
+
+    def _together(
+        self, pairs: Sequence[tuple[OffsetRange, _Found | None]]
+    ) -> Iterator[list[tuple[OffsetRange, _Found | None, list[Run]]]]:
+        """The ranges in groups, with the runs of each that are read ahead: of mixed objects, unless there are many."""
+        group: list[tuple[OffsetRange, _Found | None, list[Run]]] = []
+        held = 0
+        for wanted, found in pairs:
+            runs = [] if found is None else self._mixed_runs(wanted, found)
+            size = sum(run.length + AHEAD_GAP_BYTES for run in runs)
+            if size > AHEAD_BYTES:
+                runs, size = [], 0
+            if held + size > AHEAD_BYTES:
+                yield group
+                group, held = [], 0
+            group.append((wanted, found, runs))
+            held += size
+        yield group
+
+    def _mixed_runs(self, wanted: OffsetRange, found: _Found) -> list[Run]:
+        end = min(wanted.end, found.stable)
+        return [
+            run
+            for run in found.runs
+            if run.kind is ObjectKind.MIXED
+            and run.base_offset < end
+            and run.end_offset > wanted.start
+            and not self._is_too_old(run)
+        ]
+
+    async def _read_ahead(self, runs: list[Run]) -> dict[tuple[str, int], memoryview]:
+        """The runs' bytes, by few requests. An object that is gone is left out: it was compacted since."""
+        gate = asyncio.Semaphore(AHEAD_READS)
+
+        async def read(each: ByteRange) -> bytes:
+            async with gate:
+                return await self._store.get_range(each.key, each.start, each.end - each.start)
+
+        ranges = ranges_to_read([Piece(0, runs, [])], max_gap=AHEAD_GAP_BYTES)
+        answers = await asyncio.gather(*map(read, ranges), return_exceptions=True)
+        ahead: dict[tuple[str, int], memoryview] = {}
+        for run in runs:
+            place = bisect.bisect_right(ranges, (run.key, run.start), key=lambda each: each[:2]) - 1
+            answer = answers[place]
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, ObjectMissing):
+                    raise answer
+                continue
+            start = run.start - ranges[place].start
+            ahead[run.key, run.start] = memoryview(answer)[start : start + run.length]
+        return ahead
 
     async def read(self, wanted: OffsetRange, known: _Found | None = None) -> AsyncIterator[Any]:
         """The range's records as Arrow record batches, in order. Raises DataLost.
@@ -349,10 +410,12 @@ class LogReader:
                     yield await self._row_group(run, index=index, group=group, start=start, end=end)
             return
         ended_badly = AbortedRanges(aborted)
-        data = await self._store.get_range(run.key, run.start, run.length)
+        data = self._ahead.pop((run.key, run.start), None)
+        if data is None:
+            data = memoryview(await self._store.get_range(run.key, run.start, run.length))
         pending: list[UnpackedBatch] = []
         size = 0
-        for batch, (header, view) in zip(run.batches, split(memoryview(data)), strict=True):
+        for batch, (header, view) in zip(run.batches, split(data), strict=True):
             if batch.status is not BatchStatus.STORED or not (
                 batch.base_offset < end and start < batch.base_offset + batch.record_count
             ):

@@ -63,10 +63,12 @@ from sequencer.api import (
     FindAnswer,
     FindRequest,
     OffsetPosition,
+    Run,
     Topic,
 )
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
@@ -229,6 +231,65 @@ def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None
         assert index.calls <= 10
         tasks = await reader.cut(everything, min_tasks=4)
         assert 4 <= len(tasks) <= 5 and [each for task in tasks for each in task][:2] == everything[:2]
+
+    on_a_log(scenario)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_what_partitions_have_of_a_mixed_object_is_read_together_or_asked_for_again(
+    gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        await log.topic("t", 50)
+        for _ in range(3):
+            await log.produce(*(("t", partition, batch_of([b"x", b"y"])) for partition in range(50)))
+        reader = LogReader(index, log.store, ["partition", "offset"])
+        bounds = await reader.bounds(await index.topics())
+        get_range, calls = log.store.get_range, 0
+
+        async def counted(key: str, start: int, length: int) -> bytes:
+            nonlocal calls
+            calls += 1
+            if calls <= gone:
+                raise ObjectMissing(key)
+            return await get_range(key, start, length)
+
+        monkeypatch.setattr(log.store, "get_range", counted)
+        everything = [OffsetRange(partition, start, end - 1) for partition, (start, end) in bounds.items()]
+        (batch,) = [batch async for batch in reader.read_all(everything)]
+        read = [(row["partition"], row["offset"]) for row in batch.to_pylist()]
+        assert read == [(partition, offset) for partition in range(50) for offset in range(5)]
+        assert calls == 3 + 50 * gone
+
+    on_a_log(scenario)
+
+
+def test_partitions_are_read_ahead_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.spark_source.log_reader.AHEAD_BYTES", 300_000)
+
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        await log.topic("t", 3)
+        for size in (10, 50_000, 250_000):
+            await log.produce(*(("t", partition, batch_of([b"x" * size])) for partition in range(2)))
+        await log.produce(("t", 2, batch_of([b"x"])))
+        reader = LogReader(index, log.store, ["partition", "offset"])
+        bounds = await reader.bounds(await index.topics())
+        most = 0
+        read_ahead = reader._read_ahead
+
+        async def watched(runs: list[Run]) -> dict[tuple[str, int], memoryview]:
+            nonlocal most
+            found = await read_ahead(runs)
+            most = max(most, sum(map(len, found.values())))
+            return found
+
+        monkeypatch.setattr(reader, "_read_ahead", watched)
+        everything = [OffsetRange(partition, *edges) for partition, edges in bounds.items()]
+        found = [row async for batch in reader.read_all(everything) for row in batch.to_pylist()]
+        assert [(row["partition"], row["offset"]) for row in found] == [
+            (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)
+        ]  # fmt: skip
+        assert 0 < most < 300_000
 
     on_a_log(scenario)
 
