@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,18 +60,23 @@ def parsed(text: str) -> Any:
 
 
 @asynccontextmanager
-async def served(wired: WiredAgent, **settings: Any) -> AsyncIterator[Served]:
+async def served(
+    wired: WiredAgent, *, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[Served]:
     """A gateway of a running agent."""
     gateway = Gateway(
         wired.agent,
         GatewaySettings.model_validate({"listen": "127.0.0.1:0", "drain_ms": 1_000, **settings}),
         GatewayTelemetry(wired.agent.telemetry.registry),
     )
-    await gateway.start()
+    await gateway.start(tls)
     cluster = wired.agent.catalog.snapshot.cluster_id
     try:
         async with aiohttp.ClientSession() as session:
-            yield Served(wired, gateway, session, f"http://127.0.0.1:{gateway.port}/v3/clusters/{cluster}")
+            scheme = "http" if tls is None else "https"
+            yield Served(
+                wired, gateway, session, f"{scheme}://127.0.0.1:{gateway.port}/v3/clusters/{cluster}"
+            )
     finally:
         await gateway.close()
 

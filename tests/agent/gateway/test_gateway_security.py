@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from agent.gateway.routes import ROUTES
 from sequencer.api import (
@@ -20,9 +23,12 @@ from sequencer.api import (
     ScramName,
 )
 from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.tls import Tls
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.agent.security.secured import PASSWORD, Secured, run_secured
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
+from tests.support.certificates import Authority
+from tests.support.wire import wired_agent
 
 CREATED = {"topic_name": "made-by-{user}"}
 VALUE = {"value": {"type": "STRING", "data": "x"}}
@@ -275,3 +281,26 @@ def test_what_any_page_could_have_a_browser_send_is_refused(tmp_path: Path) -> N
         assert (await there.ask("OPTIONS", "/topics/t/records", headers=page))[0] == 405
 
     run_served(scenario, tmp_path)
+
+
+def test_with_authorities_of_clients_only_a_certificate_of_theirs_lets_in(tmp_path: Path) -> None:
+    authority = Authority.make()
+    files = authority.files(tmp_path / "server", "127.0.0.1")
+    tls = Tls("gateway", files, minimum=ssl.TLSVersion.TLSv1_2)
+
+    def presenting(signed_by: Authority | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(files.authorities))
+        if signed_by is not None:
+            mine = signed_by.files(tmp_path / "client", "client")
+            context.load_cert_chain(mine.certificate, mine.key)
+        return context
+
+    async def scenario() -> None:
+        async with wired_agent(tmp_path) as wired, served(wired, tls=tls.server_context) as there:
+            assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []
+            for stranger in (None, Authority.make("another")):
+                with pytest.raises(aiohttp.ClientError):
+                    await there.get("/topics", ssl=presenting(stranger))
+            assert (await there.get("/topics", ssl=presenting(authority)))["data"] == []
+
+    asyncio.run(scenario())
