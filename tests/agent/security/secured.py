@@ -34,6 +34,8 @@ class Secured:
         self.folder = folder
         self.authority = authority
         """Whose certificates the agent trusts."""
+        self.opened: list[asyncio.StreamWriter] = []
+        """Connections that are closed at the end."""
 
     def bootstrap(self, listener: str) -> str:
         return f"127.0.0.1:{self.wired.agent.kafka_ports[listener]}"
@@ -87,7 +89,12 @@ def run_secured(
     )
 
     async def secured(wired: WiredAgent) -> None:
-        await scenario(Secured(wired, folder, authority))
+        there = Secured(wired, folder, authority)
+        try:
+            await scenario(there)
+        finally:
+            for writer in there.opened:
+                writer.close()
 
     run_wired(secured, folder, clients=clients, **agent or {})
 

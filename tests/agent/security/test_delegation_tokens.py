@@ -32,7 +32,10 @@ class Client:
 
     @classmethod
     async def open(cls, secured: Secured, listener: str = "SASL_PLAINTEXT") -> Client:
-        return cls(*await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_ports[listener]))
+        port = secured.wired.agent.kafka_ports[listener]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        secured.opened.append(writer)
+        return cls(reader, writer)
 
     async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
         self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
