@@ -46,7 +46,7 @@ class Admission:
             principal=f"User:{placed.user}",
             acls=acls if acls is None or tenant is None else partial(acls.of, tenant),
             audit=self.audit,
-            password_user=self.tenants.prefix_of(listener) + user if by_password else None,
+            password_user=self.tenants.prefix_of(listener) + user if by_password and not by_token else None,
             tenant=tenant,
             by_token=by_token,
         )

@@ -13,7 +13,7 @@ from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.kept import kept_rows
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, GroupRow, ProducerKey, Row, TopicRow, key_of
+from sequencer.store.rows import Changes, DelegationTokenRow, GroupRow, ProducerKey, Row, TopicRow, key_of
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
@@ -32,7 +32,10 @@ class Upkeep:
         self.last_producer: ProducerKey | None = None
         """Up to which producer expiry has looked at them; they are not all in memory."""
         self._unused = {
-            kind: DueList(max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME)
+            kind: DueList(
+                max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME,
+                keeps_earliest=kind is DelegationTokenRow,
+            )
             for kind, kept in self.kept.items()
         }
         self.partitions = PartitionWatch()
@@ -50,6 +53,9 @@ class Upkeep:
         self.groups.note(changes)
         if None in changes.by_kind.get(TopicRow, {}).values():
             self.may_have_deleted_topics = True
+        for token in changes.by_kind.get(DelegationTokenRow, {}).values():
+            if token is not None:
+                self._watch(token)  # it may expire earlier than before
 
     async def fill(self) -> None:
         """Watch the rows that were loaded, once, and those that have appeared since."""

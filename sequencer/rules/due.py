@@ -15,16 +15,29 @@ from sequencer.store.state import Key
 
 
 class DueList:
-    """Keys by time, in steps of `width_ms`: a key is taken at its time, or up to one step before it."""
+    """Keys by time, in steps of `width_ms`: a key is taken at its time, or up to one step before it.
 
-    def __init__(self, width_ms: int) -> None:
+    With `keeps_earliest` a key is there once, under the earliest time for which it was put: for few keys, whose times
+    may become earlier.
+    """
+
+    def __init__(self, width_ms: int, *, keeps_earliest: bool = False) -> None:
         self._width_ms = max(1, width_ms)
+        self._earliest: dict[Key, int] | None = {} if keeps_earliest else None
         self._keys: dict[int, dict[Key, None]] = {}
         self._times: list[int] = []
 
     def put(self, key: Key, at_ms: int) -> None:
-        """Schedule the key for this time. A key that is put under two times is taken twice."""
+        """Schedule the key for this time. A key that is put under two times is taken twice, unless the list keeps the
+        earliest."""
         at = at_ms // self._width_ms
+        if self._earliest is not None:
+            before = self._earliest.get(key)
+            if before is not None:
+                if before <= at:
+                    return
+                del self._keys[before][key]
+            self._earliest[key] = at
         keys = self._keys.get(at)
         if keys is None:
             self._keys[at] = {key: None}
@@ -44,6 +57,8 @@ class DueList:
             some = list(islice(keys, most - len(taken)))
             for key in some:
                 del keys[key]
+                if self._earliest is not None:
+                    del self._earliest[key]
             taken += some
             if not keys:
                 del self._keys[heapq.heappop(self._times)]

@@ -5,6 +5,9 @@ Agents keep none: a login by a token asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from sequencer.api import (
     AlterToken,
     CreateToken,
@@ -26,6 +29,8 @@ from tailrace.limits import MAX_NAME_BYTES, is_name, later
 FINGERPRINT_DIGITS = 64
 MAX_RENEWERS = 100
 MAX_RENEWERS_BYTES = 4_096
+FORGOTTEN_AT_ONCE = 100
+"""Expired tokens that make room for a new one."""
 
 
 def tokens(state: HotState, request: TokensRequest) -> Tokens:
@@ -87,13 +92,21 @@ def _check(request: CreateToken) -> None:
 
 def _check_limits(draft: Draft, owner: str, settings: SequencerSettings) -> None:
     count = draft.count(DelegationTokenRow)
-    if count >= settings.max_delegation_tokens:
+    if count >= settings.max_delegation_tokens and not _forget_expired(draft, draft.all(DelegationTokenRow)):
         raise LimitReached(f"{count} delegation tokens; that is sequencer.max_delegation_tokens")
-    owned = len(draft.tokens_of(owner))
-    if owned >= settings.max_delegation_tokens_per_owner:
+    owned = draft.tokens_of(owner)
+    if len(owned) >= settings.max_delegation_tokens_per_owner and not _forget_expired(draft, owned):
         raise LimitReached(
-            f"{owner} has {owned} delegation tokens; that is sequencer.max_delegation_tokens_per_owner"
+            f"{owner} has {len(owned)} delegation tokens; that is sequencer.max_delegation_tokens_per_owner"
         )
+
+
+def _forget_expired(draft: Draft, rows: Iterable[DelegationTokenRow]) -> bool:
+    """Delete those of these that have expired, some at a time. Returns whether there were any."""
+    expired = [*islice((row for row in rows if row.expires_ms <= draft.now_ms), FORGOTTEN_AT_ONCE)]
+    for row in expired:
+        draft.delete(DelegationTokenRow, row.fingerprint)
+    return bool(expired)
 
 
 def alter_token(draft: Draft, request: AlterToken) -> DelegationToken:

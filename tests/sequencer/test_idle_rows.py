@@ -25,6 +25,7 @@ from sequencer.store.rows import (
     AgentRow,
     AnswerRow,
     Changes,
+    DelegationTokenRow,
     GroupOffsetRow,
     GroupRow,
     Identity,
@@ -321,6 +322,22 @@ def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_
     assert forgotten == {WriteRow: 9, AnswerRow: 10, SwapRow: 0}
     assert [row.write_id.int for row in draft.all(WriteRow)] == [3]
     assert [row.request_id.int for row in draft.all(AnswerRow)] == [99], "it appeared after the others"
+
+
+def test_a_token_that_expires_earlier_than_before_is_forgotten_then_and_is_looked_at_once() -> None:
+    state = HotState({})
+    upkeep = Upkeep(state, SETTINGS)
+    first = DelegationTokenRow(
+        "f", "id", "User:alice", "User:alice", [], NOW, NOW + 9_000_000, NOW + 99_000_000
+    )
+    for expires_ms in (NOW + 9_000_000, NOW + 50_000_000, NOW + 90_000, NOW + 80_000_000, NOW + 60_000):
+        changes = Changes()
+        changes.put(msgspec.structs.replace(first, expires_ms=expires_ms))
+        state.apply(changes)
+        upkeep.note(changes)
+    assert upkeep.take_unused(DelegationTokenRow, NOW + 50_000, 100) == ([], 0)
+    assert upkeep.take_unused(DelegationTokenRow, NOW + 60_000, 100) == ([("f",)], 1)
+    assert upkeep.take_unused(DelegationTokenRow, NOW + 99_000_000, 100) == ([], 0)
 
 
 def test_answers_beyond_the_bound_are_forgotten_the_oldest_first() -> None:

@@ -11,7 +11,15 @@ import pytest
 from scramp import ScramClient, ScramException
 
 from agent.security.delegation_tokens import TokenLogins, hmac_of
-from sequencer.api import AlterToken, CreateToken, DelegationToken, SequencerUnavailable
+from sequencer.api import (
+    AlterScram,
+    AlterToken,
+    CreateToken,
+    DelegationToken,
+    ScramMechanism,
+    ScramName,
+    SequencerUnavailable,
+)
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -196,6 +204,22 @@ def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: 
         assert (await client.log_in("alice", "flights-2013", extension="tokenauth=false")).error_code == 0
         answer = await client.log_in("the-token", password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", "the-token")
+        await secured.wired.sequencer.create_token(token)
+        await secured.add_user("alice")
+        client = await Client.open(secured)
+        assert (await client.log_in("the-token", password_of(token))).error_code == ErrorCode.NONE
+        await secured.wired.agent.catalog.refresh()
+        name = ScramName("alice", ScramMechanism.SCRAM_SHA_256)
+        await secured.wired.sequencer.alter_scram(AlterScram([], [name]))
+        await secured.wired.agent.catalog.refresh()
+        assert await client.topics() == []
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
 

@@ -84,6 +84,31 @@ def test_tokens_are_bounded_for_each_owner_and_for_all() -> None:
         create_token(draft.savepoint(), asked(4, owner="User:carol"), SETTINGS)
 
 
+def test_what_has_expired_does_not_count() -> None:
+    state = HotState({})
+    for number in (1, 2):
+        created(state, asked(number))
+    altered(state, "User:alice", 1)
+    created(state, asked(3), NOW + 1)
+    with pytest.raises(LimitReached, match="max_delegation_tokens_per_owner"):
+        created(state, asked(4), NOW + 1)
+    created(state, asked(4, owner="User:bob"), NOW + 1)
+    created(state, asked(5, owner="User:carol"), NOW + HOUR)
+    assert len(list(state.all(DelegationTokenRow))) <= 3, (
+        "expired tokens make room, so there are never more rows"
+    )
+
+
+def test_an_expired_token_that_gives_room_is_gone_only_if_the_new_one_is_stored() -> None:
+    state = HotState({})
+    for number, owner in ((1, "User:bob"), (2, "User:alice"), (3, "User:alice")):
+        created(state, asked(number, owner=owner))
+    altered(state, "User:bob", 1)
+    with pytest.raises(LimitReached, match="max_delegation_tokens_per_owner"):
+        created(state, asked(4), NOW + 1)
+    assert state.get(DelegationTokenRow, f"{1:064}") is not None
+
+
 def test_those_of_one_group_count() -> None:
     first = Draft(HotState({}), NOW)
     create_token(first, asked(1), SETTINGS)
