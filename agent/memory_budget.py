@@ -179,3 +179,9 @@ class Grant:
     def release(self) -> None:
         """Give all of it back; again does nothing."""
         self.resize(0)
+
+
+def release(grant: Grant | None) -> None:
+    """Give back what there is of a grant."""
+    if grant is not None:
+        grant.release()

@@ -21,7 +21,7 @@ from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
-from agent.memory_budget import Grant
+from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
 from agent.topic_counters import TopicCounts
 from cache.read_batches import ReadBatches, ReadRequest
@@ -142,34 +142,43 @@ async def handle(
         largest = request.max_bytes if request.max_bytes > 0 else 2**31 - 1
         request.max_bytes = int(min(largest, context.charge.window_bytes))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
+    partitions, grant = await _filled(services, context, request, fetch)
+    try:
+        if context.zone != services.identity.zone:
+            await _count_cross_zone(services, partitions)
+        response = await _response(fetch, partitions)
+    except BaseException:
+        release(grant)
+        raise
+    return response if grant is None else HeldResponse(response, grant.release)
+
+
+async def _filled(
+    services: Services, context: RequestContext, request: FetchRequest, fetch: FetchContext
+) -> tuple[list[PartitionFetch], Grant | None]:
+    """The partitions with what was read of them, and the memory that it takes; with an error if nothing can be read."""
     grant: Grant | None = None
     read_committed = request.isolation_level == READ_COMMITTED
+    before = services.catalog.snapshot
     try:
-        before = services.catalog.snapshot
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
-            return await _response(fetch, await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
         grant = await fill(services, request, partitions)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
-            if grant is not None:
-                grant.release()
-                grant = None
+            release(grant)
             partitions = await _partitions(services, context, fetch, read_committed)
             grant = await fill(services, request, partitions)
     except SequencerError as error:
+        release(grant)
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
-        partitions = await _failed(fetch, code)
-    if context.zone != services.identity.zone:
-        await _count_cross_zone(services, partitions)
-    try:
-        response = await _response(fetch, partitions)
-    except BaseException:
-        if grant is not None:
-            grant.release()
+        return await _failed(fetch, code), None
+    except BaseException:  # the client may have gone meanwhile
+        release(grant)
         raise
-    return response if grant is None else HeldResponse(response, grant.release)
+    return partitions, grant
 
 
 async def _count_cross_zone(services: Services, partitions: list[PartitionFetch]) -> None:

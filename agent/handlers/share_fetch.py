@@ -19,7 +19,7 @@ from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
 from agent.handlers.fetch import PartitionFetch, fill
-from agent.memory_budget import Grant
+from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
@@ -294,11 +294,11 @@ async def _serve(
             if number == 0 or any(_has_read(part) for part in fetched):
                 await _ask(services, request, asked, able, is_first=number == 0)
         except BaseException:
-            _release(grant)
+            release(grant)
             raise
         if any(part.data.acquired_records for part in fetched):
             return grant
-        _release(grant)
+        release(grant)
         is_failed = any(part.is_failed for part in fetched)
         if not fetched or is_failed or services.clock.monotonic() >= deadline:
             break
@@ -312,11 +312,6 @@ def _has_work(part: _Part, asked: _Asked) -> bool:
 def _fetches(request: ShareFetchRequest) -> bool:
     is_over = request.share_session_epoch == FINAL_EPOCH or request.is_renew_ack
     return not is_over and request.max_records > 0 and request.max_bytes > 0
-
-
-def _release(grant: Grant | None) -> None:
-    if grant is not None:
-        grant.release()
 
 
 async def _read(

@@ -8,13 +8,16 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import DeleteTopic, Topic
+import agent.handlers.fetch as fetch_module
+from agent.handlers.fetch import handle
+from sequencer.api import CreateTopic, DeleteTopic, Topic
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tailrace.record_batch import split
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, batch, context, run, settle
+from tests.support.cancelled import CancelledAt
 
 
 def request_of(topic: Topic, *parts: tuple[int, int], room: int = 1 << 20, **more: Any) -> FetchRequest:
@@ -200,5 +203,32 @@ def test_a_sequencer_or_store_that_is_away_is_a_retriable_error() -> None:
         bench.sequencer.is_away = True
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
         assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_moved_on", [False, True])
+def test_a_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
+    monkeypatch: pytest.MonkeyPatch, is_moved_on: bool
+) -> None:
+    monkeypatch.setattr(fetch_module, "PARTITIONS_IN_A_TURN", 1)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        memory = bench.services.fetch_memory
+        number, is_whole = 0, False
+        while not is_whole:
+            number += 1
+            if is_moved_on:
+                await bench.sequencer.create_topic(CreateTopic(f"another-{number}", 1, {}))
+            request = request_of(topic, (0, 0), (1, 0), (9, 0))
+            try:
+                held = await CancelledAt(handle(bench.services, context(12, "az-b"), request), number)
+                held.release()
+                is_whole = True
+            except asyncio.CancelledError:
+                pass
+            assert memory.used == 0, f"cancelled when it waited for the {number}th time"
+        assert number > 10, "it waits for the catalog, and gives turns to others"
 
     run(scenario)
