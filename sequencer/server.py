@@ -401,10 +401,13 @@ class SequencerServer:
         self._following = asyncio.create_task(self._follower.run(), name="sequencer: following")
 
     async def _stop_following(self) -> None:
-        following, self._following, self._follower = self._following, None, None
+        following, follower = self._following, self._follower
+        self._following = self._follower = None
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+        if follower is not None:
+            follower.drop()
 
     def _make_checkpointer(self) -> Checkpointer | None:
         settings = self._sequencer_settings

@@ -336,8 +336,9 @@ class Committer(SequencerMethods):
         return await HotState.built(rows, self._clock)
 
     def give_back(self) -> HotState | None:
-        """The state at the end of the term, for a follower; None if it was never loaded."""
-        state = self._view.state
+        """The state at the end of the term, for a follower; None if it was never loaded. Nothing of it stays here: the
+        collector may leave this committer alone (tailrace.loaded)."""
+        state = self._view.state.moved()
         state.unwatch()
         return state if self._view.journal is not None else None
 

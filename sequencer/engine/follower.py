@@ -156,6 +156,10 @@ class Follower:
         self.is_handed_over = True
         return state
 
+    def drop(self) -> None:
+        """Keep no copy, after the end of `run`: the collector may leave this follower alone (tailrace.loaded)."""
+        self._shown = self._given = None
+
     async def load(self) -> None:
         """Load all rows if there is a journal to follow and no copy."""
         async with self._lock:

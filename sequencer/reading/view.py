@@ -93,6 +93,7 @@ class View(Shown):
 
     def replace(self, loaded: HotState, epoch: int, journal: Journal | None = None) -> None:
         """Show a state that is the store's, under this committer epoch."""
+        self.state.unwatch()
         self.state = loaded
         self.journal = journal
         self.topics = TopicChanges(loaded)

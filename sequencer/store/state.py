@@ -61,7 +61,7 @@ R = TypeVar("R", bound=Row)
 V = TypeVar("V")
 Key = tuple[object, ...]
 Address = tuple[str, int]
-_Index = tuple[Callable[[Key, Any, Any], None], Callable[[Key, Any], None]]
+_Index = tuple[Callable[["HotState", Key, Any, Any], None], Callable[["HotState", Key, Any], None]]
 
 TAKEN_AT_ONCE = 2_000
 """Rows that are added to a state in one turn of the event loop."""
@@ -82,11 +82,14 @@ _last_offset = attrgetter("last_offset")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 _NO_ROW = object()
 _UNCHANGED = object()
-_NO_INDEX: _Index = (lambda key, row, before: None, lambda key, row: None)
+_NO_INDEX: _Index = (lambda state, key, row, before: None, lambda state, key, row: None)
 
 
 class HotState:
-    """All hot rows by kind and key, as they are durable, with the indexes that decisions need."""
+    """All hot rows by kind and key, as they are durable, with the indexes that decisions need.
+
+    Without cycles: it may be of millions of rows, which the collector leaves alone (tailrace.loaded).
+    """
 
     def __init__(self, loaded: Mapping[type[Row], Sequence[Row]]) -> None:
         self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
@@ -122,22 +125,6 @@ class HotState:
         """Of the states of all groups."""
         self.answer_bytes = 0
         """Of the answers that are kept for retries."""
-        self._indexes: dict[type[Row], _Index] = {
-            TopicRow: (self._put_topic, self._delete_topic),
-            CommitRow: (self._put_commit, self._delete_commit),
-            GroupOffsetRow: (self._put_position, self._delete_position),
-            ShareRow: (self._put_share, self._delete_share),
-            TransactionRow: (self._put_transaction, self._delete_transaction),
-            OpenRangeRow: (self._put_range, self._delete_range),
-            AbortedRow: (self._put_aborted, self._delete_aborted),
-            GroupRow: (self._put_group, self._delete_group),
-            AgentRow: (self._put_agent, self._delete_agent),
-            SessionRow: (self._put_session, self._delete_session),
-            PendingOffsetRow: (self._put_pending, self._delete_pending),
-            AnswerRow: (self._put_answer, self._delete_answer),
-            DelegationTokenRow: (self._put_token, self._delete_token),
-        }
-        """For each kind of row with further indexes: how a row is put into them and deleted from them."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
         for kind in HOT:
             self.add_loaded(kind, loaded.get(kind, ()))
@@ -161,6 +148,12 @@ class HotState:
     def watch_new(self, kind: type[R], watcher: Callable[[R], None]) -> None:
         """Call `watcher` with each row of a kind whose key is new. Must not take long."""
         self._watchers[kind] = watcher
+
+    def moved(self) -> HotState:
+        """All of this in a new state; this one is empty then, for whoever has it still."""
+        other = HotState({})
+        self.__dict__, other.__dict__ = other.__dict__, self.__dict__
+        return other
 
     def unwatch(self) -> None:
         """Remove all watchers."""
@@ -237,7 +230,7 @@ class HotState:
 
     def _apply_rows(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
         mine = self._rows[kind]
-        index, watcher = self._indexes.get(kind), self._watchers.get(kind)
+        index, watcher = _INDEXES.get(kind), self._watchers.get(kind)
         if index is None and watcher is None:
             mine.update(cast("Mapping[Key, Row]", rows))
             for key in [key for key, row in rows.items() if row is None]:
@@ -248,11 +241,11 @@ class HotState:
             if row is not None:
                 before = mine.get(key)
                 mine[key] = row
-                put(key, row, before)
+                put(self, key, row, before)
                 if before is None and watcher is not None:
                     watcher(row)
             elif (gone := mine.pop(key, None)) is not None:
-                delete(key, gone)
+                delete(self, key, gone)
 
     # --- indexes: `before` is the row that was under the key, if any
 
@@ -417,6 +410,25 @@ class HotState:
         del producers[row.producer_id]
         if not producers:
             del self.pending_at[key[:3]]
+
+
+_INDEXES: dict[type[Row], _Index] = {
+    TopicRow: (HotState._put_topic, HotState._delete_topic),
+    CommitRow: (HotState._put_commit, HotState._delete_commit),
+    GroupOffsetRow: (HotState._put_position, HotState._delete_position),
+    ShareRow: (HotState._put_share, HotState._delete_share),
+    TransactionRow: (HotState._put_transaction, HotState._delete_transaction),
+    OpenRangeRow: (HotState._put_range, HotState._delete_range),
+    AbortedRow: (HotState._put_aborted, HotState._delete_aborted),
+    GroupRow: (HotState._put_group, HotState._delete_group),
+    AgentRow: (HotState._put_agent, HotState._delete_agent),
+    SessionRow: (HotState._put_session, HotState._delete_session),
+    PendingOffsetRow: (HotState._put_pending, HotState._delete_pending),
+    AnswerRow: (HotState._put_answer, HotState._delete_answer),
+    DelegationTokenRow: (HotState._put_token, HotState._delete_token),
+}
+"""For each kind of row with further indexes: how a row is put into them and deleted from them. Functions, not a state's
+methods: those would be a cycle through the state, which nothing would free (see tailrace.loaded)."""
 
 
 def _add_place(places_of: dict[str, Places], key: Any) -> None:

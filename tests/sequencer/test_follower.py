@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
@@ -246,6 +248,38 @@ def test_a_number_whose_transaction_failed_is_used_again() -> None:
 def _written(draft: Draft) -> Changes:
     assert TopicRow not in draft.changes.by_kind
     return draft.changes
+
+
+def test_nobody_keeps_a_state_that_was_given_back_or_is_followed_no_more() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        assert follower.state is not None
+        copy = weakref.ref(follower.state)
+        follower.drop()
+        gc.collect()
+        assert copy() is None, "the follower may be in a cycle that the collector leaves alone"
+
+        await world.committer.close()
+        state = world.committer.give_back()
+        assert state is not None and state.topic_named("a") is not None
+        given = weakref.ref(state)
+        del state
+        assert given() is None, "the committer is in such a cycle"
+
+    run(use)
+
+
+def test_a_committer_that_loads_anew_keeps_nothing_of_its_earlier_state() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        view = world.committer._view
+        earlier = weakref.ref(view.state)
+        view.is_stale = True
+        await world.create("b")
+        assert earlier() is None
+
+    run(use)
 
 
 # --- what it answers

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from sequencer.store.rows import Changes, PartitionRow, Row
+from sequencer.store.rows import Changes, GroupRow, PartitionRow, Row
 from sequencer.store.sql.store import open_row_store
 from sequencer.store.state import HotState
 from tailrace import loaded
@@ -44,6 +45,31 @@ def test_the_rows_of_a_state_are_left_alone_as_it_is_built() -> None:
     state = asyncio.run(HotState.built({PartitionRow: rows}, ManualClock()))
     assert state.count(PartitionRow) == ROWS
     assert gc.get_freeze_count() - before >= ROWS, "each row has a key at least"
+
+
+def test_a_state_that_is_left_alone_is_freed_with_its_last_reference() -> None:
+    rows: dict[type[Row], list[Row]] = {
+        PartitionRow: partitions(),
+        GroupRow: [GroupRow("group", 1, 1, 1, "Stable", "consumer", [], b"", 0)],
+    }
+    state = asyncio.run(HotState.built(rows, ManualClock()))
+    state.watch_new(GroupRow, [].append)
+    gc.collect()
+    gc.freeze()
+    dropped = weakref.ref(state)
+    del state
+    assert dropped() is None, "nothing else would ever free it"
+
+
+def test_what_is_garbage_already_is_freed_before_a_load_is_left_alone() -> None:
+    cycle = HotState({})
+    cycle.watch_new(PartitionRow, cycle.rows_after)  # type: ignore[arg-type]
+    gc.collect()
+    dropped = weakref.ref(cycle)
+    del cycle
+    assert dropped() is not None
+    Loaded().add(1_000)
+    assert dropped() is None
 
 
 def test_the_rows_of_a_database_are_left_alone_as_they_are_loaded(tmp_path: Path) -> None:
