@@ -13,7 +13,7 @@ Nothing is deleted that a table names or will name:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from uuid import UUID
 
@@ -74,17 +74,9 @@ class Leftovers:
         named: set[str] = await self._run(table.paths)
         if quarantine is not None:
             named |= await self._run(quarantine.paths)
+        before_ms = now_ms + LEAST_AGE_MS if is_last else now_ms - LEAST_AGE_MS
         try:
-            found = [info async for info in self._store.list(prefix)]
-            there = {self._path_of(info.key) for info in found}
-            if named and named.isdisjoint(there):
-                return 0  # its catalog keeps the table in another place
-            before_ms = now_ms + LEAST_AGE_MS if is_last else now_ms - LEAST_AGE_MS
-            left = [
-                info.key
-                for info in unneeded(found, live=() if is_last else live, before_ms=before_ms)
-                if self._path_of(info.key) not in named
-            ]
+            left = await self._left(prefix, named, live=() if is_last else live, before_ms=before_ms)
             for first in range(0, len(left), DELETED_AT_ONCE):
                 await self._store.delete(left[first : first + DELETED_AT_ONCE])
         except StoreError as error:
@@ -96,13 +88,22 @@ class Leftovers:
             return 0
         return len(left)
 
+    async def _left(
+        self, prefix: str, named: Collection[str], *, live: Collection[UUID], before_ms: int
+    ) -> list[str]:
+        """The keys of what is to go; none where the catalog keeps the table in another place."""
+        left: list[str] = []
+        is_here = not named
+        async for info in self._store.list(prefix):
+            if self._path_of(info.key) in named:
+                is_here = True
+            elif may_go(info, live=live, before_ms=before_ms):
+                left.append(info.key)
+        return left if is_here else []
 
-def unneeded(files: Iterable[ObjectInfo], *, live: Collection[UUID], before_ms: int) -> Sequence[ObjectInfo]:
-    """The files that no writer may come to name: of ours, from before that time, not of a live object. Pure."""
-    return [
-        info
-        for info in files
-        if info.key.endswith(_SUFFIXES)
-        and info.modified_ms <= before_ms
-        and not ((name := ValuesName.of(info.key)) is not None and name.object_id in live)
-    ]
+
+def may_go(info: ObjectInfo, *, live: Collection[UUID], before_ms: int) -> bool:
+    """Whether no writer may come to name the file: it is of ours, from before that time, not of a live object. Pure."""
+    name = ValuesName.of(info.key)
+    is_of_live = name is not None and name.object_id in live
+    return info.key.endswith(_SUFFIXES) and info.modified_ms <= before_ms and not is_of_live
