@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.clients import Log, Stage
 from tests.simulation.groups import GroupMember, GroupWatch, MustJoin
+from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import NoAnswer
 
 RETURNS = 2
@@ -41,11 +42,16 @@ class StaticWatch:
     """In which generation each instance was given its partitions last."""
     settled: int = 0
     """How many instances returned after the faults."""
+    joining: dict[str, SimulatedProcess] = field(default_factory=dict)
+    rejoins: int = 0
+    """How often processes joined again, after an error: where the leader does so, a generation follows."""
 
     @property
     def is_stable(self) -> bool:
-        """Whether all instances are in the newest generation."""
-        return [*self.generations.values()] == [self.newest] * self.members
+        """Whether all instances are in the newest generation, and none joins."""
+        return [*self.generations.values()] == [self.newest] * self.members and all(
+            process.is_dead for process in self.joining.values()
+        )
 
     @property
     def is_over(self) -> bool:
@@ -125,7 +131,13 @@ class StaticMember(GroupMember):
         if not self.member_id or self._view.mine is None:
             self._view.mine = Incarnation(self.stage.now())
             self._shared.joins.setdefault(self._view.instance, []).append(self._view.mine)
-        return await super().join(log)
+        else:
+            self._shared.rejoins += 1
+        self._shared.joining[self.name] = self.process
+        try:
+            return await super().join(log)
+        finally:
+            del self._shared.joining[self.name]
 
     async def leave(self) -> None:
         """The session ends by itself."""

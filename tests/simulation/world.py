@@ -649,13 +649,13 @@ class World:
         return member, self._follow(member, member.run(EVENTS))
 
     async def _return_quickly(self, member: StaticMember, watch: StaticWatch) -> None:
-        """Nothing else happens: the group goes on in its generation."""
-        before = watch.newest
+        """The group goes on in its generation, unless a process joins again meanwhile."""
+        before, rejoins = watch.newest, watch.rejoins
         member.process.crash()
         returned, following = self._start_static(member.instance_id or "", watch)
         while not returned.has_joined:
             await self.clock.sleep(0.1)
-        if watch.newest > before:
+        if watch.newest > before and watch.rejoins == rejoins:
             self.violated(f"{member.instance_id} came back: generation {watch.newest} after {before}")
         watch.settled += 1
         await following
