@@ -284,8 +284,8 @@ async def _oldest_stretch(
                 together.clear()
                 size = 0
         offset = page[-1].end_offset
-        # Runs may have many batches, so that few fill the room; and many Parquet runs may stand first.
-        most = min(MOST_AT_ONCE, _still_fit(room, len(together), size) if together else 2 * most)
+        # Runs may have many batches, so that few fill the room; and many Parquet runs or markers may stand first.
+        most = min(MOST_AT_ONCE, _still_fit(room, len(together), size) if has_mixed else 2 * most)
     return together if has_mixed else []
 
 

@@ -33,10 +33,11 @@ async def fill(
     batches: int = 5,
     run_length: int = RUN_LENGTH,
     name: str = "old",
+    markers: int = 0,
 ) -> None:
     """Create topic TOPIC with that many runs in each partition, each of that many batches of one record.
 
-    Run number n of every partition is in object n: one commit each.
+    Run number n of every partition is in object n: one commit each. The first `markers` runs are of kind MARKERS.
     """
     await store.open()
     epoch = await store.take_committer_lease("fill", "", 1_000)
@@ -73,7 +74,7 @@ async def fill(
                     topic_id=TOPIC, partition=partition, base_offset=base, end_offset=base + batches,
                     object_id=object_id, start=partition * run_length, length=run_length, max_timestamp=number,
                     running_max_timestamp=number, commit_number=number + 1, created_ms=now,
-                    kind=ObjectKind.MIXED, batches=table,
+                    kind=ObjectKind.MARKERS if number < markers else ObjectKind.MIXED, batches=table,
                 )
             )  # fmt: skip
     await store.write(changes, epoch)

@@ -64,10 +64,12 @@ class Backlog:
 
 
 @asynccontextmanager
-async def a_backlog(partitions: int, runs: int = RUNS, batches: int = 5) -> AsyncIterator[Backlog]:
+async def a_backlog(
+    partitions: int, runs: int = RUNS, batches: int = 5, markers: int = 0
+) -> AsyncIterator[Backlog]:
     clock = ManualClock()
     store = CountingStore(clock)
-    await fill(store, partitions=partitions, runs=runs, batches=batches)
+    await fill(store, partitions=partitions, runs=runs, batches=batches, markers=markers)
     backlog = Backlog(store, clock)
     await backlog.start()
     yield backlog
@@ -90,6 +92,16 @@ def test_a_page_of_runs_with_many_batches_reads_hardly_more_than_fits_it() -> No
             (candidate,) = await backlog.page(max_runs=20_000, runs_each=128)
             assert 17 < len(candidate.runs) < 60
             assert backlog.store.runs_read <= len(candidate.runs) + 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stretch_of_markers_that_fills_the_room_is_passed_by_in_few_steps() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1, markers=RUNS - 10) as backlog:
+            (candidate,) = await backlog.page(max_runs=100, runs_each=20)
+            assert candidate.runs[-1].kind is ObjectKind.MIXED
+            assert backlog.store.looks < 10
 
     asyncio.run(scenario())
 
