@@ -178,7 +178,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     Reading is paused while MAX_QUEUED_FRAMES wait or while the memory budget has no room for the next frame. Handling
     is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
-    high-water mark. A muted connection (its client is above a quota) is neither read nor handled.
+    high-water mark. A muted connection (its client is above a quota) is neither read nor handled; when it is drained,
+    its client sends elsewhere what waits here.
 
     Most connections are idle, so one that is costs little: it has slots, short lists, and a task only while requests
     wait for their turn.
@@ -464,6 +465,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         turns = Turns(REQUESTS_IN_A_TURN)
         while self._handles_frames and (self._frames or self._unmuted is not None):
             if self._unmuted is not None:
+                if self._phase is _DRAINING:
+                    break  # its client sends elsewhere what waits here
                 await self._unmuted()
                 self._unmuted = None
                 self._maybe_resume()
@@ -635,13 +638,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return None if connection is None else connection.getpeercert(binary_form=True)
 
     def drain(self) -> None:
-        """Read no more; close once every request that was read is answered."""
+        """Read no more; close once every request that was read is answered, or that was begun if it is muted."""
         if self._phase is _OPEN:
             self._enter(_DRAINING)
         self._pause()
-        if (
-            self._unmuted is not None and self._handling is not None
-        ):  # its client sends elsewhere what waits here
+        if self._unmuted is not None and self._handling is not None and not self._is_handling:
             self._handling.cancel()
             self._end_handling()
             return

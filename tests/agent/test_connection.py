@@ -660,6 +660,36 @@ def test_an_answer_that_can_not_be_written_yet_is_not_taken_slowly() -> None:
     run(scenario)
 
 
+def test_a_drain_sends_the_answer_that_is_being_made_though_its_client_is_muted() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.hold.clear()
+        line.feed(framed(b"stored", b"waits while muted"))
+        await settle()
+        line.connection.mute(1e9, asyncio.Event().wait)
+        line.connection.drain()
+        await settle()
+        assert not line.transport.closed
+        line.hold.set()
+        await settle()
+        assert line.transport.sent == [b"<stored>"] and line.seen == [b"stored"]
+        assert line.transport.closed and line.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_drain_does_not_wait_until_a_client_is_unmuted() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.connection.mute(1e9, asyncio.Event().wait)
+        await settle()
+        line.connection.drain()
+        await settle()
+        assert line.transport.closed and line.budget.used == 0
+
+    run(scenario)
+
+
 def test_an_idle_connection_closes_at_once_when_drained() -> None:
     async def scenario() -> None:
         line = Line()
