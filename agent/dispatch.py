@@ -15,6 +15,7 @@ Long requests are read, and long answers are written, in several turns of the lo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -39,6 +40,7 @@ from agent.services import (
     Handler,
     HandlerAtOnce,
     HeldResponse,
+    LongAnswer,
     RequestContext,
     Services,
     zone_of_client,
@@ -116,6 +118,7 @@ class Dispatcher:
         self._handlers = handlers
         self._at_once = at_once
         self._quotas = services.quotas
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         client = (connection.access.principal, connection.access.host)
@@ -335,12 +338,37 @@ class Dispatcher:
             if isinstance(response, Deferred):
                 response.then(partial(self._answer, asked, reply))
                 return
+            if isinstance(response, LongAnswer):
+                self._hold(asyncio.ensure_future(self._answer_in_turns(asked, reply, response)))
+                return
             parts = self._encoded(asked, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
             reply.failed()
         else:
             reply.made(parts)
+
+    def _hold(self, answering: asyncio.Task[None]) -> None:
+        """Refer to the task until it ends: the loop does not."""
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer_in_turns(self, asked: _Asked, reply: Reply, answer: LongAnswer) -> None:
+        """Make a long deferred answer, in its client's turns."""
+        access = asked.context.access
+        making = self._long_answer(asked, answer)
+        try:
+            parts = await self._services.long_work.shared(
+                (access.principal, access.host), making, is_long=True
+            )
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            self._failed(asked, error)
+            reply.failed()
+        else:
+            reply.made(parts)
+
+    async def _long_answer(self, asked: _Asked, answer: LongAnswer) -> Sequence[Buffer] | None:
+        return await self._encoded_in_turns(asked, await answer.making)
 
     def _encoded(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
         self._is_served(asked, response)

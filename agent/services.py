@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -133,12 +133,18 @@ HandlerAtOnce = Callable[[Services, RequestContext, Any], Any]
 """As a Handler, without waiting; or MUST_WAIT."""
 
 
+class LongAnswer(msgspec.Struct, frozen=True):
+    """An answer that takes several turns of the loop: `making` gives the response message. Whoever has it awaits it."""
+
+    making: Coroutine[Any, Any, Any]
+
+
 class Deferred:
     """A handler's answer that is not there yet; the next request of the connection may be read meanwhile.
 
-    Once there is what it is made of (`is_ready`, said once, on the loop), `response` gives the response message, or
-    another Deferred, without waiting. Whoever waits is passed the Deferred, and does not refer to it: a cycle would
-    keep the request's bytes until the garbage collector runs.
+    Once there is what it is made of (`is_ready`, said once, on the loop), `response` gives the response message, a
+    LongAnswer, or another Deferred, without waiting. Whoever waits is passed the Deferred, and does not refer to it: a
+    cycle would keep the request's bytes until the garbage collector runs.
     """
 
     __slots__ = ("_given", "_is_ready", "_make", "_then")

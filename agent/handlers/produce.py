@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -20,7 +21,7 @@ from agent.catalog import KnownTopic, RequestTopics, has
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leaders
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
-from agent.services import MUST_WAIT, Deferred, MustWait, RequestContext, Services
+from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestContext, Services
 from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
@@ -94,7 +95,7 @@ async def handle(
     if any(batch.coordinates.is_transactional for batch in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
     if len(accepted) > PARTITIONS_IN_A_TURN:
-        return await _stored_in_turns(services, context, request, response=response, accepted=accepted)
+        return await _submitted_in_turns(services, context, request, response=response, accepted=accepted)
     return _submitted(services, context, request, response, accepted)
 
 
@@ -166,33 +167,30 @@ def _submitted(
     return deferred
 
 
-async def _stored_in_turns(
+async def _submitted_in_turns(
     services: Services,
     context: RequestContext,
     request: ProduceRequest,
     response: ProduceResponse,
     accepted: list[_Accepted],
-) -> Deferred | ProduceResponse | None:
-    """The same for very many batches: their answer is waited for here, so that it is made in turns, too. The
-    connection's next request waits meanwhile, as it always does in Kafka."""
+) -> Deferred:
+    """The same for very many batches: they are put into the buffers, and their answer is made, a part in each turn.
+
+    A lost connection does not stop it: the parts before are in the buffers, and only a deferred answer holds what the
+    request was charged until they have left them.
+    """
     _let_go_of_refused(accepted)
-    stored: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
-    submission = Submission(
-        len(accepted), lambda results: None if stored.done() else stored.set_result(results)
-    )
+    answer = None if request.acks == 0 else response
+    making = partial(_answer_in_turns, services, context.api_version, answer, accepted)
+    deferred = Deferred(lambda results: LongAnswer(making(results)))
+    submission = Submission(len(accepted), deferred.is_ready)
     turns = Turns(PARTITIONS_IN_A_TURN)
     for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
         some = accepted[first : first + PARTITIONS_IN_A_TURN]
         _submit(services, context, some, first=first, submission=submission)
-        await turns.did(len(some))
-    results = await stored
-    is_unknown = False
-    for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
-        end = first + PARTITIONS_IN_A_TURN
-        is_unknown |= _fill_all(services, context.api_version, accepted[first:end], results[first:end])
-        await turns.did(PARTITIONS_IN_A_TURN)
-    answer = None if request.acks == 0 else response
-    return _once_catalog_is_current(services, answer) if is_unknown else answer
+        with suppress(asyncio.CancelledError):
+            await turns.did(len(some))
+    return deferred
 
 
 def _submit(
@@ -458,6 +456,25 @@ def _answer(
 ) -> ProduceResponse | Deferred | None:
     is_unknown = _fill_all(services, version, accepted, results)
     return _once_catalog_is_current(services, answer) if is_unknown else answer
+
+
+async def _answer_in_turns(
+    services: Services,
+    version: int,
+    answer: ProduceResponse | None,
+    accepted: list[_Accepted],
+    results: list[BatchResult | None],
+) -> ProduceResponse | None:
+    """The same, made in turns."""
+    is_unknown = False
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
+        end = first + PARTITIONS_IN_A_TURN
+        is_unknown |= _fill_all(services, version, accepted[first:end], results[first:end])
+        await turns.did(PARTITIONS_IN_A_TURN)
+    if is_unknown:
+        await services.catalog.refresh_if_possible()
+    return answer
 
 
 def _fill_all(

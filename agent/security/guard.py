@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from agent.catalog import RequestTopics
-from agent.services import Deferred, Handler, HeldResponse, RequestContext, Services
+from agent.services import Deferred, Handler, HeldResponse, LongAnswer, RequestContext, Services
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode
@@ -240,11 +240,17 @@ def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
     """The handler's answer with these rows added, also if it is deferred. None (acks=0) stays None."""
     if isinstance(response, Deferred):
         return response.changed(lambda part: _with_more(part, field, rows))
+    if isinstance(response, LongAnswer):
+        return LongAnswer(_with_more_later(response, field, rows))
     if isinstance(response, HeldResponse):
         return msgspec.structs.replace(response, response=_with_more(response.response, field, rows))
     if response is not None:
         setattr(response, field, [*getattr(response, field), *rows])
     return response
+
+
+async def _with_more_later(answer: LongAnswer, field: str, rows: list[Any]) -> Any:
+    return _with_more(await answer.making, field, rows)
 
 
 def _only(call: Call, field: str, rows: list[Any], request: Any) -> Any:

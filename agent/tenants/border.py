@@ -23,6 +23,7 @@ from agent.services import (
     Handler,
     HandlerAtOnce,
     HeldResponse,
+    LongAnswer,
     RequestContext,
     Services,
 )
@@ -87,7 +88,12 @@ class Crossing:
         """The same without waiting; never for an answer that holds memory."""
         if isinstance(response, Deferred):
             return response.changed(self.outward_at_once)
+        if isinstance(response, LongAnswer):
+            return LongAnswer(self._outward_later(response))
         return None if response is None else _seen(translated(response, self._outward))
+
+    async def _outward_later(self, answer: LongAnswer) -> Any:
+        return await self.outward(await answer.making)
 
     @property
     def _outward(self) -> Mapping[Entity, Replace]:

@@ -6,10 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.groups.coordinator import MAX_POSITIONS
+from agent.handlers.produce import PARTITIONS_IN_A_TURN
 from sequencer.api import FetchOffsets, Topic
+from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tailrace.kafka.messages.offset_commit import (
@@ -18,7 +24,9 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.support.agents import AgentBench, batch, codes, connection, made, run
+from tests.agent.test_usual_produce import VERSION, Client, idempotent
+from tests.support.agents import AgentBench, batch, codes, connection, made, run, settle
+from tests.support.frames import frames_of
 from tests.support.turns import least_of_three, measured_turns
 
 HELD_SECONDS = 0.05
@@ -70,12 +78,14 @@ async def topics_of(bench: AgentBench) -> list[Topic]:
 async def asked(bench: AgentBench, key: ApiKey, version: int, request: Any) -> Any:
     """The answer. Raises HeldTooLong if a turn was long until it was made."""
     sent = memoryview(b"".join(encode_request(7, key, version, request)))[4:]
-    dispatch = Dispatcher(bench.services)
+
+    async def answered() -> tuple[Reply, Sequence[Buffer] | None]:
+        reply = await Dispatcher(bench.services)(sent, connection())
+        return reply, await made(reply)
+
     with measured_turns() as turns:
-        answering = asyncio.create_task(dispatch(sent, connection()), name=key.name)
-        reply = await bench.until(answering, 3_600)
+        reply, parts = await bench.until(asyncio.create_task(answered(), name=key.name), 3_600)
     turns.check(HELD_SECONDS)
-    parts = await made(reply)
     if reply.on_sent is not None:
         reply.on_sent()
     return decode_response(key, version, memoryview(b"".join(parts or ()))[4:])[1]
@@ -121,5 +131,63 @@ def test_a_fetch_session_of_100_000_partitions_leaves_the_loop_to_others() -> No
         after = await asked(bench, ApiKey.FETCH, 12, changed)
         assert sum(len(each.partitions) for each in opened.responses) == TOPICS * len(OF_EACH)
         assert after.error_code == 0
+
+    run(scenario)
+
+
+MANY = STEP + PARTITIONS_IN_A_TURN
+"""So many that a request is not handled at once, and is stored in turns."""
+
+
+def produce_many(records: bytes) -> bytes:
+    """A frame with the same batch for each of MANY partitions."""
+    data = [PartitionProduceData(each, memoryview(records)) for each in range(MANY)]
+    request = ProduceRequest(None, -1, 30_000, [TopicProduceData("t", partition_data=data)])
+    return b"".join(encode_request(7, ApiKey.PRODUCE, VERSION, request))
+
+
+@pytest.mark.parametrize("is_lost_between_parts", [False, True])
+def test_a_lost_connections_long_request_is_charged_until_its_batches_are_stored(
+    monkeypatch: pytest.MonkeyPatch, is_lost_between_parts: bool
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=MANY)
+        client = Client(bench)
+        bench.sequencer.may_commit.clear()
+        really_submit = bench.services.lanes.submit
+
+        def submit(batches: Any) -> None:
+            really_submit(batches)
+            if is_lost_between_parts and len(batches) > 1:
+                client.connection.connection_lost(None)
+
+        monkeypatch.setattr(bench.services.lanes, "submit", submit)
+        sent = produce_many(batch(b"x"))
+        client.feed(sent)
+        await settle(200)
+        if not is_lost_between_parts:
+            client.connection.connection_lost(None)
+            await settle()
+        assert client.budget.used >= len(sent), "the buffer still holds them"
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        await settle(200)
+        assert client.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_long_request_that_waits_for_the_one_behind_it_is_no_hindrance_to_that() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=MANY)
+        client = Client(bench)
+        client.feed(produce_many(idempotent(1)) + produce_many(idempotent(0)))
+        for _ in range(40):
+            await bench.advance(0.05)
+        answers = [
+            decode_response(ApiKey.PRODUCE, VERSION, memoryview(frame)[4:])[1].responses[0]
+            for frame in frames_of(b"".join(client.transport.sent))
+        ]
+        assert [codes(each.partition_responses) for each in answers] == [[0] * MANY] * 2
 
     run(scenario)
