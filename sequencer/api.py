@@ -1797,7 +1797,7 @@ class DelegationToken(Value, frozen=True):
     """What its holder can log in by as the owner (KIP-48). Principals are as ACLs write them.
 
     `fingerprint`: the SHA-256 of its HMAC, in hex: who has the HMAC finds the token, and who has the fingerprint can't
-    log in by it. Times are of the database's clock.
+    log in by it. Times are of the database's clock; `left_ms`: how long the token was good when this was answered.
     """
 
     fingerprint: str
@@ -1808,6 +1808,7 @@ class DelegationToken(Value, frozen=True):
     issued_ms: Int64
     expires_ms: Int64
     max_ms: Int64
+    left_ms: Int64
 
 
 class CreateToken(Value, frozen=True):
@@ -1843,7 +1844,7 @@ class TokensRequest(Value, frozen=True):
 
 
 class Tokens(Value, frozen=True):
-    """In the order of their fingerprints; `next` is None after the last."""
+    """Those that have not expired, in the order of their fingerprints; `next` is None after the last."""
 
     tokens: list[DelegationToken]
     next: str | None = None

@@ -5,16 +5,23 @@ Without `security.delegation_token_secret_file` the answers are those of a Kafka
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from agent.answer_memory import PAGE_BYTES, made_anew
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.access import Access
-from agent.security.delegation_tokens import USER_TYPE, fingerprint_of, hmac_of, may_use_tokens, user_of
+from agent.security.delegation_tokens import (
+    USER_TYPE,
+    fingerprint_of,
+    hmac_of,
+    may_use_tokens,
+    token_id_of,
+    user_of,
+)
 from agent.services import Handler, RequestContext, Services
-from sequencer.api import AlterToken, CreateToken, DelegationToken, NotTokenOwner
-from sequencer.pages import all_tokens
+from sequencer.api import AlterToken, CreateToken, DelegationToken, NotTokenOwner, TokensRequest
+from sequencer.pages import pages
 from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -78,7 +85,7 @@ async def create(
     if any(each.principal_type != USER_TYPE for each in request.renewers):
         raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "renewers are users")
     longest_ms = settings.delegation_token_max_lifetime_ms
-    token_id = urlsafe_b64encode(services.entropy.uuid().bytes).rstrip(b"=").decode()
+    token_id = token_id_of(services.entropy.uuid())
     token_hmac = hmac_of(services.clients.token_secret, token_id)
     token = await services.sequencer.create_token(
         CreateToken(
@@ -168,38 +175,44 @@ async def _alter(
 
 
 @_allowed
+@made_anew
 async def describe(
     services: Services, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
     """The tokens that the client may see, of all owners or of those that it names. Kafka's rule: a list of none gets
     none. A token that another secret made is left out: nobody can use it."""
-    access, secret = context.access, services.clients.token_secret
+    secret = services.clients.token_secret
     owners = None
     if request.owners is not None:
         owners = {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
-    seen = [token async for token in _seen(services, access, owners) if _is_made_by(secret, token)]
-    renewers = sum(len(token.renewers) for token in seen)
-    await context.room.needs(TOKEN_BYTES * len(seen) + RENEWER_BYTES * renewers)
-    return DescribeDelegationTokenResponse(
-        tokens=[_described(token, hmac_of(secret, token.token_id)) for token in seen]
-    )
+    response = DescribeDelegationTokenResponse()
+    async for token in _seen(services, context, owners):
+        token_hmac = hmac_of(secret, token.token_id)
+        if fingerprint_of(token_hmac) == token.fingerprint:
+            response.tokens.append(_described(token, token_hmac))
+    return response
 
 
 async def _seen(
-    services: Services, access: Access, owners: set[str] | None
+    services: Services, context: RequestContext, owners: set[str] | None
 ) -> AsyncIterator[DelegationToken]:
-    """What has not expired and the client may see. `owners`: who must own it, have asked for it or may renew it."""
+    """What the client may see, each once there is room for it in the answer. `owners`: who must own it, have asked for
+    it or may renew it."""
+    access = context.access
     sees_others = access.may_with_some(
         Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN
     ) or access.may_with_some(Operation.DESCRIBE_TOKENS, ResourceType.USER)
-    known = await all_tokens(services.sequencer, None if sees_others else access.principal)
-    now_ms = services.clock.wall_ms()
-    async for token in Turns(TOKENS_IN_A_TURN).over(known):
-        concerned = {token.owner, token.requester, *token.renewers}
-        if token.expires_ms <= now_ms or (owners is not None and owners.isdisjoint(concerned)):
-            continue
-        if access.principal in concerned or _may_describe(access, token):
-            yield token
+    asked = TokensRequest(principal=None if sees_others else access.principal)
+    await context.room.needs(PAGE_BYTES)
+    turns = Turns(TOKENS_IN_A_TURN)
+    async for page in pages(services.sequencer.tokens, asked):
+        async for token in turns.over(page.tokens):
+            concerned = {token.owner, token.requester, *token.renewers}
+            if owners is not None and owners.isdisjoint(concerned):
+                continue
+            if access.principal in concerned or _may_describe(access, token):
+                context.room.grow(TOKEN_BYTES + RENEWER_BYTES * len(token.renewers))
+                yield token
 
 
 def _may_describe(access: Access, token: DelegationToken) -> bool:
@@ -210,10 +223,6 @@ def _may_describe(access: Access, token: DelegationToken) -> bool:
     return access.may(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id) or access.may(
         Operation.DESCRIBE_TOKENS, ResourceType.USER, _resource(access, token.owner)
     )
-
-
-def _is_made_by(secret: str, token: DelegationToken) -> bool:
-    return fingerprint_of(hmac_of(secret, token.token_id)) == token.fingerprint
 
 
 def _described(token: DelegationToken, token_hmac: bytes) -> DescribedDelegationToken:

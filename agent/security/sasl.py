@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec.structs import replace
 from scramp import ScramException
 from scramp import ScramMechanism as Scramp
 from scramp.core import ScramServer
 
-from agent.security.delegation_tokens import TokenLogins, user_of
+from agent.security.delegation_tokens import TokenLogins, is_token_id, user_of
 from agent.security.users import NAMES, Users
 from sequencer.api import ScramCredentials, ScramMechanism, ScramName
 from tailrace.limits import is_name
@@ -33,19 +34,22 @@ class LoginFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Login:
     """A proven principal. `expires_ms`: wall-clock end of the login; None: no end. `by_token`: whether by a delegation
-    token."""
+    token; `until` when that is good (monotonic)."""
 
     user: str
     expires_ms: int | None = None
     by_token: bool = False
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The token for the client, and its login once the exchange is complete."""
+    """The token for the client, and its login once the exchange is complete. `has_failed`: the login failed, which the
+    client learns from a later answer."""
 
     token: bytes
     login: Login | None = None
+    has_failed: bool = False
 
 
 class Exchange(Protocol):
@@ -120,17 +124,24 @@ class ScramExchange:
             extension  # scramp knows no extension, and the proof is over the whole message
         )
         self._server = server
-        return Step(server.get_server_first().encode())
+        return Step(server.get_server_first().encode(), has_failed=self._login is None)
 
     async def _token_credentials(self) -> ScramCredentials:
-        """Of the token; a decoy for one that there is not, or that is of a user whom this listener doesn't know."""
+        """Of the token; a decoy for one that there is not, or that is of a user whom this listener doesn't know.
+
+        A decoy has the token's salt and takes as long, so nobody learns which tokens there are.
+        """
         name = ScramName(self._user, self._mechanism)
-        token = None if self._tokens is None else await self._tokens.find(self._user)
-        if self._tokens is None or token is None or not user_of(token.owner).startswith(self._prefix):
-            return self._users.decoy(name)
+        decoy = self._users.decoy(name)
+        if self._tokens is None or not is_token_id(self._user):
+            return decoy
+        token = await self._tokens.find(self._user)
+        credentials = await self._tokens.credentials(name)
+        if token is None or not user_of(token.owner).startswith(self._prefix):
+            return replace(decoy, salt=credentials.salt)
         user = user_of(token.owner).removeprefix(self._prefix)
-        self._login = Login(user, token.expires_ms, by_token=True)
-        return await self._tokens.credentials(name)
+        self._login = Login(user, by_token=True, until=token.until)
+        return credentials
 
     def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
         """Read the first message: without credentials only for the user's name, which their look-up has to wait for."""

@@ -168,6 +168,7 @@ class SaslSession:
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._logged_in_by = ""
+        self._has_failed = False
         self._expires: float | None = None
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
@@ -244,6 +245,8 @@ class SaslSession:
         door = self._door
         try:
             step = await self._exchange.answer(bytes(request.auth_bytes))
+            if step.has_failed:
+                self._failed(connection, "there is no such delegation token here")
             if step.login is None:
                 return _reply(header, SaslAuthenticateResponse(auth_bytes=step.token))
             lifetime_ms = self._accept(step.login, connection)
@@ -251,8 +254,7 @@ class SaslSession:
             return self._refused(connection, f"the delegation token can't be looked up: {error}")
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-            door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism, reason)
-            door.limits.login_failed(connection.peer_host)
+            self._failed(connection, reason)
             await door.clock.sleep(door.settings.failed_authentication_delay_ms / 1000)
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
@@ -262,6 +264,15 @@ class SaslSession:
         if header.api_version >= FIRST_WITH_LIFETIME:
             response.session_lifetime_ms = lifetime_ms
         return _reply(header, response)
+
+    def _failed(self, connection: KafkaConnection, reason: str) -> None:
+        """Count the failed login, once: also of a client that hangs up before it is told."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._door.audit.login_failed(
+                connection.peer_host, self._door.listener.name, self._mechanism, reason
+            )
+            self._door.limits.login_failed(connection.peer_host)
 
     def _accept(self, login: Login, connection: KafkaConnection) -> int:
         """Accept the login. Returns for how many ms, 0: no limit. Raises LoginFailed."""
@@ -285,6 +296,10 @@ class SaslSession:
         lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
         if login.expires_ms is not None:
             lifetimes.append(max(0, login.expires_ms - door.clock.wall_ms()))
+        if login.until is not None:
+            lifetimes.append(int((login.until - door.clock.monotonic()) * 1000))
+            if lifetimes[-1] <= 0:
+                raise LoginFailed("the delegation token has expired")
         lifetime_ms = min(lifetimes, default=0)
         self._expires = door.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
         if not self._logged_in_by:

@@ -43,6 +43,8 @@ from sequencer.api import (
     StampRequest,
     TablePins,
     TablePinsRequest,
+    Tokens,
+    TokensRequest,
     Value,
 )
 from sequencer.bounds import MAX_PAGE
@@ -275,6 +277,10 @@ async def _table_pins(request: TablePinsRequest, context: Context) -> TablePins:
     return tables.table_pins(context.state, request, await context.reads.now_ms())
 
 
+async def _tokens(request: TokensRequest, context: Context) -> Tokens:
+    return tokens.tokens(context.state, request, await context.reads.now_ms())
+
+
 async def _clean_points(request: CleanPointsRequest, context: Context) -> CleanPoints:
     return cleaning.clean_points(context.state, request, await context.reads.now_ms())
 
@@ -436,7 +442,7 @@ QUERIES: dict[str, Query] = _by_name(
             lambda request, context: client_configs.client_configs(context.state, request),
         ),
         _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
-        _answers(Sequencer.tokens, lambda request, context: tokens.tokens(context.state, request)),
+        _looks_up(Sequencer.tokens, _tokens),
         _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
         _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),
         _answers(

@@ -33,19 +33,19 @@ FORGOTTEN_AT_ONCE = 100
 """Expired tokens that make room for a new one."""
 
 
-def tokens(state: HotState, request: TokensRequest) -> Tokens:
-    """The token of a fingerprint, or a page of those that concern a principal, or of all."""
+def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
+    """The token of a fingerprint, or a page of those that concern a principal, or of all; none that has expired."""
     if request.fingerprint is not None:
         row = state.get(DelegationTokenRow, request.fingerprint)
-        return Tokens([] if row is None else [_token(row)])
+        return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
     room, found = PageRoom(), list[DelegationToken]()
     key = None if request.after is None else (request.after,)
     rows = state.rows_after(DelegationTokenRow, key, MAX_PAGE)
     for row in rows:
-        if request.principal is None or concerns(row, request.principal):
+        if row.expires_ms > now_ms and (request.principal is None or concerns(row, request.principal)):
             if not room.takes(_bytes_of(row)):
                 return Tokens(found, found[-1].fingerprint)
-            found.append(_token(row))
+            found.append(_token(row, now_ms))
     return Tokens(found, rows[-1].fingerprint if len(rows) == MAX_PAGE else None)
 
 
@@ -72,7 +72,7 @@ def create_token(draft: Draft, request: CreateToken, settings: SequencerSettings
         max_ms=max_ms,
     )
     draft.put(row)
-    return _token(row)
+    return _token(row, draft.now_ms)
 
 
 def _check(request: CreateToken) -> None:
@@ -120,13 +120,13 @@ def alter_token(draft: Draft, request: AlterToken) -> DelegationToken:
         raise NotTokenOwner(f"{request.principal} is neither the owner nor a renewer of the delegation token")
     if request.period_ms <= 0:
         draft.delete(DelegationTokenRow, row.fingerprint)
-        return _token(replace_row(row, expires_ms=draft.now_ms))
+        return _token(replace_row(row, expires_ms=draft.now_ms), draft.now_ms)
     row = replace_row(row, expires_ms=min(row.max_ms, later(draft.now_ms, request.period_ms)))
     draft.put(row)
-    return _token(row)
+    return _token(row, draft.now_ms)
 
 
-def _token(row: DelegationTokenRow) -> DelegationToken:
+def _token(row: DelegationTokenRow, now_ms: int) -> DelegationToken:
     return DelegationToken(
         fingerprint=row.fingerprint,
         token_id=row.token_id,
@@ -136,6 +136,7 @@ def _token(row: DelegationTokenRow) -> DelegationToken:
         issued_ms=row.issued_ms,
         expires_ms=row.expires_ms,
         max_ms=row.max_ms,
+        left_ms=row.expires_ms - now_ms,
     )
 
 

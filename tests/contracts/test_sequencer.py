@@ -79,6 +79,8 @@ from sequencer.api import (
     TablePinsRequest,
     TakeLease,
     TokenExpired,
+    Tokens,
+    TokensRequest,
     TopicExists,
     UnknownToken,
     UnknownTopic,
@@ -386,8 +388,12 @@ def test_a_token_is_found_until_it_expires(factory: Factory) -> None:
         await bench.advance(DAY_MS)
         with pytest.raises(TokenExpired):
             await bench.sequencer.alter_token(AlterToken("a" * 64, "User:bob", DAY_MS))
+        assert await bench.sequencer.tokens(TokensRequest("a" * 64)) == Tokens([])
+        left = msgspec.structs.replace(renewed, left_ms=DAY_MS)
+        assert await bench.sequencer.tokens(TokensRequest("b" * 64)) == Tokens([left])
+        assert await all_tokens(bench.sequencer, None) == [left]
         await bench.sequencer.apply_retention(Empty())
-        assert await all_tokens(bench.sequencer, None) == [renewed]
+        assert await all_tokens(bench.sequencer, None) == [left]
 
     run(factory, scenario)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from agent.answer_memory import LARGEST_PART
 from agent.dispatch import Dispatcher
+from agent.handlers.delegation_tokens import RENEWER_BYTES, TOKEN_BYTES, TOKENS_IN_A_TURN
 from agent.security.access import Access
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
@@ -26,7 +29,8 @@ from tailrace.kafka.messages.describe_delegation_token import (
 )
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.support.agents import TOKEN_SECRET, AgentBench, connection, run
+from tests.agent.test_answer_memory import LEAST_BUDGET
+from tests.support.agents import TOKEN_SECRET, AgentBench, connection, run, token_of
 
 HOUR, DAY = 3_600_000, 24 * 3_600_000
 
@@ -197,6 +201,56 @@ def test_others_tokens_are_seen_by_who_may_describe_them() -> None:
         assert await seen(bench, "alice", owners=("bob",)) == []
 
     run(scenario)
+
+
+def test_many_tokens_are_described_in_turns_with_one_hmac_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, most = 0, 0
+
+    def counted(secret: str, token_id: str) -> bytes:
+        nonlocal made
+        made += 1
+        return hmac_of(secret, token_id)
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            before = made
+            await asyncio.sleep(0)
+            most = max(most, made - before)
+
+    monkeypatch.setattr("agent.handlers.delegation_tokens.hmac_of", counted)
+
+    async def scenario(bench: AgentBench) -> None:
+        for each in range(3 * TOKENS_IN_A_TURN):
+            await bench.sequencer.create_token(token_of("User:alice", f"token-{each}"))
+        watcher = asyncio.ensure_future(watch())
+        assert len(await seen(bench, "alice")) == made == 3 * TOKENS_IN_A_TURN
+        watcher.cancel()
+        assert most == TOKENS_IN_A_TURN
+
+    run(scenario)
+
+
+def test_no_more_tokens_are_described_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def noted(secret: str, token_id: str) -> bytes:
+        made.append(token_id)
+        return hmac_of(secret, token_id)
+
+    monkeypatch.setattr("agent.handlers.delegation_tokens.hmac_of", noted)
+    renewers = [f"User:{each}" for each in range(100)]
+    most = LEAST_BUDGET // LARGEST_PART // (TOKEN_BYTES + RENEWER_BYTES * len(renewers))
+
+    async def scenario(bench: AgentBench) -> None:
+        for each in range(most + 10):
+            await bench.sequencer.create_token(token_of("User:alice", f"token-{each}", *renewers))
+        described = await ask(bench, DescribeDelegationTokenRequest(None))
+        assert described.error_code == ErrorCode.POLICY_VIOLATION
+        assert len(made) == most
+        assert len(await seen(bench, "alice", owners=("bob",))) == 0
+
+    run(scenario, memory_budget_bytes=LEAST_BUDGET)
 
 
 def test_what_another_secret_made_is_left_out() -> None:

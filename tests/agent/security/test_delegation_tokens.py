@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scramp import ScramClient, ScramException
 
+from agent.catalog import Catalog
 from agent.security.delegation_tokens import TokenLogins, hmac_of
+from agent.security.sasl import ScramExchange
+from agent.security.users import Users
 from sequencer.api import (
     AlterScram,
     AlterToken,
@@ -20,6 +26,8 @@ from sequencer.api import (
     ScramName,
     SequencerUnavailable,
 )
+from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -28,7 +36,9 @@ from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tests.agent.security.secured import Secured, run_secured
 from tests.support.agents import TOKEN_SECRET, token_of
+from tests.support.clocks import ManualClock, SeededEntropy
 
+THE_TOKEN, OTHER_TOKEN = "the-token-of-the-tests", "another-token-of-tests"
 ALICES = {"token_secret": TOKEN_SECRET, "super_users": ("User:alice",)}
 
 
@@ -84,10 +94,10 @@ def password_of(request: CreateToken) -> str:
 def test_who_has_a_token_is_its_owner_until_it_expires(tmp_path: Path, mechanism: str) -> None:
     async def scenario(secured: Secured) -> None:
         await secured.wired.topic()
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         client = await Client.open(secured)
-        answer = await client.log_in("the-token", password_of(token), mechanism)
+        answer = await client.log_in(THE_TOKEN, password_of(token), mechanism)
         assert answer.error_code == ErrorCode.NONE
         assert 3_500_000 < answer.session_lifetime_ms <= 3_600_000, "clients log in again before it expires"
         assert await client.topics() == ["t"]
@@ -108,15 +118,17 @@ async def end(secured: Secured, token: DelegationToken) -> None:
 @pytest.mark.parametrize(
     ("token_id", "password", "extension", "change"),
     [
-        ("the-token", "wrong", "tokenauth=true", no_change),
+        (THE_TOKEN, "wrong", "tokenauth=true", no_change),
+        (OTHER_TOKEN, "", "tokenauth=true", no_change),
         ("another", "", "tokenauth=true", no_change),
-        ("the-token", "", "tokenauth=true", end),
-        ("the-token", "", "tokenauth=false", no_change),
-        ("the-token", "", "tokenauth=", no_change),
+        (THE_TOKEN, "", "tokenauth=true", end),
+        (THE_TOKEN, "", "tokenauth=false", no_change),
+        (THE_TOKEN, "", "tokenauth=", no_change),
     ],
     ids=[
         "a wrong password",
         "an unknown token",
+        "no id of a token",
         "a token that was ended",
         "no extension",
         "half an extension",
@@ -126,7 +138,7 @@ def test_whoever_has_no_good_token_is_refused_alike(
     tmp_path: Path, token_id: str, password: str, extension: str, change: Any
 ) -> None:
     async def scenario(secured: Secured) -> None:
-        request = token_of("User:alice", "the-token")
+        request = token_of("User:alice", THE_TOKEN)
         await change(secured, await secured.wired.sequencer.create_token(request))
         client = await Client.open(secured)
         answer = await client.log_in(token_id, password or password_of(request), extension=extension)
@@ -140,7 +152,7 @@ def test_whoever_has_no_good_token_is_refused_alike(
 
 def test_a_token_is_no_password_of_its_owner(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
         answer = await (await Client.open(secured)).log_in("alice", password_of(token), extension="x=y")
@@ -151,9 +163,9 @@ def test_a_token_is_no_password_of_its_owner(tmp_path: Path) -> None:
 
 def test_without_a_secret_no_token_lets_in(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
-        answer = await (await Client.open(secured)).log_in("the-token", password_of(token))
+        answer = await (await Client.open(secured)).log_in(THE_TOKEN, password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", super_users=("User:alice",))
@@ -168,10 +180,10 @@ def test_a_client_that_can_not_be_judged_now_may_come_again(
     monkeypatch.setattr(TokenLogins, "find", away)
 
     async def scenario(secured: Secured) -> None:
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         client = await Client.open(secured)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-            await client.log_in("the-token", password_of(token))
+            await client.log_in(THE_TOKEN, password_of(token))
         assert secured.wired.told("a login failed")
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
@@ -181,13 +193,14 @@ def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> No
     listeners = [f"{name}:SASL_PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "ALL")]
 
     async def scenario(secured: Secured) -> None:
-        for owner in ("User:acme~alice", "User:alice"):
-            await secured.wired.sequencer.create_token(token_of(owner, owner))
+        tokens = {"User:acme~alice": THE_TOKEN, "User:alice": OTHER_TOKEN}
+        for owner, token_id in tokens.items():
+            await secured.wired.sequencer.create_token(token_of(owner, token_id))
         good = []
-        for owner in ("User:acme~alice", "User:alice"):
+        for owner, token_id in tokens.items():
             for listener in ("ACME", "OTHER", "ALL"):
                 client = await Client.open(secured, listener)
-                answer = await client.log_in(owner, password_of(token_of(owner, owner)))
+                answer = await client.log_in(token_id, password_of(token_of(owner, token_id)))
                 if answer.error_code == ErrorCode.NONE:
                     good.append((owner, listener))
         assert good == [("User:acme~alice", "ACME"), ("User:acme~alice", "ALL"), ("User:alice", "ALL")]
@@ -197,12 +210,12 @@ def test_a_tenants_token_is_good_at_its_own_listener_alone(tmp_path: Path) -> No
 
 def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
         client = await Client.open(secured)
         assert (await client.log_in("alice", "flights-2013", extension="tokenauth=false")).error_code == 0
-        answer = await client.log_in("the-token", password_of(token))
+        answer = await client.log_in(THE_TOKEN, password_of(token))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
@@ -210,11 +223,11 @@ def test_a_session_is_by_password_or_by_token_from_its_first_login_on(tmp_path: 
 
 def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
-        token = token_of("User:alice", "the-token")
+        token = token_of("User:alice", THE_TOKEN)
         await secured.wired.sequencer.create_token(token)
         await secured.add_user("alice")
         client = await Client.open(secured)
-        assert (await client.log_in("the-token", password_of(token))).error_code == ErrorCode.NONE
+        assert (await client.log_in(THE_TOKEN, password_of(token))).error_code == ErrorCode.NONE
         await secured.wired.agent.catalog.refresh()
         name = ScramName("alice", ScramMechanism.SCRAM_SHA_256)
         await secured.wired.sequencer.alter_scram(AlterScram([], [name]))
@@ -222,6 +235,100 @@ def test_a_token_outlives_its_owners_password_and_so_do_its_connections(tmp_path
         assert await client.topics() == []
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES)
+
+
+@dataclass
+class Logins:
+    """Logins by tokens at one agent. Its clock is `ahead_ms` before the database's."""
+
+    ahead_ms: int = 0
+    clock: ManualClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock(1_700_000_000_000 + self.ahead_ms)
+
+    async def open(self, executor: Executor) -> None:
+        self.database = ManualClock(1_700_000_000_000)
+        self.sequencer = Committer(MemoryRowStore(self.database), self.database, SeededEntropy(1))
+        await self.sequencer.start()
+        self.tokens = TokenLogins(self.sequencer, TOKEN_SECRET, self.clock, executor)
+        self.executor = executor
+
+    async def first_answer(self, token_id: str, agent: int = 0) -> tuple[bytes, bool]:
+        """The salt of the challenge, and whether the login has failed."""
+        users = Users(Catalog(self.sequencer), self.clock, SeededEntropy(agent), self.executor)
+        exchange = ScramExchange(users, ScramMechanism.SCRAM_SHA_256, tokens=self.tokens)
+        step = await exchange.answer(f"n,,n={token_id},r=abc,tokenauth=true".encode())
+        return step.token.split(b",")[1], step.has_failed
+
+
+def run_logins(scenario: Callable[[Logins], Awaitable[None]], logins: Logins | None = None) -> None:
+    async def run() -> None:
+        opened = logins or Logins()
+        with ThreadPoolExecutor(1) as executor:
+            await opened.open(executor)
+            await scenario(opened)
+            await opened.sequencer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ahead_ms", [-2 * 3_600_000, 0, 2 * 3_600_000])
+def test_a_token_is_good_until_the_databases_clock_says_that_it_has_expired(ahead_ms: int) -> None:
+    async def scenario(logins: Logins) -> None:
+        await logins.sequencer.create_token(token_of("User:alice", THE_TOKEN))
+        logins.database.advance(1_800)
+        good = await logins.tokens.find(THE_TOKEN)
+        assert good is not None and good.until == logins.clock.monotonic() + 1_800
+        logins.database.advance(1_800)
+        assert await logins.tokens.find(THE_TOKEN) is None
+
+    run_logins(scenario, Logins(ahead_ms))
+
+
+def test_a_challenge_does_not_say_whether_there_is_such_a_token() -> None:
+    async def scenario(logins: Logins) -> None:
+        token = await logins.sequencer.create_token(token_of("User:alice", THE_TOKEN))
+        known = [await logins.first_answer(THE_TOKEN, agent) for agent in (1, 1, 2)]
+        await logins.sequencer.alter_token(AlterToken(token.fingerprint, token.owner, -1))
+        unknown = [await logins.first_answer(THE_TOKEN, agent) for agent in (1, 1, 2)]
+        [(salt, _)] = set(known)
+        assert set(known) == {(salt, False)} and set(unknown) == {(salt, True)}
+        assert (await logins.first_answer(OTHER_TOKEN))[0] != salt
+
+    run_logins(scenario)
+
+
+@pytest.mark.parametrize("token_id", ["x", THE_TOKEN + "x", THE_TOKEN[:-1] + "+", THE_TOKEN[:-1] + "é"])
+def test_an_id_that_no_token_has_is_not_looked_up(token_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find(logins: TokenLogins, token_id: str) -> None:
+        raise AssertionError(f"{token_id} was looked up")
+
+    async def scenario(logins: Logins) -> None:
+        assert (await logins.first_answer(token_id))[1]
+
+    monkeypatch.setattr(TokenLogins, "find", find)
+    run_logins(scenario)
+
+
+def test_an_unknown_token_is_a_failed_login_once_also_of_who_hangs_up_before_he_is_told(
+    tmp_path: Path,
+) -> None:
+    async def scenario(secured: Secured) -> None:
+        token = token_of("User:alice", THE_TOKEN)
+        answer = await (await Client.open(secured)).log_in(THE_TOKEN, password_of(token))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        client = await Client.open(secured)
+        await client.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256"))
+        first = f"n,,n={THE_TOKEN},r=abc,tokenauth=true".encode()
+        challenge = await client.ask(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(first))
+        assert challenge.error_code == ErrorCode.NONE
+        refused = await Client.open(secured)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await refused.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("SCRAM-SHA-256"))
+        assert secured.wired.metric("closed_connections_total", reason="max_failed_logins_per_minute") == 1
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ALICES, max_failed_logins_per_minute=2)
 
 
 def test_scramp_takes_no_extension_itself() -> None:

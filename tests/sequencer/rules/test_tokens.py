@@ -150,7 +150,7 @@ def test_a_listing_has_what_concerns_the_principal() -> None:
     created(state, asked(3, owner="User:bob"))
 
     def ids(**request: str) -> list[str]:
-        return [each.token_id for each in tokens(state, TokensRequest(**request)).tokens]
+        return [each.token_id for each in tokens(state, TokensRequest(**request), NOW).tokens]
 
     assert ids() == ["id-1", "id-2", "id-3"]
     assert ids(principal="User:alice") == ["id-1", "id-2"]
@@ -170,7 +170,7 @@ def test_a_long_listing_has_pages_also_where_little_concerns_the_principal() -> 
     for principal, count in ((None, 12_000), ("User:5999", 2)):
         found, request = 0, TokensRequest(principal=principal)
         while True:
-            page = tokens(state, request)
+            page = tokens(state, request, 1)
             found += len(page.tokens)
             if page.next is None:
                 break
