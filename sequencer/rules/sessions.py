@@ -246,10 +246,16 @@ def check_object(described: ObjectDescription, prefix: str) -> None:
 
 def names_earlier_object(session: SessionRow | None, request: CommitRequest) -> bool:
     """Whether the commit's object may be in the store: a retried batch names that of an earlier commit. One that has
-    the key of the commit's own number is new, or the number was applied before."""
+    the key of the commit's own number is new, or the number was applied before. The store refuses the id of another."""
     if request.object is None:
         return False
     return session is None or request.object.key != uploaded_key(session.prefix, request.number)
+
+
+def _is_of_later_commit(key: str, session: SessionRow) -> bool:
+    """Whether the key is of a commit after the session's next: that commit's object will not be looked up."""
+    number, following = key.removeprefix(session.prefix), uploaded_key("", session.next_number)
+    return number.isdigit() and len(number) >= len(following) and number > following
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
@@ -311,6 +317,8 @@ def commit_object(
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
         check_object(described, session.prefix)
+        if _is_of_later_commit(described.key, session):
+            raise InvalidRequest(f"object {described.key!r} is of a later commit than {session.next_number}")
         stored = object_row(described)
     elif (stored.key, stored.size) != (described.key, described.size):
         raise InvalidRequest(

@@ -171,6 +171,10 @@ class MemoryRowStore:
                 if row is not None and self._is_refused(row):
                     raise RequestFailed(f"the database does not take {row}")
         objects = changes.by_kind.get(ObjectRow, {})
+        for row in objects.values():
+            known = self._objects.get(row.object_id) if isinstance(row, ObjectRow) else None
+            if isinstance(row, ObjectRow) and known is not None and known.key != row.key:
+                raise RequestFailed(f"object {row.object_id} is stored as {known.key!r}, not {row.key!r}")
         for row in changes.by_kind.get(RunRow, {}).values():
             if isinstance(row, RunRow) and row.kind is not ObjectKind.MARKERS:
                 named = (row.object_id,)

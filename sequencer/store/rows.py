@@ -721,7 +721,8 @@ class RowStore(Protocol):
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         """Write all changes or none, if the committer's epoch is still the newest. A run of kind MIXED must be new: it
-        is appended to its log, while other kinds may replace a run."""
+        is appended to its log, while other kinds may replace a run. An object keeps its key: a row with another key
+        under the id of one raises RequestFailed."""
         ...
 
     async def runs_from(

@@ -18,6 +18,7 @@ from sequencer.api import (
     AlterToken,
     BatchError,
     BatchStatus,
+    CommitAnswer,
     CommitOffsets,
     CommitOutOfOrder,
     CommitRequest,
@@ -61,6 +62,7 @@ from sequencer.api import (
     PinTable,
     ReleaseTable,
     RenewAgent,
+    RequestFailed,
     Run,
     SaveGroup,
     SequencerUnavailable,
@@ -252,6 +254,32 @@ def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_asked_again(
         assert await bench.commit(early, stored=stored) == [(STORED, 2)]
         statistics = await bench.sequencer.statistics(Empty())
         assert (statistics.retired_objects, statistics.objects, statistics.runs) == (0, 3, 3)
+
+    run(factory, scenario)
+
+
+def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        first = bench.stored(bench.session, 0)
+        assert await bench.commit(batch(), stored=first) == [(BatchError.NONE, 0)]
+        other = await bench.open()
+        again = msgspec.structs.replace(first, key=uploaded_key(bench.session.prefix, 1))
+        refused, stored = await asyncio.gather(
+            bench.sequencer.commit(bench.request(batch(), stored=again)),
+            bench.sequencer.commit(bench.request(batch(), session=other, number=0)),
+            return_exceptions=True,
+        )
+        assert isinstance(refused, RequestFailed)
+        assert isinstance(stored, CommitAnswer)
+        assert [run.key for run in (await bench.find(0)).runs] == [first.key, uploaded_key(other.prefix, 0)]
+
+    run(factory, scenario)
+
+
+def test_a_commit_can_not_bring_the_object_of_a_later_one(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        with pytest.raises(InvalidRequest, match="later commit"):
+            await bench.commit(batch(), stored=bench.stored(bench.session, 1))
 
     run(factory, scenario)
 

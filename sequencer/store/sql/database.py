@@ -95,6 +95,14 @@ class TableStatements:
         return f"select {self.columns} from {self.name}"
 
 
+def _assignment(table: str, column: str) -> str:
+    """A conflicting row gets the new value. That of another object is no value: a commit's object is not looked up, so
+    the database refuses one whose id another object has."""
+    if (table, column) != ("objects", "key"):
+        return f'"{column}" = excluded."{column}"'
+    return """"key" = case when "objects"."key" = excluded."key" then excluded."key" end"""
+
+
 def table_statements(dialect: Dialect) -> dict[type[Row], TableStatements]:
     """Per kind of row, in the order of write."""
     statements = {}
@@ -107,9 +115,7 @@ def table_statements(dialect: Dialect) -> dict[type[Row], TableStatements]:
             columns=", ".join(f'"{column.name}"' for column in codec.columns),
             key=", ".join(f'"{column.name}"' for column in codec.key),
             assignments=", ".join(
-                f'"{column.name}" = excluded."{column.name}"'
-                for column in codec.columns
-                if column.name not in key
+                _assignment(table.name, column.name) for column in codec.columns if column.name not in key
             ),
         )
     return statements
