@@ -288,10 +288,13 @@ class SequencerServer:
     async def _try_to_lead(self) -> None:
         try:
             if not await self._finds_committer():
-                if self._follower is None or not self._follower.is_loading:
-                    await self._begin_term()
-                # Otherwise the copy is there sooner than one that a term would begin to load, and a committer that
-                # was only late may go on until then.
+                # A copy that is being loaded is there sooner than one that a term would begin to load, and a committer
+                # that was only late may go on until then.
+                if self._follower is not None and await self._follower.will_have_copy():
+                    raise SequencerUnavailable(
+                        "this server loads its copy of the rows before it takes the lease"
+                    )
+                await self._begin_term()
                 return
         except (IncarnationChanged, HelloRefused) as error:
             await self._mark_lost(str(error))

@@ -23,7 +23,7 @@ import structlog
 from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable, Value
 from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
-from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing
+from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing, newest_number
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.view import Shown
 from sequencer.settings import SequencerSettings
@@ -71,8 +71,8 @@ class Follower:
         self._shown: Shown | None = None
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
-        self.is_loading = False
-        """Whether all rows are being loaded."""
+        self._loads_from: int | None = None
+        """The newest number of the journal when the load that runs began."""
         self.is_handed_over = False
         """Whether the copy is a committer's, and this follower is over."""
 
@@ -184,11 +184,16 @@ class Follower:
         )
 
     async def _loaded(self) -> HotState:
-        self.is_loading = True
+        self._loads_from = await newest_number(self._store)
         try:
             return await HotState.built(await self._store.load(), self._clock)
         finally:
-            self.is_loading = False
+            self._loads_from = None
+
+    async def will_have_copy(self) -> bool:
+        """Whether all rows are being loaded, and the journal still has what follows them."""
+        oldest = [] if self._loads_from is None else await self._store.journal_from(0, 1)
+        return bool(oldest) and self._loads_from is not None and oldest[0].number <= self._loads_from
 
     async def _caught_up(self) -> None:
         try:

@@ -24,7 +24,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint.format import TABLE_ROWS, InvalidCheckpoint, Table, decode_table, encode_rows
-from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
+from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow, RowStore
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps
 
@@ -102,6 +102,21 @@ class Journal:
             kept -= size
             end = max(end, oldest + 1)
         return max(self._first, min(end, self._first + DROPPED_AT_ONCE))
+
+
+async def newest_number(store: RowStore) -> int:
+    """The number of the journal's newest row; -1 where it is empty. A dozen reads of one row, which may have some
+    megabytes."""
+    oldest = await store.journal_from(0, 1)
+    if not oldest:
+        return -1
+    found, step = oldest[0].number, MAX_ROWS
+    while step:
+        if await store.journal_from(found + step, 1):
+            found += step
+        else:
+            step //= 2
+    return found
 
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:

@@ -326,6 +326,7 @@ def test_a_server_that_loads_its_copy_lets_a_late_committer_go_on_and_loads_once
             world.cuts["a:1"].is_open.clear()
             await world.pass_time(5)
             assert not standby.is_committer, "its copy is being loaded"
+            assert standby.committer_address == ""
             world.cuts["a:1"].is_open.set()
             await world.during(committer.sequencer.create_topic(CreateTopic("second", 1, {})))
             assert committer._local is local, "nobody has taken its lease"
@@ -334,6 +335,34 @@ def test_a_server_that_loads_its_copy_lets_a_late_committer_go_on_and_loads_once
         assert standby.is_committer and loads == 1
         known = await world.during(standby.sequencer.metadata(MetadataRequest()))
         assert {topic.name for topic in known.topics} == {"first", "second"}
+
+    run(use)
+
+
+def test_a_server_waits_for_no_copy_that_the_journal_will_not_continue() -> None:
+    async def use(world: World) -> None:
+        load, loads = world.store.load, 0
+
+        async def slow_load() -> dict[type[Row], list[Row]]:
+            nonlocal loads
+            loads += 1
+            for _ in range(60):
+                await world.clock.sleep(1.0)
+            return await load()
+
+        committer = world.nodes["a:1"]
+        with (
+            mock.patch.object(world.store, "load", slow_load),
+            mock.patch("sequencer.reading.journal.MAX_ROWS", 4),
+        ):
+            await world.during(committer.sequencer.create_topic(CreateTopic("first", 1, {})))
+            await world.pass_time(5)
+            assert loads == 1, "the standby's copy"
+            for number in range(10):
+                await world.during(committer.sequencer.create_topic(CreateTopic(f"t{number}", 1, {})))
+            world.freeze("a:1")
+            await world.pass_time(20)
+            assert loads == 2, "the next term's"
 
     run(use)
 
