@@ -88,6 +88,7 @@ class Tail:
     async def wait(self, seen: Mapping[TopicPartition, int], seconds: float) -> None:
         """Return when a partition may have changed since the commit of its last answer, or after `seconds`."""
         now = self._clock.monotonic()
+        deadline = now + seconds
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waited: list[TopicPartition] = []
         turns = Turns(PARTITIONS_IN_A_TURN)
@@ -96,14 +97,15 @@ class Tail:
                 if self._windows.is_changed(partition, number, now):
                     return
                 if len(waited) == MAX_WINDOWS or not self._windows.is_live(partition, now):
-                    seconds = min(seconds, ASK_AGAIN_S)
+                    deadline = min(deadline, now + ASK_AGAIN_S)
                 if len(waited) < MAX_WINDOWS:
                     self._waiting.setdefault(partition, {})[woken] = None
                     self._windows.count_reader(partition, 1)
                     waited.append(partition)
                 if turns.fills():
                     await turns.give()
-            timer = asyncio.ensure_future(self._clock.sleep(seconds))
+                    now = self._clock.monotonic()
+            timer = asyncio.ensure_future(self._clock.sleep(deadline - self._clock.monotonic()))
             try:
                 await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -6,6 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
+import agent.fetch.tail as tail_module
 from agent.fetch.tail import ASK_AGAIN_S
 from agent.fetch.windows import FRESH_S
 from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, Topic, WatchRequest
@@ -214,5 +217,49 @@ def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
         await fetch(bench, request_of(topic, (0, 0), room=1_100))
         await settle()
         assert sequencer.calls["watch"] == 0
+
+    run(scenario)
+
+
+async def waiting_for_two(
+    bench: AgentBench, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> asyncio.Task[None]:
+    """A wait for two partitions with windows that nobody keeps current any more, in the turn between the two."""
+    topic, _ = await tailed(bench)
+    await fetch(bench, request_of(topic, (1, 0)))
+    await bench.advance(0.2)
+    tail = bench.services.tail
+    await tail.close()
+    number, windows = tail.live()
+    assert len(windows) == 2
+    monkeypatch.setattr(tail_module, "PARTITIONS_IN_A_TURN", 1)
+    waiting = asyncio.create_task(tail.wait(dict.fromkeys(windows, number), seconds))
+    await settle(1)
+    assert len(tail._waiting) == 1
+    return waiting
+
+
+def test_a_wait_ends_in_time_however_long_the_turns_of_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        waiting = await waiting_for_two(bench, monkeypatch, seconds=1.0)
+        bench.clock.advance(0.9)
+        await settle()
+        assert not waiting.done()
+        bench.clock.advance(0.2)
+        await settle()
+        assert waiting.done()
+
+    run(scenario)
+
+
+def test_a_wait_sees_what_goes_out_of_date_in_the_turns_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        waiting = await waiting_for_two(bench, monkeypatch, seconds=20.0)
+        bench.clock.advance(FRESH_S + 0.1)
+        await settle()
+        assert not waiting.done()
+        bench.clock.advance(ASK_AGAIN_S)
+        await settle()
+        assert waiting.done(), "the sequencer is asked"
 
     run(scenario)
