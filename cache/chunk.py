@@ -100,10 +100,6 @@ class ChunkBytes:
             at += 1
         return views
 
-    def joined(self) -> Buffer:
-        """All bytes as one buffer; a copy only where they are in parts."""
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
     def without_waste(self) -> ChunkBytes:
         """The chunk as it may stay in memory: copied, unless its bytes are nearly all that its parts keep alive.
 

@@ -22,6 +22,7 @@ from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tailrace.rpc import LinkDown, RpcClient, RpcServer, TcpLink, decode_body, encode_body
+from tests.cache.test_chunk import bytes_of
 from tests.support.clocks import ManualClock
 
 KEY = "c/mixed/ab/1"
@@ -165,7 +166,7 @@ def test_twenty_consumers_on_four_agents_in_two_zones_cost_one_get_per_chunk_and
         async def consume(number: int) -> bytes:
             cache = agents[number % 4].cache
             got = [await cache.get(chunk, is_catch_up=number % 3 == 0) for chunk in chunks]
-            return b"".join(each.joined() for each in got)
+            return b"".join(map(bytes_of, got))
 
         assert set(await asyncio.gather(*(consume(number) for number in range(20)))) == {OBJECT * 5}
         assert sum(store.gets.values()) == len(chunks) * 2
@@ -187,7 +188,7 @@ def test_a_peer_that_hangs_is_passed_by_with_a_direct_get_and_after_some_times_n
         for times in range(1, 6):
             cache.forget(chunk.id)
             got = await cache.get(chunk)
-            assert got.joined() == OBJECT[chunk.start : chunk.start + 100]
+            assert bytes_of(got) == OBJECT[chunk.start : chunk.start + 100]
             assert link.calls == min(times, SETTINGS.peer_failures)
         assert counted.bypassed == 2
 
@@ -256,7 +257,7 @@ def test_agents_that_each_take_the_other_for_the_owner_still_get_their_bytes() -
             caches.append(ChunkCache(store, SETTINGS, lambda wrong=wrong: wrong, peers))  # type: ignore[misc]
 
         got = await asyncio.gather(*(cache.get(CHUNKS[0]) for cache in caches))
-        assert [each.joined() for each in got] == [OBJECT[:100]] * 2
+        assert [bytes_of(each) for each in got] == [OBJECT[:100]] * 2
         assert store.gets.total() <= 2
 
     asyncio.run(whole())
@@ -283,7 +284,7 @@ def test_a_fresh_object_is_read_without_a_get_and_what_is_owned_outlives_its_fre
         of = SETTINGS.changed(memory_bytes=8000)
         cache = ChunkCache(store, of, lambda: alone, None, counted)
         cache.write_through(KEY, [OBJECT[:333], memoryview(OBJECT)[333:]])
-        assert b"".join([bytes((await cache.get(chunk)).joined()) for chunk in CHUNKS]) == OBJECT
+        assert b"".join([bytes_of(await cache.get(chunk)) for chunk in CHUNKS]) == OBJECT
         assert counted.tiers == {Tier.FRESH: len(CHUNKS)}
 
         cache.write_through("c/other", [OBJECT])
@@ -365,7 +366,7 @@ def test_a_peer_refuses_another_chunk_size() -> None:
         other = ChunkCache(store, SETTINGS.changed(chunk_bytes=64), lambda: ZoneRing(Ring(1, []), "a", 1))
         link = DirectLink(PeerServer(other))
         cache, counted, chunk = two_agents(store, lambda _: link, SystemClock())
-        assert (await cache.get(chunk)).joined() == OBJECT[chunk.start : chunk.start + 100]
+        assert bytes_of(await cache.get(chunk)) == OBJECT[chunk.start : chunk.start + 100]
         assert "chunk_bytes is 64" in counted.failed[0]
 
     asyncio.run(whole())
