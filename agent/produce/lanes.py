@@ -607,12 +607,10 @@ class Lane:
             answer = await self._commit_gaps(session, retried, gaps)
             if answer is None or not gaps:
                 continue
-            for gap, run in zip(retried, answer.runs, strict=True):
-                outcome = run.outcomes[0]
-                if not may_close(outcome):
-                    gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
-                    gaps.remove(gap)
-                    pause = _FIRST_GAP_PAUSE_SECONDS
+            closed = _settled(retried, answer)
+            if closed:
+                gaps = [gap for gap in gaps if gap not in closed]
+                pause = _FIRST_GAP_PAUSE_SECONDS
 
     async def _pause(self, seconds: float, gaps: list[Gap]) -> None:
         """Sleep. The producers of the gaps are told to retry if the lane is closed meanwhile."""
@@ -738,6 +736,17 @@ def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
     if len(sealed.parts) * SMALL_PART_BYTES > sealed.size:
         return [b"".join(sealed.parts)]
     return sealed.parts
+
+
+def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
+    """The gaps that have closed, or never will: their producers are told."""
+    settled: set[Gap] = set()
+    for gap, run in zip(retried, answer.runs, strict=True):
+        outcome = run.outcomes[0]
+        if not may_close(outcome):
+            gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
+            settled.add(gap)
+    return settled
 
 
 def _give_up(gaps: list[Gap]) -> None:
