@@ -273,6 +273,8 @@ def apply_commit(
     """
     if request.object is None:
         return _answer(draft, session, request, [])
+    if _is_of_later_commit(request.object.key, session):
+        raise InvalidRequest(f"object {request.object.key!r} is of a later commit than {session.next_number}")
     outcomes = yield from commit_object(
         draft, session, described=request.object, proposals=request.runs, settings=settings
     )
@@ -317,8 +319,6 @@ def commit_object(
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
         check_object(described, session.prefix)
-        if _is_of_later_commit(described.key, session):
-            raise InvalidRequest(f"object {described.key!r} is of a later commit than {session.next_number}")
         stored = object_row(described)
     elif (stored.key, stored.size) != (described.key, described.size):
         raise InvalidRequest(
