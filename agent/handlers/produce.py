@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -46,7 +47,7 @@ from tailrace.record_batch import (
 )
 from tailrace.records import InvalidRecords, keyless_records
 from tailrace.topic_config import Latency, TopicSettings
-from tailrace.turns import Steps, Turns, at_once, in_turns
+from tailrace.turns import Steps, Turns, at_once, in_parts, in_turns
 
 _STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
@@ -179,14 +180,20 @@ async def _submitted_in_turns(
     A lost connection does not stop it: the parts before are in the buffers, and only a deferred answer holds what the
     request was charged until they have left them.
     """
-    _let_go_of_refused(accepted)
+    viewed = frame = 0
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+        of_some, of_frame = _viewed(some)
+        viewed, frame = viewed + of_some, max(frame, of_frame)
+        await turns.did(len(some))
     answer = None if request.acks == 0 else response
     making = partial(_answer_in_turns, services, context.api_version, answer, accepted)
     deferred = Deferred(lambda results: LongAnswer(making(results)))
     submission = Submission(len(accepted), deferred.is_ready)
-    turns = Turns(PARTITIONS_IN_A_TURN)
     for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
         some = accepted[first : first + PARTITIONS_IN_A_TURN]
+        if 2 * viewed < frame:
+            _copy_views(some)
         _submit(services, context, some, first=first, submission=submission)
         with suppress(asyncio.CancelledError):
             await turns.did(len(some))
@@ -216,18 +223,29 @@ def _submit(
     services.lanes.submit(batches)
 
 
-def _let_go_of_refused(accepted: list[_Accepted]) -> None:
+def _let_go_of_refused(accepted: Sequence[_Accepted]) -> None:
     """Copy what was accepted where it is less than half of its frame: views keep the whole frame alive, in the buffer
     and after it in the cache, which count the batches alone."""
-    first = accepted[0].data
-    if not isinstance(first, memoryview):
-        return
-    frame: bytes = first.obj  # type: ignore[assignment]
-    length = 0
+    viewed, frame = _viewed(accepted)
+    if 2 * viewed < frame:
+        _copy_views(accepted)
+
+
+def _viewed(accepted: Sequence[_Accepted]) -> tuple[int, int]:
+    """Bytes of the batches that are views of the request's frame, and the frame's; 0 of 0 where none is. A batch that
+    was stamped is none."""
+    viewed = 0
+    frame: Any = b""
     for batch in accepted:
-        length += batch.coordinates.length
-    if 2 * length < len(frame):
-        for batch in accepted:
+        if isinstance(batch.data, memoryview):
+            viewed += batch.coordinates.length
+            frame = batch.data.obj
+    return viewed, len(frame)
+
+
+def _copy_views(accepted: Sequence[_Accepted]) -> None:
+    for batch in accepted:
+        if isinstance(batch.data, memoryview):
             batch.data = bytes(batch.data)
 
 

@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from agent.handlers.current_leaders import MAX_NAMED, name_leaders
-from agent.handlers.produce import handle
+from agent.handlers.produce import PARTITIONS_IN_A_TURN, handle
+from agent.produce.lanes import Lanes
 from agent.services import Deferred
 from sequencer.api import CreateTopic, FindPartition, FindRequest, RenewAgent
 from tailrace.ids import NIL_TOPIC_ID
@@ -311,24 +312,45 @@ def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_n
     run(scenario)
 
 
-def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def buffered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the lanes' buffers are given from now on."""
+    given: list[Any] = []
+    really_submit = Lanes.submit
+
+    def submit(lanes: Lanes, batches: Any) -> None:
+        given.extend(batch.data for _, _, batch in batches)
+        really_submit(lanes, batches)
+
+    monkeypatch.setattr(Lanes, "submit", submit)
+    return given
+
+
+def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(buffered: list[Any]) -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
-        buffered: list[object] = []
-        really_submit = bench.services.lanes.submit
-
-        def submit(batches: Any) -> None:
-            buffered.extend(batch.data for _, _, batch in batches)
-            really_submit(batches)
-
-        monkeypatch.setattr(bench.services.lanes, "submit", submit)
         (row,) = await produce(bench, (0, batch(b"x" * 1000)))
         assert row.base_offset == 0
         kept, refused = await produce(bench, (0, batch(b"y" * 1000)), (99, b"z" * 5_000))
         assert kept.base_offset == 1 and refused.error_code
         assert [type(data) for data in buffered] == [memoryview, bytes]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [1, PARTITIONS_IN_A_TURN + 1])
+def test_a_stamped_batch_in_front_does_not_keep_what_was_refused(buffered: list[Any], count: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("stamps", message_timestamp_type="LogAppendTime")
+        await bench.topic(partitions=count, cleanup_policy="compact")
+        request = request_of((0, batch(b"x" * 100)), name="stamps")
+        kept = [(index, batch(b"y" * 100)) for index in range(count)]
+        request.topic_data += request_of(*kept, (count, b"z" * 500 * count)).topic_data
+        asked = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request))
+        stamped, others = (await bench.until(asked)).responses
+        assert [each.error_code for each in stamped.partition_responses] == [0]
+        assert [each.error_code for each in others.partition_responses[:-1]] == [0] * count
+        assert [type(data) for data in buffered] == [bytearray] + [bytes] * count
 
     run(scenario)
 
