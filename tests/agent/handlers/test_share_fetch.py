@@ -7,11 +7,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from agent.connection import KafkaConnection
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
+from agent.handlers import share_fetch
 from agent.handlers.dead_letters import copied, stored_name, why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
@@ -24,6 +26,7 @@ from sequencer.api import (
     FoundPartition,
     PartitionError,
     ShareOffsetsRequest,
+    ShareRequest,
     Value,
 )
 from sequencer.methods import Method
@@ -64,7 +67,8 @@ from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
-from tests.support.agents import AgentBench, batch, connection, run, settle
+from tests.support.agents import AgentBench, batch, connection, context, run, settle
+from tests.support.cancelled import CancelledAt
 from tests.support.clocks import SeededEntropy
 from tests.support.transactions import TransactionalProducer
 
@@ -644,3 +648,26 @@ def test_contents_are_copied_a_bounded_part_at_a_time_whatever_they_unpack_from(
     contents, end = copied(data, end, 10)
     assert (list(contents), end) == ([4, 5, 7, 9], 10)
     assert contents[9] == (b"k", b"v")
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_share_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3)
+        share_records = bench.sequencer.share_records
+
+        async def later(request: ShareRequest) -> Any:
+            await settle(1)
+            return await share_records(request)
+
+        monkeypatch.setattr(bench.sequencer, "share_records", later)
+        request = ShareFetchRequest("g", member.member_id, 0, 500, 1, 1 << 20, 500)
+        request.topics = [ShareFetchTopic(member.topic_id, [ShareFetchPartition(0)])]
+        asked = structs.replace(context(2), connection=connection())
+        with pytest.raises(asyncio.CancelledError):
+            await CancelledAt(share_fetch.fetch(bench.services, asked, request), number)
+        assert bench.services.fetch_memory.used == 0
+
+    run(scenario, **EARLIEST)
