@@ -55,6 +55,8 @@ _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions whose batches are checked in one turn of the loop, where a request has to wait anyway."""
+STAMPS_IN_A_CALL = 5_000
+"""Batches of a transaction whose numbers the sequencer is asked for in one call."""
 MAX_LOOKED_INTO = 64 << 20
 """Bytes to which one batch of a compacted topic may unpack."""
 MAX_RECORD_ERRORS = 100
@@ -290,21 +292,31 @@ async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Acc
 
     Records are looked into for that, in a thread of the decoding pool: they may be compressed, and very many.
     """
-    kept: list[_Accepted] = []
-    loop = asyncio.get_running_loop()
-    for batch in accepted:
+    async for batch in Turns(PARTITIONS_IN_A_TURN).over(accepted):
         if batch.needs_keys:
-            try:
-                indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
-            except InvalidRecords as error:
-                _refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
-                continue
-            if indexes:
-                _refuse_keyless(services, batch, indexes)
-                continue
-        kept.append(batch)
-    refused = {id(batch.row) for batch in accepted if batch.row.error_code != ErrorCode.NONE}
-    return [batch for batch in kept if id(batch.row) not in refused]
+            await _refuse_if_keyless(services, batch)
+    return await _not_refused(accepted)
+
+
+async def _not_refused(accepted: list[_Accepted]) -> list[_Accepted]:
+    """The batches of rows that say no error."""
+    kept: list[_Accepted] = []
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+        kept += [batch for batch in some if batch.row.error_code == ErrorCode.NONE]
+        await turns.did(len(some))
+    return kept
+
+
+async def _refuse_if_keyless(services: Services, batch: _Accepted) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
+    except InvalidRecords as error:
+        _refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
+        return
+    if indexes:
+        _refuse_keyless(services, batch, indexes)
 
 
 def _keyless(batch: Buffer) -> list[int]:
@@ -325,14 +337,38 @@ async def _bound_to_transactions(
     services: Services, request: ProduceRequest, version: int, accepted: list[_Accepted]
 ) -> list[_Accepted]:
     """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
-    transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    producers: set[tuple[int, int]] = set()
+    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+        producers.update(
+            (batch.coordinates.producer_id, batch.coordinates.producer_epoch)
+            for batch in some
+            if batch.coordinates.is_transactional
+        )
+        await turns.did(len(some))
     try:
-        code = await _refusal_of_transaction(services, request.transactional_id, transactional)
+        code = await _refusal_of_transaction(services, request.transactional_id, producers)
     except EXPECTED as error:
         code = code_of(error)
     if code is not None:
-        _refuse_all(services, accepted, code)
+        for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+            _refuse_all(services, some, code)
+            await turns.did(len(some))
         return []
+    kept: list[_Accepted] = []
+    for some in in_parts(accepted, STAMPS_IN_A_CALL):
+        kept += await _in_open_transactions(services, version, some)
+        await turns.did(len(some))
+    return kept
+
+
+async def _in_open_transactions(
+    services: Services, version: int, accepted: Sequence[_Accepted]
+) -> Sequence[_Accepted]:
+    """The same for a part of a transaction's batches."""
+    transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
+    if not transactional:
+        return accepted
     if version >= FIRST_VERSION_OF_TRANSACTIONS_2:
         for batch in transactional:
             batch.transaction = ANY_TRANSACTION
@@ -362,12 +398,12 @@ async def _bound_to_transactions(
 
 
 async def _refusal_of_transaction(
-    services: Services, transactional_id: str | None, transactional: list[_Accepted]
+    services: Services, transactional_id: str | None, producers: set[tuple[int, int]]
 ) -> ErrorCode | None:
-    """Why these batches can't be of one transaction of this id. Raises what the sequencer raises."""
+    """Why the batches of these producers (id, epoch) can't be of one transaction of this id. Raises what the sequencer
+    raises."""
     if transactional_id is None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    producers = {(batch.coordinates.producer_id, batch.coordinates.producer_epoch) for batch in transactional}
     if not transactional_id or len(producers) > 1:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     ((producer_id, _),) = producers
@@ -375,7 +411,7 @@ async def _refusal_of_transaction(
     return None if is_its else ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def _refuse_all(services: Services, accepted: list[_Accepted], code: ErrorCode) -> None:
+def _refuse_all(services: Services, accepted: Sequence[_Accepted], code: ErrorCode) -> None:
     """Refuse the request as a whole, as Kafka does."""
     for batch in accepted:
         _refuse(services, batch.row, code, "")

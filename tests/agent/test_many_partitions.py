@@ -24,6 +24,7 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.records import NewRecord, encode_batch
 from tests.agent.test_usual_produce import VERSION, Client, idempotent
 from tests.support.agents import AgentBench, batch, codes, connection, made, run, settle
 from tests.support.frames import frames_of
@@ -35,10 +36,10 @@ OF_EACH = range(10_000)
 SMALL = memoryview(batch(b"x"))
 
 
-def produce(topics: Sequence[Topic]) -> ProduceRequest:
+def produce(topics: Sequence[Topic], records: memoryview = SMALL) -> ProduceRequest:
     """A batch for each partition."""
     data = [
-        TopicProduceData(topic.name, partition_data=[PartitionProduceData(each, SMALL) for each in OF_EACH])
+        TopicProduceData(topic.name, partition_data=[PartitionProduceData(each, records) for each in OF_EACH])
         for topic in topics
     ]
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
@@ -96,6 +97,26 @@ def test_batches_for_100_000_partitions_leave_the_loop_to_others() -> None:
     async def scenario(bench: AgentBench) -> None:
         answer = await asked(bench, ApiKey.PRODUCE, 8, produce(await topics_of(bench)))
         assert [codes(each.partition_responses) for each in answer.responses] == [[0] * len(OF_EACH)] * TOPICS
+
+    run(scenario)
+
+
+@least_of_three
+def test_batches_of_nobodys_transaction_are_refused_in_turns() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        records = encode_batch(
+            [NewRecord(b"k", b"v")],
+            timestamps=[1_700_000_000_000],
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        request = produce(await topics_of(bench), memoryview(records))
+        request.transactional_id = "nobody's"
+        answer = await asked(bench, ApiKey.PRODUCE, 8, request)
+        refused = [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * len(OF_EACH)
+        assert [codes(each.partition_responses) for each in answer.responses] == [refused] * TOPICS
 
     run(scenario)
 
