@@ -26,12 +26,14 @@ from msgspec import structs
 
 from agent.answer_memory import Room
 from agent.connection import KafkaConnection, LikeBefore, Reply
-from agent.errors import AnswerTooLarge, NoRoomForAnswer, code_of
+from agent.errors import AnswerTooLarge, NoRoomForAnswer, NoRoomForRequest, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
 from agent.leadership import KnownLeadership
 from agent.long_work import LONG_FRAME_BYTES
+from agent.memory_budget import Grant, release
 from agent.produce.active_buffer import BatchResult
+from agent.produce.request_memory import FREE_ELEMENTS
 from agent.security.access import Access
 from agent.services import (
     MUST_WAIT,
@@ -64,7 +66,8 @@ from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.compiler import STEP, Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
-from tailrace.kafka.messages.produce import TopicProduceData
+from tailrace.kafka.messages.produce import ProduceRequest, TopicProduceData
+from tailrace.kafka.produce_elements import elements_of
 from tailrace.kafka.produce_shape import ProduceShape, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
@@ -96,13 +99,15 @@ class Requester(Protocol):
 
 
 class _Asked(msgspec.Struct, frozen=True, gc=False):
-    """A request that could be read. `started`: monotonic seconds."""
+    """A request that could be read. `started`: monotonic seconds. `held`: the memory of what it is as objects, until it
+    is answered."""
 
     header: RequestHeader
     spec: ApiSpec
     context: RequestContext
     request: Any
     started: float
+    held: Grant | None = None
 
 
 class Dispatcher:
@@ -127,6 +132,37 @@ class Dispatcher:
         return await self._services.long_work.shared(client, handling, is_long=is_long)
 
     async def _served(self, frame: memoryview, connection: Requester) -> Reply:
+        shape = connection.produce_shape
+        if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE or (
+            shape is not None and shape.find(frame, 0, len(frame)) is not None
+        ):
+            return await self._read_and_handled(frame, connection)
+        elements = await in_turns(elements_of(frame), Turns(STEP))
+        if elements <= FREE_ELEMENTS:
+            return await self._read_and_handled(frame, connection)
+        return await self._in_request_memory(frame, connection, elements)
+
+    async def _in_request_memory(self, frame: memoryview, connection: Requester, elements: int) -> Reply:
+        """The reply to a produce request of many elements, decoded once there is memory for them."""
+        try:
+            held = await self._services.request_memory.take(elements)
+        except NoRoomForRequest as error:
+            log.warning(
+                "closed a connection: no memory for its objects", peer=connection.peer_host, error=str(error)
+            )
+            return Reply(close=True)
+        is_deferred = False
+        try:
+            reply = await self._read_and_handled(frame, connection, held)
+            is_deferred = not reply.is_made
+            return reply
+        finally:
+            if not is_deferred:
+                held.release()
+
+    async def _read_and_handled(
+        self, frame: memoryview, connection: Requester, held: Grant | None = None
+    ) -> Reply:
         if len(frame) > READ_AT_ONCE_BYTES:
             asked = await self._read_in_turns(frame, connection)
         else:
@@ -135,7 +171,7 @@ class Dispatcher:
             return asked
         if asked.spec.key in LARGE:
             return await self._in_room(asked)
-        return await self._handled(asked)
+        return await self._handled(asked if held is None else structs.replace(asked, held=held))
 
     async def _in_room(self, asked: _Asked) -> Reply:
         """As `_handled`, for an answer that may be large: what it takes of the memory is held until it is sent."""
@@ -187,6 +223,15 @@ class Dispatcher:
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
+        if connection.produce_shape is None and asked.spec.key == ApiKey.PRODUCE:
+            elements = _count(asked.request)
+            if elements > FREE_ELEMENTS:
+                return self._at_once_in_request_memory(asked, elements, connection)
+        return self._handled_at_once(asked, shape, connection)
+
+    def _handled_at_once(
+        self, asked: _Asked, shape: ProduceShape | None, connection: KafkaConnection
+    ) -> Reply | None:
         try:
             response = self._at_once[asked.spec.key](self._services, asked.context, asked.request)
             if response is MUST_WAIT:
@@ -199,6 +244,18 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
             return Reply(close=True)
+
+    def _at_once_in_request_memory(
+        self, asked: _Asked, elements: int, connection: KafkaConnection
+    ) -> Reply | None:
+        """As `at_once`, for a produce request of many elements; None, too, where it has to wait for memory."""
+        held = self._services.request_memory.try_take(elements)
+        if held is None:
+            return None
+        reply = self._handled_at_once(structs.replace(asked, held=held), None, connection)
+        if reply is None or reply.is_made:
+            held.release()
+        return reply
 
     def _learn(self, asked: _Asked, shape: ProduceShape, connection: KafkaConnection) -> None:
         """The second request of a shape was admitted: take those like it without looking at the rest again."""
@@ -347,6 +404,7 @@ class Dispatcher:
             reply.failed()
         else:
             reply.made(parts)
+        release(asked.held)
 
     def _hold(self, answering: asyncio.Task[None]) -> None:
         """Refer to the task until it ends: the loop does not."""
@@ -366,6 +424,7 @@ class Dispatcher:
             reply.failed()
         else:
             reply.made(parts)
+        release(asked.held)
 
     async def _long_answer(self, asked: _Asked, answer: LongAnswer) -> Sequence[Buffer] | None:
         return await self._encoded_in_turns(asked, await answer.making)
@@ -423,6 +482,11 @@ def _has_error_code(spec: ApiSpec, version: int) -> bool:
     return any(field.name == "error_code" and version in field.versions for field in fields_of(spec.response))
 
 
+def _count(request: ProduceRequest) -> int:
+    """Topics and partitions of a request."""
+    return len(request.topic_data) + sum(len(topic.partition_data) for topic in request.topic_data)
+
+
 def _is_short_produce(frame: memoryview) -> bool:
     """Whether it is a Produce request of few elements, however many bytes of records these have."""
     return int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE and not _is_long(frame)
@@ -430,12 +494,7 @@ def _is_short_produce(frame: memoryview) -> bool:
 
 def _is_long(frame: memoryview) -> bool:
     """Whether reading a Produce request takes more than a turn. One that can't be read doesn't."""
-    try:
-        header = parse_request_header(frame)
-        reading = decode_request_in_steps(header.api_key, header.api_version, frame, header.body_offset)
-        return next(reading, None) is not None
-    except (MalformedRequest, UnsupportedVersion):
-        return False
+    return next(elements_of(frame), None) is not None
 
 
 def _refusal(header: RequestHeader) -> Reply | None:

@@ -47,6 +47,10 @@ class NoRoomForAnswer(Exception):
     """Others' answers take all the memory that there is for them, and did so for as long as a client waits."""
 
 
+class NoRoomForRequest(Exception):
+    """The same of what others' requests are as objects."""
+
+
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),

@@ -1,4 +1,5 @@
 """The bound of all bytes that were read from clients' sockets and are not answered yet, with what they cost as objects.
+(What produce requests of many batches cost beyond that has a bound of its own: `agent.produce.request_memory`.)
 
 A frame is charged before it gets a buffer of its own, and a frame whose first bytes have not come is charged nothing: a
 declared size costs its sender, not us. What is there already when it is counted (the first bytes of a frame, answers

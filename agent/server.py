@@ -37,6 +37,7 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.produce.request_memory import RequestMemory
 from agent.produce.sealing import Share
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
@@ -186,6 +187,7 @@ class Agent:
         self._staging = bytearray(STAGING_BYTES)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
         self._answer_memory = AnswerMemory(settings.memory_budget_bytes, clock)
+        self._request_memory = RequestMemory(settings.memory_budget_bytes, clock)
         self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
@@ -203,6 +205,7 @@ class Agent:
         self.telemetry.connections.set_function(lambda: len(self._connections))
         self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
         self.telemetry.answer_bytes.set_function(lambda: self._answer_memory.used)
+        self.telemetry.request_object_bytes.set_function(lambda: self._request_memory.used)
         self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
@@ -394,6 +397,7 @@ class Agent:
             dead_letters=DeadLetters(),
             fetch_memory=self._fetch_memory,
             answer_memory=self._answer_memory,
+            request_memory=self._request_memory,
             groups=groups,
             decoding=self._executor,
             telemetry=self.telemetry,

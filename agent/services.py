@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent.groups.coordinator import GroupCoordinator
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
+    from agent.produce.request_memory import RequestMemory
     from agent.produce.transactional_producers import TransactionalProducers
     from agent.security.doors import ClientSecurity
     from agent.telemetry import AgentTelemetry
@@ -58,6 +59,7 @@ class Services:
     dead_letters: DeadLetters
     fetch_memory: FetchMemory
     answer_memory: AnswerMemory
+    request_memory: RequestMemory
     groups: GroupCoordinator
     decoding: Executor
     telemetry: AgentTelemetry

@@ -51,7 +51,7 @@ class AgentSettings(SettingsSection):
     """Age at which upload sessions end."""
     memory_budget_bytes: int = Field(default=512 * MIB, ge=16 * MIB, le=1 << 40)
     """Bound of all requests that were read and not answered; above it the agent stops reading. Large answers
-    have an eighth as much beside it."""
+    have an eighth as much beside it, and the objects of produce requests of many partitions a quarter."""
     max_request_bytes: int = Field(default=100 * MIB, ge=1024, le=1024 * MIB)
     """Largest request frame (socket.request.max.bytes)."""
     max_connections: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -133,6 +133,11 @@ class AgentTelemetry:
             "Bytes of large answers that are made or on their way to clients.",
             registry=self.registry,
         )
+        self.request_object_bytes = Gauge(
+            "tailrace_request_object_bytes",
+            "Bytes of objects that produce requests of many partitions are until they are answered.",
+            registry=self.registry,
+        )
         self.group_bytes = Gauge(
             "tailrace_group_bytes",
             "Bytes that members of the groups of this agent say of themselves.",

@@ -27,6 +27,7 @@ from agent.long_work import LongWork
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.request_memory import RequestMemory
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
@@ -171,6 +172,7 @@ class AgentBench:
             dead_letters=DeadLetters(),
             fetch_memory=FetchMemory(256 << 20, clock),
             answer_memory=AnswerMemory(self.settings.memory_budget_bytes, clock),
+            request_memory=RequestMemory(self.settings.memory_budget_bytes, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
             groups=GroupCoordinator(
