@@ -189,6 +189,7 @@ REMEMBERED_FOR_SHORT: dict[str, Any] = {
     "processors": 0,
     "group_processors": 0,
     "group_members": 0,
+    "static_members": 0,
     "makes_again": False,
 }
 
