@@ -147,7 +147,8 @@ def _binary(text: str | None, what: str) -> bytes | None:
 def record_read(
     record: Record, *, cluster_id: str, topic: str, partition: int, key: Format, value: Format
 ) -> RecordRead:
-    """A record in the formats that the client prefers; data that has no such form is BINARY."""
+    """A record in the formats that the client prefers. Data that has no such form is BINARY; so is JSON's `null`, which
+    would be no data if it were produced again."""
     return RecordRead(
         cluster_id=cluster_id,
         topic_name=topic,
@@ -167,7 +168,8 @@ def _data(stored: bytes | None, wanted: Format) -> Data | None:
         try:
             text = stored.decode()
             raw = msgspec.json.encode(text) if wanted == "STRING" else msgspec.json.format(stored, indent=-1)
-            return Data(wanted, msgspec.Raw(raw))
+            if raw != b"null":
+                return Data(wanted, msgspec.Raw(raw))
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             pass
     return Data("BINARY", msgspec.Raw(msgspec.json.encode(_base64(stored))))

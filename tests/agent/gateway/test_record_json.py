@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
@@ -76,6 +76,7 @@ def test_bytes_that_are_no_text_are_refused(text: bytes) -> None:
     value=st.none() | st.binary(),
     wanted=st.sampled_from(["BINARY", "STRING", "JSON"]),
 )
+@example(key=None, value=b" null", wanted="JSON")
 def test_what_is_read_can_be_produced_again(key: bytes | None, value: bytes | None, wanted: Format) -> None:
     record = Record(7, 1_700_000_000_123, key, value, [("h", b"\x00"), ("n", None)])
     read = record_read(record, cluster_id="c", topic="t", partition=1, key="BINARY", value=wanted)
