@@ -145,14 +145,23 @@ class GatewayClient:
         charge = len(frame) * factor + REQUEST_BYTES
         self.leadership = KnownLeadership()  # it follows no leader, so that nothing sends it away
         await self._charge(charge)
+        reply: Reply | None = None
         try:
             reply = await self._dispatch(frame, self)
             await self._made(reply)
         finally:
-            self._door.budget.give(charge)
+            self._give_back_when_made(reply, charge)
         if reply.parts is None:
             raise refusal_of(ErrorCode.UNKNOWN_SERVER_ERROR)
         return reply
+
+    def _give_back_when_made(self, reply: Reply | None, charge: int) -> None:
+        """Give a request's memory back, once nobody refers to its bytes: a buffer does until a late reply is made."""
+        budget = self._door.budget
+        if reply is None or reply.is_made:
+            budget.give(charge)
+        else:
+            reply.told = lambda _: budget.give(charge)
 
     def _response(self, request: Any, reply: Reply) -> Any:
         key: ApiKey = request.api.key

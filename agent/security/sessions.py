@@ -295,7 +295,9 @@ class SaslSession:
             )
         lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
         if login.expires_ms is not None:
-            lifetimes.append(max(0, login.expires_ms - door.clock.wall_ms()))
+            lifetimes.append(login.expires_ms - door.clock.wall_ms())
+            if lifetimes[-1] <= 0:  # it ended while it was checked, and 0 would be no limit
+                raise LoginFailed("the token has expired")
         if login.until is not None:
             lifetimes.append(int((login.until - door.clock.monotonic()) * 1000))
             if lifetimes[-1] <= 0:
