@@ -22,6 +22,7 @@ from agent.catalog import KnownTopic, RequestTopics, has
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leaders
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.produce.current_transactions import QUERIES_IN_A_CALL
 from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestContext, Services
 from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
 from tailrace.buffers import Buffer
@@ -55,8 +56,6 @@ _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions whose batches are checked in one turn of the loop, where a request has to wait anyway."""
-STAMPS_IN_A_CALL = 5_000
-"""Batches of a transaction whose numbers the sequencer is asked for in one call."""
 MAX_LOOKED_INTO = 64 << 20
 """Bytes to which one batch of a compacted topic may unpack."""
 MAX_RECORD_ERRORS = 100
@@ -356,7 +355,7 @@ async def _bound_to_transactions(
             await turns.did(len(some))
         return []
     kept: list[_Accepted] = []
-    for some in in_parts(accepted, STAMPS_IN_A_CALL):
+    for some in in_parts(accepted, QUERIES_IN_A_CALL):
         kept += await _in_open_transactions(services, version, some)
         await turns.did(len(some))
     return kept

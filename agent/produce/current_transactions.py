@@ -2,7 +2,8 @@
 
 Such a client's batch does not say which transaction it belongs to (KIP-890), so the agent asks the sequencer
 (`stamp_batches`). One call is under way at a time, however many connections there are; requests that come meanwhile
-share the next. A request never joins a call that has begun, as its batches must be received before the answer is made.
+share the next, or the next ones: none has more than QUERIES_IN_A_CALL batches. A request never joins a call that has
+begun, as its batches must be received before the answer is made.
 """
 
 from __future__ import annotations
@@ -12,34 +13,52 @@ from collections.abc import Sequence
 
 from sequencer.api import Sequencer, Stamp, StampQuery, StampRequest
 
+QUERIES_IN_A_CALL = 5_000
+"""Batches that one call asks for. Handlers ask for no more at a time."""
+
+
+class _Call:
+    """One call of the sequencer, which begins when the one before it has ended."""
+
+    __slots__ = ("answers", "has_begun", "queries")
+
+    def __init__(self, sequencer: Sequencer, before: asyncio.Task[list[Stamp]] | None) -> None:
+        self.queries: list[StampQuery] = []
+        self.has_begun = False
+        self.answers = asyncio.ensure_future(self._answered(sequencer, before))
+        self.answers.add_done_callback(_retrieve_error)
+
+    def has_room(self, more: int) -> bool:
+        """Whether so many batches may join."""
+        return not self.has_begun and len(self.queries) + more <= QUERIES_IN_A_CALL
+
+    async def _answered(self, sequencer: Sequencer, before: asyncio.Task[list[Stamp]] | None) -> list[Stamp]:
+        if before is not None:
+            await asyncio.wait([before])
+        self.has_begun = True
+        queries, self.queries = self.queries, []
+        answers = (await sequencer.stamp_batches(StampRequest(queries))).stamps
+        assert len(answers) == len(queries), "one answer a batch"
+        return answers
+
 
 class CurrentTransactions:
     """Asks the sequencer on behalf of all connections of an agent."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
-        self._queries: list[StampQuery] = []
-        self._running: asyncio.Task[list[Stamp]] | None = None
-        self._next: asyncio.Task[list[Stamp]] | None = None
+        self._last: _Call | None = None
 
     async def of(self, queries: Sequence[StampQuery]) -> list[Stamp]:
         """The transaction of each batch, in order. Raises what the sequencer raises."""
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._after(self._running))
-            self._next.add_done_callback(_retrieve_error)
-        start = len(self._queries)
-        self._queries.extend(queries)
-        answers = await asyncio.shield(self._next)
+        assert len(queries) <= QUERIES_IN_A_CALL, f"{len(queries)} batches for one call"
+        call = self._last
+        if call is None or not call.has_room(len(queries)):
+            call = self._last = _Call(self._sequencer, None if call is None else call.answers)
+        start = len(call.queries)
+        call.queries.extend(queries)
+        answers = await asyncio.shield(call.answers)
         return answers[start : start + len(queries)]
-
-    async def _after(self, running: asyncio.Task[list[Stamp]] | None) -> list[Stamp]:
-        if running is not None:
-            await asyncio.wait([running])
-        self._running, self._next = self._next, None
-        queries, self._queries = self._queries, []
-        answers = (await self._sequencer.stamp_batches(StampRequest(queries))).stamps
-        assert len(answers) == len(queries), "one answer a batch"
-        return answers
 
 
 def _retrieve_error(task: asyncio.Task[list[Stamp]]) -> None:

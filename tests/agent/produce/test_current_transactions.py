@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.produce.current_transactions import CurrentTransactions
+from agent.produce.current_transactions import QUERIES_IN_A_CALL, CurrentTransactions
 from sequencer.api import (
     BatchError,
     Sequencer,
@@ -60,6 +60,22 @@ def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
         assert await asyncio.gather(first, *later) == [[10], [20, 30], [50, 60]]
         assert sequencer.calls == [[1], [2, 3, 4, 5, 6]]
         assert await numbers(7) == [70]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_asked_together_is_divided_into_calls_of_a_bounded_size() -> None:
+    async def scenario() -> None:
+        sequencer = SlowSequencer()
+        transactions = CurrentTransactions(cast(Sequencer, sequencer))
+        sequencer.may_answer.set()
+        sizes = [1, QUERIES_IN_A_CALL - 1, 1, QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
+        asked = [queries(*range(first, first + size)) for first, size in enumerate(sizes)]
+        answers = await asyncio.gather(*map(transactions.of, asked))
+        for of_one, given in zip(asked, answers, strict=True):
+            assert [10 * each.producer_id for each in of_one] == [each.number for each in given]
+        sent = [len(call) for call in sequencer.calls]
+        assert sent == [QUERIES_IN_A_CALL, 1 + QUERIES_IN_A_CALL // 2, QUERIES_IN_A_CALL, 2]
 
     asyncio.run(scenario())
 
