@@ -42,6 +42,7 @@ from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import split
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
@@ -63,6 +64,8 @@ FRAME_BYTES = 60_000
 REQUESTS_EACH = 16
 """What a sender keeps in flight, of half a MiB each."""
 METADATA_VERSION = 12
+SMALLEST_PARTITIONS = 500
+"""Partitions for which a request of smallest batches has one each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,37 @@ async def frames_60k(sizes: Sizes, place: Place) -> Result:
     return result
 
 
+async def smallest_batches(sizes: Sizes, place: Place) -> Result:
+    """Connections that each send a request with a smallest batch for each of 500 partitions, while the sequencer is
+    stopped; every request is answered in the end."""
+    result = Result("smallest-batches")
+    rows = {"TAILRACE_AGENT__MAX_ROWS_PER_SECOND": 1_000_000}
+    with agent_and_sequencer(place, {**sizes.budgets, **rows}) as server:
+        await create_topics(server.bootstrap)
+        await create_large_topics(server.bootstrap, sizes)
+        request = smallest_request(sizes)
+        connections = sizes.frame_connections * 4
+        answers: dict[str, int] = {}
+        async with watched(server, result, sizes, connections):
+            os.kill(server.sequencer_pid, signal.SIGSTOP)
+            try:
+                sending = [
+                    asyncio.create_task(send_until_stored(server.bootstrap, request, answers))
+                    for _ in range(connections)
+                ]
+                await asyncio.sleep(sizes.away_seconds)
+            finally:
+                os.kill(server.sequencer_pid, signal.SIGCONT)
+            began = time.monotonic()
+            async with asyncio.timeout(sizes.most_seconds):
+                await asyncio.gather(*sending)
+            result.served_after_seconds = time.monotonic() - began
+            await served_again(server.bootstrap)
+        result.notes = answers
+        result.is_served = answers.get("0", 0) == connections
+    return result
+
+
 async def large_answers(sizes: Sizes, place: Place) -> Result:
     """Connections that all ask for the metadata of all partitions at once; some of them name each topic, so that their
     answers are not shared. Each asks again until it has its answer."""
@@ -366,6 +400,7 @@ CASES: dict[str, Callable[[Sizes, Place], Awaitable[Result]]] = {
     "sequencer-away": sequencer_away,
     "half-sent": half_sent,
     "frames-60k": frames_60k,
+    "smallest-batches": smallest_batches,
     "large-answers": large_answers,
     "many-small-runs": many_small_runs,
     "compaction-backlog": compaction_backlog,
@@ -492,6 +527,37 @@ async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, ans
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+            connection.close()
+
+
+def smallest_request(sizes: Sizes) -> ProduceRequest:
+    """A request with a batch of one empty record for each of SMALLEST_PARTITIONS partitions."""
+    data = [
+        PartitionProduceData(number, memoryview(batch_of(1, 0)))
+        for number in range(sizes.metadata_partitions)
+    ]
+    topics = SMALLEST_PARTITIONS // sizes.metadata_partitions
+    return ProduceRequest(
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(f"large-{number}", partition_data=data) for number in range(topics)],
+    )
+
+
+async def send_until_stored(bootstrap: str, request: ProduceRequest, answers: dict[str, int]) -> None:
+    """Send a request again until all of it is stored. Counts the answers by their highest error code."""
+    while True:
+        connection = await Connection.open(bootstrap)
+        try:
+            await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+            answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
+            code = max(row.error_code for each in answer.responses for row in each.partition_responses)
+            answers[str(code)] = answers.get(str(code), 0) + 1
+            if not code:
+                return
+        except (OSError, EOFError):
+            answers["closed"] = answers.get("closed", 0) + 1
+        finally:
             connection.close()
 
 
