@@ -488,8 +488,10 @@ def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def _metadata_of(table: Table) -> set[str]:
-    """The files of the table's metadata, the current one and those before it."""
-    return {entry.metadata_file for entry in table.metadata.metadata_log} | {table.metadata_location}
+    """The files of the table's metadata, the current one and those before it, and statistics that others added."""
+    metadata = table.metadata
+    statistics = {each.statistics_path for each in (*metadata.statistics, *metadata.partition_statistics)}
+    return {entry.metadata_file for entry in metadata.metadata_log} | {table.metadata_location} | statistics
 
 
 def _plain(field: pa.Field) -> pa.Field:

@@ -28,22 +28,16 @@ LEAST_AGE_MS = 86_400_000
 """Longer than a comparison takes, by the store's clock against the database's."""
 DELETED_AT_ONCE = 1_000
 _SUFFIXES = (".parquet", ".avro", ".metadata.json")
-"""What the compactor writes. Statistics that other programs added to a table stay."""
+"""What the compactor writes."""
 
 log = structlog.get_logger("tailrace.tables")
 
 
 class Leftovers:
-    """Finds and deletes them. `path_of`: an object's key as tables name it; `run`: calls what blocks."""
+    """Finds and deletes them. `run`: calls what blocks."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        path_of: Callable[[str], str],
-        run: Callable[[Callable[[], Any]], Awaitable[Any]],
-    ) -> None:
+    def __init__(self, store: ObjectStore, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._store = store
-        self._path_of = path_of
         self._run = run
 
     async def is_due(self, table: TopicTable, now_ms: int) -> bool:
@@ -91,11 +85,13 @@ class Leftovers:
     async def _left(
         self, prefix: str, named: Collection[str], *, live: Collection[UUID], before_ms: int
     ) -> list[str]:
-        """The keys of what is to go; none where the catalog keeps the table in another place."""
+        """The keys of what is to go; none where the catalog keeps the table in another place. What stands before the
+        prefix doesn't count: a catalog may spell it as it likes (`s3a:` for `s3:`)."""
         left: list[str] = []
         is_here = not named
+        within = {path.rpartition(prefix)[2] for path in named}
         async for info in self._store.list(prefix):
-            if self._path_of(info.key) in named:
+            if info.key.removeprefix(prefix) in within:
                 is_here = True
             elif may_go(info, live=live, before_ms=before_ms):
                 left.append(info.key)

@@ -143,7 +143,7 @@ class TableSync:
         self._executor = executor
         self._folder = folder
         self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking, registry)
-        self._leftovers = Leftovers(store, path_of, self._blocking)
+        self._leftovers = Leftovers(store, self._blocking)
         self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def derive_by(self, deriver: Deriver) -> None:

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import pytest
 import structlog
+from pyiceberg.table.statistics import PartitionStatisticsFile
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from compactor.columns.derive import ValuesName, run_here, values_key
 from compactor.tables.iceberg import IcebergTable
@@ -170,9 +172,52 @@ def test_where_a_catalog_keeps_its_tables_in_another_place_nothing_is_deleted() 
         table.exchange(change, {new.named.path: new}, {LISTED_MS: "0"})
         await store.put("t/1.parquet", [b"x"])
         clock.advance(2 * DAY_S)
-        leftovers = Leftovers(store, lambda key: f"s3://here/{key}", run_here)
+        leftovers = Leftovers(store, run_here)
         assert await leftovers.delete(table, None, "t/", live=(), now_ms=clock.wall_ms()) == 0
         assert [info.key async for info in store.list("t/")] == ["t/1.parquet"]
+
+    asyncio.run(scenario())
+
+
+def test_a_file_is_named_however_the_catalog_spells_the_place_of_its_table() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store, tables = MemoryStore(clock), MemoryTables()
+        table = tables.open(UUID(int=1), "a", create=True)
+        assert table is not None
+        paths = ["s3://here/c/t/1.parquet", "s3a://here/c/t/metadata/1.avro"]
+        news = {path: NewFile(Named(path, None), path, ()) for path in paths}
+        table.exchange(change_of({}, dict.fromkeys(paths)), news, {LISTED_MS: "0"})
+        for key in ("c/t/1.parquet", "c/t/2.parquet", "c/t/metadata/1.avro"):
+            await store.put(key, [b"x"])
+        clock.advance(2 * DAY_S)
+        assert (
+            await Leftovers(store, run_here).delete(table, None, "c/t", live=(), now_ms=clock.wall_ms()) == 1
+        )
+        assert [info.key async for info in store.list("c/t")] == ["c/t/1.parquet", "c/t/metadata/1.avro"]
+
+    asyncio.run(scenario())
+
+
+def test_statistics_that_another_program_added_to_a_table_are_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world)
+            await typed.produce({"id": 1})
+            await typed.round()
+            topic_id = world.log.topics["a"].topic_id
+            found = world.tables.open(topic_id, "a", create=False)
+            assert found is not None
+            table = found._table
+            path = f"{table.location()}/metadata/partitions.parquet"
+            snapshot_id = table.current_snapshot().snapshot_id
+            added = PartitionStatisticsFile(
+                snapshot_id=snapshot_id, statistics_path=path, file_size_in_bytes=1
+            )
+            update = SetPartitionStatisticsUpdate(partition_statistics=added)
+            table.catalog.commit_table(table, (), (update,))
+            again = world.tables.open(topic_id, "a", create=False)
+            assert again is not None and path in again.paths()
 
     asyncio.run(scenario())
 
