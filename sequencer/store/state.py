@@ -314,10 +314,7 @@ class HotState:
         self._disown(row)
 
     def _disown(self, row: Any) -> None:
-        owned = self.groups_of[row.owner]
-        del owned[row.group_id]
-        if not owned:
-            del self.groups_of[row.owner]
+        _take_from(self.groups_of, row.owner, row.group_id)
 
     def _put_agent(self, key: Key, row: Any, before: Any) -> None:
         if before is None or before.info != row.info:
@@ -326,11 +323,7 @@ class HotState:
             self.agents_at.setdefault(address_of(row), {})[row.broker_id] = None
 
     def _delete_agent(self, key: Key, row: Any) -> None:
-        address = address_of(row)
-        broker_ids = self.agents_at[address]
-        del broker_ids[row.broker_id]
-        if not broker_ids:
-            del self.agents_at[address]
+        _take_from(self.agents_at, address_of(row), row.broker_id)
 
     def _put_session(self, key: Key, row: Any, before: Any) -> None:
         if row.closed_ms is None:
@@ -340,12 +333,8 @@ class HotState:
             self._delete_session(key, row)
 
     def _delete_session(self, key: Key, row: Any) -> None:
-        if self.open_sessions.pop(row.session_id, _NO_ROW) is _NO_ROW:
-            return
-        session_ids = self.sessions_of[row.broker_id]
-        del session_ids[row.session_id]
-        if not session_ids:
-            del self.sessions_of[row.broker_id]
+        if self.open_sessions.pop(row.session_id, _NO_ROW) is not _NO_ROW:
+            _take_from(self.sessions_of, row.broker_id, row.session_id)
 
     def _put_range(self, key: Key, row: Any, before: Any) -> None:
         by_partition = self.open_ranges.of(row.topic_id)
@@ -384,10 +373,7 @@ class HotState:
         self.tokens_of.setdefault(row.owner, {})[key] = None
 
     def _delete_token(self, key: Key, row: Any) -> None:
-        owned = self.tokens_of[row.owner]
-        del owned[key]
-        if not owned:
-            del self.tokens_of[row.owner]
+        _take_from(self.tokens_of, row.owner, key)
 
     def _put_answer(self, key: Key, row: Any, before: Any) -> None:
         self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
@@ -401,15 +387,8 @@ class HotState:
             self.pending_at.setdefault(key[:3], {})[row.producer_id] = None
 
     def _delete_pending(self, key: Key, row: Any) -> None:
-        owner = (row.group_id, row.producer_id)
-        pending = self.pending_of[owner]
-        del pending[key]
-        if not pending:
-            del self.pending_of[owner]
-        producers = self.pending_at[key[:3]]
-        del producers[row.producer_id]
-        if not producers:
-            del self.pending_at[key[:3]]
+        _take_from(self.pending_of, (row.group_id, row.producer_id), key)
+        _take_from(self.pending_at, key[:3], row.producer_id)
 
 
 _INDEXES: dict[type[Row], _Index] = {
@@ -429,6 +408,14 @@ _INDEXES: dict[type[Row], _Index] = {
 }
 """For each kind of row with further indexes: how a row is put into them and deleted from them. Functions, not a state's
 methods: those would be a cycle through the state, which nothing would free (see tailrace.loaded)."""
+
+
+def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: object) -> None:
+    """Delete a member, and its owner with the last one."""
+    members = members_of[owner]
+    del members[member]
+    if not members:
+        del members_of[owner]
 
 
 def _add_place(places_of: dict[str, Places], key: Any) -> None:
