@@ -50,10 +50,15 @@ class Turns:
 
     async def over(self, items: Sequence[T]) -> AsyncIterator[T]:
         """The items, with a step of them in a turn."""
-        for first in range(0, len(items), self._step):
-            some = items[first : first + self._step]
+        for some in in_parts(items, self._step):
             for item in some:
                 yield item
+            await self.did(len(some))
+
+    async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """The same, a step of items at a time."""
+        for some in in_parts(items, self._step):
+            yield some
             await self.did(len(some))
 
 

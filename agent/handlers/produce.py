@@ -183,10 +183,9 @@ async def _submitted_in_turns(
     """
     viewed = frame = 0
     turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+    async for some in turns.parts(accepted):
         of_some, of_frame = _viewed(some)
         viewed, frame = viewed + of_some, max(frame, of_frame)
-        await turns.did(len(some))
     answer = None if request.acks == 0 else response
     making = partial(_answer_in_turns, services, context.api_version, answer, accepted)
     deferred = Deferred(lambda results: LongAnswer(making(results)))
@@ -300,10 +299,8 @@ async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Acc
 async def _not_refused(accepted: list[_Accepted]) -> list[_Accepted]:
     """The batches of rows that say no error."""
     kept: list[_Accepted] = []
-    turns = Turns(PARTITIONS_IN_A_TURN)
-    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+    async for some in Turns(PARTITIONS_IN_A_TURN).parts(accepted):
         kept += [batch for batch in some if batch.row.error_code == ErrorCode.NONE]
-        await turns.did(len(some))
     return kept
 
 
@@ -338,21 +335,19 @@ async def _bound_to_transactions(
     """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
     turns = Turns(PARTITIONS_IN_A_TURN)
     producers: set[tuple[int, int]] = set()
-    for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+    async for some in turns.parts(accepted):
         producers.update(
             (batch.coordinates.producer_id, batch.coordinates.producer_epoch)
             for batch in some
             if batch.coordinates.is_transactional
         )
-        await turns.did(len(some))
     try:
         code = await _refusal_of_transaction(services, request.transactional_id, producers)
     except EXPECTED as error:
         code = code_of(error)
     if code is not None:
-        for some in in_parts(accepted, PARTITIONS_IN_A_TURN):
+        async for some in turns.parts(accepted):
             _refuse_all(services, some, code)
-            await turns.did(len(some))
         return []
     kept: list[_Accepted] = []
     for some in in_parts(accepted, QUERIES_IN_A_CALL):
