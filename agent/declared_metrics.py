@@ -1,0 +1,50 @@
+"""Metrics declared in the body of a class, and made for each of its instances in a registry.
+
+    class Telemetry(DeclaredMetrics):
+        flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
+
+    Telemetry(CollectorRegistry()).flushes.labels("size").inc()
+
+A metric has the name of its attribute behind the class's prefix: `tailrace_flushes` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from prometheus_client import CollectorRegistry
+
+M = TypeVar("M")
+
+
+class _Declared(NamedTuple):
+    name: str | None
+    make: Callable[[str, CollectorRegistry], object]
+
+
+def metric(
+    kind: Callable[..., M], documentation: str, *labels: Any, name: str | None = None, **options: Any
+) -> M:
+    """Declare a metric of this kind, by the arguments of its class. `name`: where it is not the attribute's."""
+
+    def make(full_name: str, registry: CollectorRegistry) -> M:
+        return kind(full_name, documentation, *labels, registry=registry, **options)
+
+    return cast("M", _Declared(name, make))  # what an instance has under this name
+
+
+class DeclaredMetrics:
+    """All metrics of an instance are in one registry: the one given, or its own."""
+
+    _prefix: str
+
+    def __init_subclass__(cls, prefix: str = "tailrace_") -> None:
+        cls._prefix = prefix
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        for attribute, declared in vars(type(self)).items():
+            if isinstance(declared, _Declared):
+                name = self._prefix + (declared.name or attribute)
+                setattr(self, attribute, declared.make(name, self.registry))
