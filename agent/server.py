@@ -202,15 +202,7 @@ class Agent:
         self._draining = False
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
-        self.telemetry.connections.set_function(lambda: len(self._connections))
-        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
-        self.telemetry.answer_bytes.set_function(lambda: self._answer_memory.used)
-        self.telemetry.request_object_bytes.set_function(lambda: self._request_memory.used)
-        self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
-        self.telemetry.unanswered_commits.set_function(
-            lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
-        )
-        count_refused(lambda: self._peer_server, self.telemetry.registry)
+        self._show_gauges()
         self.catalog = Catalog(sequencer)
         self._quotas = Quotas(clock, self.telemetry.throttled)
         self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))
@@ -239,6 +231,19 @@ class Agent:
         self.kafka_ports: dict[str, int] = {}
         """By the listener's name."""
         self.peer_port = 0
+
+    def _show_gauges(self) -> None:
+        """Have metrics read what the agent holds, at each scrape."""
+        shown = self.telemetry
+        shown.connections.set_function(lambda: len(self._connections))
+        shown.buffered_bytes.set_function(lambda: self._budget.used)
+        shown.answer_bytes.set_function(lambda: self._answer_memory.used)
+        shown.request_object_bytes.set_function(lambda: self._request_memory.used)
+        shown.unsent_bytes.set_function(lambda: self._fetch_memory.used)
+        shown.unanswered_commits.set_function(
+            lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
+        )
+        count_refused(lambda: self._peer_server, shown.registry)
 
     # --- start ----------------------------------------------------------------------------------------
 
@@ -354,22 +359,6 @@ class Agent:
 
     def _wired(self, identity: AgentIdentity) -> Services:
         """The parts that handlers use, not started yet."""
-        lanes = Lanes(
-            [
-                Lane(
-                    number,
-                    settings=self._settings,
-                    clock=self._clock,
-                    entropy=self._entropy,
-                    store=self._store,
-                    sequencer=self._sequencer,
-                    cache=self.cache,
-                    telemetry=self.telemetry,
-                    broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
-                )
-                for number in range(self._settings.flush_lanes)
-            ]
-        )
         groups = GroupCoordinator(
             sequencer=self._sequencer,
             clock=self._clock,
@@ -387,7 +376,7 @@ class Agent:
             identity=identity,
             sequencer=self._sequencer,
             catalog=self.catalog,
-            lanes=lanes,
+            lanes=self._lanes(identity),
             current_transactions=CurrentTransactions(self._sequencer),
             transactional_producers=TransactionalProducers(self._sequencer),
             reader=self._reader,
@@ -403,6 +392,24 @@ class Agent:
             telemetry=self.telemetry,
             quotas=self._quotas,
             long_work=LongWork(self._clock.monotonic),
+        )
+
+    def _lanes(self, identity: AgentIdentity) -> Lanes:
+        return Lanes(
+            [
+                Lane(
+                    number,
+                    settings=self._settings,
+                    clock=self._clock,
+                    entropy=self._entropy,
+                    store=self._store,
+                    sequencer=self._sequencer,
+                    cache=self.cache,
+                    telemetry=self.telemetry,
+                    broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+                )
+                for number in range(self._settings.flush_lanes)
+            ]
         )
 
     def _open_doors(self) -> None:
