@@ -161,20 +161,7 @@ async def _describe(
         own = known.topic.configs
         return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if keys is None or name in keys]
     if resource.resource_type == RESOURCE_BROKER:
-        member = _agent_named(resource.resource_name, snapshot)
-        configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
-        own = {}
-        if resource.resource_name:
-            own = (
-                await services.sequencer.broker_configs(BrokerConfigsRequest(resource.resource_name))
-            ).configs
-        rows = [
-            _broker_row(name, definition=definition, own=own, cluster=configs, request=request)
-            for name, definition in broker_configs().items()
-            if resource.resource_name or name in configs
-        ]
-        if member is not None:
-            rows = [*{row.name: row for row in (*rows, *_own_rows(services, member))}.values()]
+        rows = await _broker_rows(services, snapshot, resource.resource_name, request)
         return [row for row in rows if keys is None or row.name in keys]
     if resource.resource_type == RESOURCE_GROUP:
         _check_group(resource.resource_name)
@@ -195,6 +182,23 @@ async def _describe(
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
     raise _of_no_kind(resource.resource_type)
+
+
+async def _broker_rows(
+    services: Services, snapshot: Snapshot, broker: str, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    """All rows of an agent; without a name, those that are set for the whole cluster."""
+    member = _agent_named(broker, snapshot)
+    cluster = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+    own = (await services.sequencer.broker_configs(BrokerConfigsRequest(broker))).configs if broker else {}
+    rows = {
+        name: _broker_row(name, definition=definition, own=own, cluster=cluster, request=request)
+        for name, definition in broker_configs().items()
+        if broker or name in cluster
+    }
+    if member is not None:
+        rows |= {row.name: row for row in _own_rows(services, member)}
+    return list(rows.values())
 
 
 def _topic_rows(cluster: Mapping[str, str], request: DescribeConfigsRequest) -> TopicRow:
@@ -300,40 +304,20 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
 def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourceResult]:
     """An agent's settings under Kafka's names, where Kafka has one. Those of another agent are this one's, but for what
     the ring says of it: all agents of a cluster are configured alike."""
-    settings, info = services.settings, member.info
+    info = member.info
     addresses = info.listeners or {"PLAINTEXT": (info.host, info.port)}
     advertised = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
-    values = security_configs(services.clients) | {
+    values: dict[str, str | None] = {
+        **security_configs(services.clients),
+        **_settings_by_kafka_name(services.settings),
         "broker.id": str(member.broker_id),
         "node.id": str(member.broker_id),
         "broker.rack": info.zone or None,
         "process.roles": "broker",
         "advertised.listeners": advertised,
         "log.dirs": LOG_DIR,
-        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
-        "num.partitions": str(settings.default_partitions),
         "default.replication.factor": "1",
-        "socket.request.max.bytes": str(settings.max_request_bytes),
-        "queued.max.request.bytes": str(settings.memory_budget_bytes),
-        "connections.max.idle.ms": str(settings.idle_connection_ms),
-        "fetch.max.bytes": str(settings.fetch_max_bytes),
-        "max.incremental.fetch.session.cache.slots": str(settings.fetch_sessions),
-        "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
-        "group.min.session.timeout.ms": str(settings.group_min_session_timeout_ms),
-        "group.max.session.timeout.ms": str(settings.group_max_session_timeout_ms),
-        "group.max.size": str(settings.group_max_size),
-        "group.consumer.migration.policy": str(settings.group_consumer_migration_policy),
         "group.coordinator.rebalance.protocols": "classic,consumer,share",
-        "group.consumer.session.timeout.ms": str(settings.group_consumer_session_timeout_ms),
-        "group.consumer.heartbeat.interval.ms": str(settings.group_consumer_heartbeat_interval_ms),
-        "group.consumer.max.size": str(settings.group_consumer_max_size),
-        "group.share.session.timeout.ms": str(settings.group_share_session_timeout_ms),
-        "group.share.heartbeat.interval.ms": str(settings.group_share_heartbeat_interval_ms),
-        "group.share.max.size": str(settings.group_share_max_size),
-        "group.share.record.lock.duration.ms": str(settings.group_share_record_lock_duration_ms),
-        "group.share.delivery.count.limit": str(settings.group_share_delivery_count_limit),
-        "group.share.partition.max.record.locks": str(settings.group_share_partition_max_record_locks),
-        "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
     if member.broker_id != services.identity.broker_id:
         values["listeners"] = advertised
@@ -348,6 +332,33 @@ def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourc
         )
         for name, value in values.items()
     ]
+
+
+def _settings_by_kafka_name(settings: AgentSettings) -> dict[str, str]:
+    return {
+        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
+        "num.partitions": str(settings.default_partitions),
+        "socket.request.max.bytes": str(settings.max_request_bytes),
+        "queued.max.request.bytes": str(settings.memory_budget_bytes),
+        "connections.max.idle.ms": str(settings.idle_connection_ms),
+        "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "max.incremental.fetch.session.cache.slots": str(settings.fetch_sessions),
+        "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
+        "group.min.session.timeout.ms": str(settings.group_min_session_timeout_ms),
+        "group.max.session.timeout.ms": str(settings.group_max_session_timeout_ms),
+        "group.max.size": str(settings.group_max_size),
+        "group.consumer.migration.policy": str(settings.group_consumer_migration_policy),
+        "group.consumer.session.timeout.ms": str(settings.group_consumer_session_timeout_ms),
+        "group.consumer.heartbeat.interval.ms": str(settings.group_consumer_heartbeat_interval_ms),
+        "group.consumer.max.size": str(settings.group_consumer_max_size),
+        "group.share.session.timeout.ms": str(settings.group_share_session_timeout_ms),
+        "group.share.heartbeat.interval.ms": str(settings.group_share_heartbeat_interval_ms),
+        "group.share.max.size": str(settings.group_share_max_size),
+        "group.share.record.lock.duration.ms": str(settings.group_share_record_lock_duration_ms),
+        "group.share.delivery.count.limit": str(settings.group_share_delivery_count_limit),
+        "group.share.partition.max.record.locks": str(settings.group_share_partition_max_record_locks),
+        "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
+    }
 
 
 async def list_config_resources(
