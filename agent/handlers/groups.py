@@ -146,17 +146,10 @@ async def join_group(
     services: Services, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse:
     """Become a member of the group's next generation; answered when it is made."""
-    settings, version = services.settings, context.api_version
-    if not is_name(request.group_id):
-        return _join_refused(request, version, ErrorCode.INVALID_GROUP_ID)
-    if not _is_bounded(request, settings):
-        return _join_refused(request, version, ErrorCode.INVALID_REQUEST)
-    if not (
-        settings.group_min_session_timeout_ms
-        <= request.session_timeout_ms
-        <= settings.group_max_session_timeout_ms
-    ):
-        return _join_refused(request, version, ErrorCode.INVALID_SESSION_TIMEOUT)
+    version = context.api_version
+    code = _join_error(request, services.settings)
+    if code is not ErrorCode.NONE:
+        return _join_refused(request, version, code)
     rebalance_ms = (
         request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
     )
@@ -193,6 +186,18 @@ async def join_group(
         member_id=answer.member_id,
         members=[JoinGroupResponseMember(*member) for member in answer.members],
     )
+
+
+def _join_error(request: JoinGroupRequest, settings: AgentSettings) -> ErrorCode:
+    """What the request alone is refused for."""
+    if not is_name(request.group_id):
+        return ErrorCode.INVALID_GROUP_ID
+    if not _is_bounded(request, settings):
+        return ErrorCode.INVALID_REQUEST
+    least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if not least <= request.session_timeout_ms <= most:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    return ErrorCode.NONE
 
 
 def _is_bounded(request: JoinGroupRequest, settings: AgentSettings) -> bool:

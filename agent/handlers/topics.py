@@ -132,17 +132,7 @@ async def _create(
         )
     partitions = _partitions_of(services, topic)
     replication_factor = _replication_factor_of(topic)
-    configs: dict[str, str] = {}
-    for config in topic.configs:
-        if config.value is None:
-            raise RequestRefused(
-                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}"
-            )
-        configs[config.name] = config.value
-    try:
-        check_topic_configs(configs)
-    except InvalidConfigValue as error:
-        raise RequestRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    configs = _configs_of(topic)
     _count_change(context, partitions, FIRST_STRICT_CREATE_TOPICS)
     creation = CreateTopic(
         name=topic.name,
@@ -168,6 +158,22 @@ async def _create(
         )
         for name in TOPIC_CONFIGS
     ]
+
+
+def _configs_of(topic: CreatableTopic) -> dict[str, str]:
+    """The configs that a topic is created with. Raises RequestRefused."""
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise RequestRefused(
+                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}"
+            )
+        configs[config.name] = config.value
+    try:
+        check_topic_configs(configs)
+    except InvalidConfigValue as error:
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return configs
 
 
 async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: int) -> Topic:
