@@ -192,12 +192,19 @@ def fields_of(message: MessageType) -> tuple[Field, ...]:
     return tuple(_field(info.name, hints[info.name], info) for info in msgspec.structs.fields(message))
 
 
-def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
-    on = On()
+@dataclass(slots=True)
+class _Annotation:
+    """What a field's annotation says of it."""
+
+    on: On = On()
     wire: Wire | None = None
-    is_array = False
     struct: MessageType | None = None
+    is_array: bool = False
     entity: Entity | None = None
+
+
+def _read_annotation(hint: Any) -> _Annotation:
+    said = _Annotation()
     pending = [hint]
     while pending:
         current = pending.pop()
@@ -205,21 +212,26 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
         if origin is Annotated:
             for extra in current.__metadata__:
                 if isinstance(extra, On):
-                    on = extra
+                    said.on = extra
                 elif isinstance(extra, Wire):
-                    wire = extra
+                    said.wire = extra
                 elif isinstance(extra, Entity):
-                    entity = extra
-            if wire is None:
+                    said.entity = extra
+            if said.wire is None:
                 pending.append(current.__origin__)
         elif origin is Union or origin is types.UnionType:
             pending.extend(part for part in get_args(current) if part is not type(None))
         elif origin is list:
-            is_array = True
+            said.is_array = True
             pending.extend(get_args(current))
         elif isinstance(current, type) and issubclass(current, (Message, MessageValue)):
-            struct = current
-    kind = wire or struct
+            said.struct = current
+    return said
+
+
+def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
+    said = _read_annotation(hint)
+    kind = said.wire or said.struct
     if kind is None:
         raise TypeError(f"the annotation of {name} names no wire type: {hint}")
     default = info.default
@@ -227,6 +239,7 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
         if info.default_factory is msgspec.NODEFAULT:
             raise TypeError(f"{name} has no default; every field of a message has one")
         default = info.default_factory()
+    on = said.on
     versions = parse_versions(on.versions)
     tagged = _NOWHERE
     if on.tag is not None:
@@ -234,12 +247,12 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
     return Field(
         name=name,
         kind=kind,
-        is_array=is_array,
+        is_array=said.is_array,
         versions=versions,
         nullable=parse_versions(on.nullable),
         tag=on.tag,
         tagged=tagged,
         ignorable=on.ignorable,
         default=default,
-        entity=entity,
+        entity=said.entity,
     )
