@@ -144,11 +144,7 @@ def configure_logging(
         _name_process,
         _name_cause,
     ]
-    last: list[Processor]
-    if is_console:
-        last = [_begin_with_process, structlog.dev.ConsoleRenderer(colors=to.isatty())]
-    else:
-        last = [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
+    last = _rendered(is_console=is_console, has_colors=to.isatty())
     structlog.configure(
         processors=[_leave_out_repeats(gate), *shared, _add_logger, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -157,21 +153,36 @@ def configure_logging(
     )
     handler = logging.StreamHandler(to)
     handler.addFilter(_admits(gate))
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                *shared,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(["left_out"]),
-            ],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
-        )
+    handler.setFormatter(_like_ours(shared, last))
+    _show_libraries(handler, number)
+
+
+def _rendered(*, is_console: bool, has_colors: bool) -> list[Processor]:
+    """The processors that make a line of an event."""
+    if is_console:
+        return [_begin_with_process, structlog.dev.ConsoleRenderer(colors=has_colors)]
+    return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
+
+
+def _like_ours(shared: list[Processor], last: list[Processor]) -> logging.Formatter:
+    """Formats the standard library's records as our lines."""
+    of_library: list[Processor] = [
+        *shared,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(["left_out"]),
+    ]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=of_library,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
     )
+
+
+def _show_libraries(handler: logging.Handler, level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(number)
+    root.setLevel(level)
     for name in _QUIET_BELOW_WARNING:
-        logging.getLogger(name).setLevel(number if level == "debug" else max(number, logging.WARNING))
+        logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, logging.WARNING))
 
 
 # -- below: processors, in the order in which a line passes them ---------------------------------------
