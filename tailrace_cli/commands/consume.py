@@ -106,20 +106,16 @@ def consume(
         )
     write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
     watch = BrokerWatch(bootstrap)
-    config = client_config(
-        watch,
-        client or [],
-        **{
-            "group.id": group or "tailrace-cli",  # librdkafka wants one; without --group it is never joined
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "latest" if began.is_end else "earliest",
-            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
-            "allow.auto.create.topics": False,
-        },
-    )
+    of_client = {
+        "group.id": group or "tailrace-cli",  # librdkafka wants one; without --group it is never joined
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "latest" if began.is_end else "earliest",
+        "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
+        "allow.auto.create.topics": False,
+    }
     _read(
-        config,
+        client_config(watch, client or [], **of_client),
         topics,
         partitions=partition or [],
         began=began,

@@ -45,55 +45,76 @@ def plan_children(
     settings: Settings, *, config: Path | None, sequencer_address: str | None, sequencer_http: str | None
 ) -> list[ChildPlan]:
     """The children of these settings. `sequencer_*`: where the sequencer child serves, if there is a database."""
-    base = [sys.executable, "-m", "tailrace_cli.app"]
-    file = ["--config", str(config)] if config is not None else []
-    log_flags = ["--log-level", settings.log_level, "--log-format", settings.log_format]
-    secret = settings.rpc_secret.get_secret_value()
-    # In the environment: a command line is visible to every user of the machine.
-    hidden = {f"{PREFIX}RPC_SECRET": secret} if secret else {}
-    files = {"RPC_SECRET_FILE": settings.rpc_secret_file}
-    files["DATABASE_PASSWORD_FILE"] = settings.database_password_file
-    hidden |= {f"{PREFIX}{name}": str(file) for name, file in files.items() if file is not None}
-    plans: list[ChildPlan] = []
-    store = ["--store", settings.store] if settings.store else []
+    hidden = _secrets(settings)
     sequencers = list(settings.sequencers)
+    plans: list[ChildPlan] = []
     if settings.database is not None:
         assert sequencer_address is not None and sequencer_http is not None, "addresses for the sequencer"
-        command = [*base, "sequencer", *file, *log_flags, *store]
-        command += [
-            "--rpc",
-            sequencer_address,
-            "--rpc-advertise",
-            sequencer_address,
-            "--http",
-            sequencer_http,
-        ]
-        plans.append(
-            ChildPlan("sequencer", tuple(command), {**hidden, f"{PREFIX}DATABASE": settings.database})
-        )
+        served = ["--rpc", sequencer_address, "--rpc-advertise", sequencer_address, "--http", sequencer_http]
+        command = (*_command("sequencer", settings, config), *served)
+        plans.append(ChildPlan("sequencer", command, {**hidden, f"{PREFIX}DATABASE": settings.database}))
         sequencers = [sequencer_address]
     for number in range(settings.processes):
-        command = [*base, "agent", *file, *log_flags, *store, "--processes", "1", "--zone", settings.zone]
         # An agent with a sequencer elsewhere must not use the database that a config file may name: "" clears it.
-        command += ["--database", "", "--sequencer", ",".join(sequencers)]
-        for flag, address in (
-            ("--listen", settings.listen),
-            ("--advertise", settings.advertise),
-            ("--rpc", settings.rpc),
-            ("--rpc-advertise", settings.rpc_advertise),
-            ("--http", settings.http),
-        ):
-            if address is not None:
-                command += [flag, shifted(address, number)]
-        named = {
-            f"{PREFIX}{name.upper()}": ",".join(shifted_listener(each, number) for each in given)
-            for name in ("listeners", "advertised_listeners")
-            if (given := getattr(settings, name))
-        }
-        if settings.gateway.listen:
-            named[f"{PREFIX}GATEWAY__LISTEN"] = shifted(settings.gateway.listen, number)
-        plans.append(ChildPlan(f"agent {number}", tuple(command), {**hidden, **named}))
+        flags = [
+            "--processes",
+            "1",
+            "--zone",
+            settings.zone,
+            "--database",
+            "",
+            "--sequencer",
+            ",".join(sequencers),
+        ]
+        command = (*_command("agent", settings, config), *flags, *_addresses(settings, number))
+        plans.append(ChildPlan(f"agent {number}", command, {**hidden, **_listeners(settings, number)}))
     return plans
+
+
+def _secrets(settings: Settings) -> dict[str, str]:
+    """In the environment: a command line is visible to every user of the machine."""
+    secret = settings.rpc_secret.get_secret_value()
+    files = {
+        "RPC_SECRET_FILE": settings.rpc_secret_file,
+        "DATABASE_PASSWORD_FILE": settings.database_password_file,
+    }
+    given = {"RPC_SECRET": secret} if secret else {}
+    given |= {name: str(file) for name, file in files.items() if file is not None}
+    return {f"{PREFIX}{name}": value for name, value in given.items()}
+
+
+def _command(part: str, settings: Settings, config: Path | None) -> list[str]:
+    """What the commands of all children begin with."""
+    command = [sys.executable, "-m", "tailrace_cli.app", part]
+    command += ["--config", str(config)] if config is not None else []
+    command += ["--log-level", settings.log_level, "--log-format", settings.log_format]
+    return command + (["--store", settings.store] if settings.store else [])
+
+
+def _addresses(settings: Settings, number: int) -> list[str]:
+    """The flags of an agent's addresses: each agent has its own ports."""
+    given = {
+        "--listen": settings.listen,
+        "--advertise": settings.advertise,
+        "--rpc": settings.rpc,
+        "--rpc-advertise": settings.rpc_advertise,
+        "--http": settings.http,
+    }
+    flags = [(flag, shifted(address, number)) for flag, address in given.items() if address is not None]
+    return [word for flag in flags for word in flag]
+
+
+def _listeners(settings: Settings, number: int) -> dict[str, str]:
+    """The addresses that no flag gives: an agent's listeners and its gateway."""
+    given = {"LISTENERS": settings.listeners, "ADVERTISED_LISTENERS": settings.advertised_listeners}
+    named = {
+        f"{PREFIX}{name}": ",".join(shifted_listener(each, number) for each in listeners)
+        for name, listeners in given.items()
+        if listeners
+    }
+    if settings.gateway.listen:
+        named[f"{PREFIX}GATEWAY__LISTEN"] = shifted(settings.gateway.listen, number)
+    return named
 
 
 def shifted_listener(listener: str, by: int) -> str:
