@@ -224,9 +224,8 @@ async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], No
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
     security = open_security(settings, data=data)
-    await _run_agent(
-        alone, used.store, used.database, security, data=data, sequencer_listens=rpc, on_ready=on_ready
-    )
+    process = _AgentProcess(alone, used.store, used.database, security, data=data, sequencer_listens=rpc)
+    await process.run(on_ready)
 
 
 def _given(settings: Settings) -> Served:
@@ -236,106 +235,137 @@ def _given(settings: Settings) -> Served:
 async def run_agent(settings: Settings) -> None:
     """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
     assert settings.store is not None, "agent_mistakes tells"
-    await _run_agent(settings, settings.store, settings.database, open_security(settings))
+    await _AgentProcess(settings, settings.store, settings.database, open_security(settings)).run()
 
 
-async def _run_agent(
-    settings: Settings,
-    store_url: str,
-    database: str | None,
-    security: OpenedSecurity,
-    *,
-    data: Path | None = None,
-    sequencer_listens: str | None = None,
-    on_ready: Callable[[Agent], None] | None = None,
-) -> None:
-    """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
-    name_process(lambda: "agent" if data is None else "serve")
-    shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
-    runtime = Runtime(SystemClock(), SystemEntropy())
-    telemetry = AgentTelemetry()
-    prices = open_prices(settings)
-    http_tls, clients = open_http_tls(settings), open_client_security(settings)
-    gateway_tls = open_gateway_tls(settings)
-    async with AsyncExitStack() as stack:
-        kind = "agent" if data is None else "serve"
-        add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
-        stack.enter_context(watched_loop(runtime.clock, telemetry.registry))
-        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
-        await stack.enter_async_context(
-            kept_current(runtime.clock, telemetry.registry, security, http_tls, clients.tls, gateway_tls)
-        )
-        store = await stack.enter_async_context(
-            opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
-        )
-        observer = SequencerMetrics(telemetry.registry)
-        server: SequencerServer | None = None
-        if database is None:
-            remote = SequencerClient(
-                settings.sequencers,
-                clock=runtime.clock,
-                entropy=runtime.entropy,
-                security=security.rpc,
+class _AgentProcess:
+    """An agent, or `serve`. What is read from files is read when it is made; `run` opens the rest.
+
+    `data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store_url: str,
+        database: str | None,
+        security: OpenedSecurity,
+        *,
+        data: Path | None = None,
+        sequencer_listens: str | None = None,
+    ) -> None:
+        self._kind = "agent" if data is None else "serve"
+        name_process(lambda: self._kind)
+        self._settings = settings
+        self._store_url = store_url
+        self._database = database
+        self._data = data
+        self._sequencer_listens = sequencer_listens
+        self._shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
+        self._runtime = Runtime(SystemClock(), SystemEntropy())
+        self._telemetry = AgentTelemetry()
+        self._prices = open_prices(settings)
+        self._security = security
+        self._http_tls = open_http_tls(settings)
+        self._clients = open_client_security(settings)
+        self._gateway_tls = open_gateway_tls(settings)
+
+    async def run(self, on_ready: Callable[[Agent], None] | None = None) -> None:
+        """Until a signal, or until the agent or its sequencer is lost."""
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            notify_ready = await self._watch(stack)
+            metrics = StoreMetrics(self._telemetry.registry)
+            store = await stack.enter_async_context(opened_store(self._store_url, self._runtime, metrics))
+            sequencer, rpc_address = await self._open_sequencer(stack, store)
+            pages = AgentPages(self._telemetry, sequencer, self._prices)
+            http_port = await self._open_pages(stack, pages)
+            agent = self._agent(sequencer, store, http_port)
+            name_process(lambda: _agent_name(self._kind, agent))
+            await agent.start()
+            stack.push_async_callback(agent.drain)
+            if settings.security.first_user_file is not None:
+                await create_first_user(sequencer, settings.security.first_user_file)
+            pages.agent = agent
+            if settings.gateway.listen:
+                await _open_gateway(stack, agent, settings.gateway, self._gateway_tls)
+            if self._data is not None:
+                serving = Serving(
+                    pid=os.getpid(),
+                    kafka_port=agent.kafka_port,
+                    http_port=http_port,
+                    rpc=rpc_address,
+                    store=self._store_url,
+                )
+                stack.enter_context(shown_as_serving(self._data, serving, _given(settings)))
+            collect_rarely()
+            notify_ready()
+            log.info("ready", kafka_port=agent.kafka_port, http_port=http_port, store=self._store_url)
+            if on_ready is not None:
+                on_ready(agent)
+            await self._shutdown.wait()
+        self._shutdown.check()
+
+    async def _watch(self, stack: AsyncExitStack) -> Callable[[], None]:
+        """What every process has: metrics, a watch over its loop, current certificates. Returns what tells the service
+        manager that the process is ready."""
+        clock, registry = self._runtime.clock, self._telemetry.registry
+        add_process_metrics(registry, version=package_version(), kind=self._kind)
+        stack.enter_context(watched_loop(clock, registry))
+        notify_ready = await stack.enter_async_context(service_manager_notified(clock))
+        tls = (self._http_tls, self._clients.tls, self._gateway_tls)
+        await stack.enter_async_context(kept_current(clock, registry, self._security, *tls))
+        return notify_ready
+
+    async def _open_sequencer(self, stack: AsyncExitStack, store: ObjectStore) -> tuple[Sequencer, str]:
+        """The sequencer in other processes, or in this one as the committer; with the address of the latter."""
+        observer = SequencerMetrics(self._telemetry.registry)
+        if self._database is None:
+            client = SequencerClient(
+                self._settings.sequencers,
+                clock=self._runtime.clock,
+                entropy=self._runtime.entropy,
+                security=self._security.rpc,
                 observer=observer,
             )
-            stack.push_async_callback(remote.close)
-            sequencer: Sequencer = remote.sequencer
-        else:
-            server = await stack.enter_async_context(
-                sequencer_server(
-                    settings=settings,
-                    database=database,
-                    runtime=runtime,
-                    store=store,
-                    security=security.rpc,
-                    listen=sequencer_listens,
-                    on_lost=shutdown.fail,
-                    observer=observer,
-                )
+            stack.push_async_callback(client.close)
+            return client.sequencer, ""
+        server = await stack.enter_async_context(
+            sequencer_server(
+                settings=self._settings,
+                database=self._database,
+                runtime=self._runtime,
+                store=store,
+                security=self._security.rpc,
+                listen=self._sequencer_listens,
+                on_lost=self._shutdown.fail,
+                observer=observer,
             )
-            sequencer = server.sequencer
-            await wait_for_committer(server, runtime.clock)
-        pages = AgentPages(telemetry, sequencer, prices)
-        http = HttpServer(pages, runtime.clock, pages.login if clients.is_authenticating else None)
+        )
+        await wait_for_committer(server, self._runtime.clock)
+        return server.sequencer, server.address
+
+    async def _open_pages(self, stack: AsyncExitStack, pages: AgentPages) -> int:
+        """Their port."""
+        login = pages.login if self._clients.is_authenticating else None
+        http = HttpServer(pages, self._runtime.clock, login)
         stack.push_async_callback(http.close)
-        await http.start(*split_address(settings.http), http_tls)
-        agent = Agent(
-            agent_options(settings, http.port, security.rpc, clients),
-            settings.agent.on_store(store_url, prices.put_per_1000),
+        await http.start(*split_address(self._settings.http), self._http_tls)
+        return http.port
+
+    def _agent(self, sequencer: Sequencer, store: ObjectStore, http_port: int) -> Agent:
+        return Agent(
+            agent_options(self._settings, http_port, self._security.rpc, self._clients),
+            self._settings.agent.on_store(self._store_url, self._prices.put_per_1000),
             sequencer=sequencer,
             store=store,
-            clock=runtime.clock,
-            entropy=runtime.entropy,
-            cache_settings=settings.cache,
-            cache_observer=CacheMetrics(telemetry.registry),
-            telemetry=telemetry,
-            on_lost=shutdown.fail,
+            clock=self._runtime.clock,
+            entropy=self._runtime.entropy,
+            cache_settings=self._settings.cache,
+            cache_observer=CacheMetrics(self._telemetry.registry),
+            telemetry=self._telemetry,
+            on_lost=self._shutdown.fail,
         )
-        name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
-        await agent.start()
-        stack.push_async_callback(agent.drain)
-        if settings.security.first_user_file is not None:
-            await create_first_user(sequencer, settings.security.first_user_file)
-        pages.agent = agent
-        if settings.gateway.listen:
-            await _open_gateway(stack, agent, settings.gateway, gateway_tls)
-        if data is not None:
-            assert server is not None, "the sequencer of serve is inside it"
-            serving = Serving(
-                pid=os.getpid(),
-                kafka_port=agent.kafka_port,
-                http_port=http.port,
-                rpc=server.address,
-                store=store_url,
-            )
-            stack.enter_context(shown_as_serving(data, serving, _given(settings)))
-        collect_rarely()
-        notify_ready()
-        log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
-        if on_ready is not None:
-            on_ready(agent)
-        await shutdown.wait()
-    shutdown.check()
 
 
 async def _open_gateway(
