@@ -58,27 +58,15 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
     Raises InvalidRecords, naming the batch, where records are not what the batch's header says.
     """
     headers = [batch.header for batch in batches]
-    for batch in batches:
-        if batch.header.record_count * _MIN_RECORD_BYTES > len(batch.records):
-            raise InvalidRecords(
-                f"batch at offset {batch.header.base_offset}: {batch.header.record_count} records "
-                f"in {len(batch.records)} bytes"
-            )
+    _check_counts(batches)
     source = np.frombuffer(b"".join(batch.records for batch in batches), np.uint8)
     size = len(source)
     assert size < 1 << 31, f"{size} bytes at once; decode fewer batches"
     starts = np.zeros(len(batches) + 1, np.int64)
     np.cumsum([len(batch.records) for batch in batches], out=starts[1:])
     counts = np.array([header.record_count for header in headers], np.int64)
-    rows = int(counts.sum())
-    # Sized for the worst case, and mapped only where written: pages that stay empty cost nothing.
-    most_headers = size // 2 + 1
-    offsets, timestamps, created = (np.empty(rows, np.int64) for _ in range(3))
     has_append_time = np.array([header.timestamp_type for header in headers], np.uint8)
-    kinds = np.empty(rows, np.int8)
-    keys, values = _Binary(rows, size), _Binary(rows, size)
-    names, header_values = _Binary(most_headers, size, 0), _Binary(most_headers, size, 0)
-    header_offsets = np.empty(rows + 1, np.int32)
+    rows = _Rows(int(counts.sum()), size)
     exact = np.zeros(len(batches), np.uint8)
     totals = np.zeros(kernels.TOTALS, np.int64)
     reason, which = kernels.decode(
@@ -90,48 +78,80 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
         np.array([header.base_timestamp for header in headers], np.int64),
         np.array([header.max_timestamp for header in headers], np.int64),
         has_append_time,
-        offsets,
-        timestamps,
-        created,
-        kinds,
-        keys.offsets,
-        keys.data,
-        keys.valid,
-        values.offsets,
-        values.data,
-        values.valid,
-        header_offsets,
-        names.offsets,
-        names.data,
-        header_values.offsets,
-        header_values.data,
-        header_values.valid,
+        rows.offsets,
+        rows.timestamps,
+        rows.created,
+        rows.kinds,
+        rows.keys.offsets,
+        rows.keys.data,
+        rows.keys.valid,
+        rows.values.offsets,
+        rows.values.data,
+        rows.values.valid,
+        rows.header_offsets,
+        rows.names.offsets,
+        rows.names.data,
+        rows.header_values.offsets,
+        rows.header_values.data,
+        rows.header_values.valid,
         exact,
         totals,
     )
     if reason != kernels.OK:
         raise InvalidRecords(f"batch at offset {headers[which].base_offset}: {kernels.REASONS[reason]}")
-    header_count = int(totals[kernels.HEADER_COUNT])
-    header_values.valid = ~header_values.valid[: (header_count + 7) // 8]
-    name_array = names.array(pa.string(), header_count, 0)
-    if totals[kernels.NOT_ASCII]:
-        _check_utf8(name_array)
-    entries = pa.StructArray.from_arrays(
-        [name_array, header_values.array(pa.binary(), header_count, int(totals[kernels.HEADER_NULLS]))],
-        fields=list(HEADERS_TYPE.value_type),
-    )
-    columns = {
-        "offset": _numbers(offsets, pa.int64()),
-        "timestamp": _numbers(timestamps, pa.timestamp("ms", tz="UTC")),
-        "timestamp_type": _numbers(kinds, pa.int8()),
-        "create_timestamp": _created(created, counts, has_append_time),
-        "key": keys.array(pa.binary(), rows, int(totals[kernels.KEY_NULLS])),
-        "value": values.array(pa.binary(), rows, int(totals[kernels.VALUE_NULLS])),
-        "headers": pa.Array.from_buffers(
-            HEADERS_TYPE, rows, [None, pa.py_buffer(header_offsets)], null_count=0, children=[entries]
-        ),
-    }
-    return DecodedRows(columns, rows, counts.tolist(), exact.tobytes())
+    columns = rows.columns(totals, counts, has_append_time)
+    return DecodedRows(columns, rows.count, counts.tolist(), exact.tobytes())
+
+
+def _check_counts(batches: Sequence[UnpackedBatch]) -> None:
+    """No room is made for records that the bytes cannot hold. Raises InvalidRecords."""
+    for batch in batches:
+        if batch.header.record_count * _MIN_RECORD_BYTES > len(batch.records):
+            raise InvalidRecords(
+                f"batch at offset {batch.header.base_offset}: {batch.header.record_count} records "
+                f"in {len(batch.records)} bytes"
+            )
+
+
+class _Rows:
+    """Room for the columns of `count` records in `size` bytes, which the kernel fills.
+
+    Sized for the worst case, and mapped only where written: pages that stay empty cost nothing.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count = count
+        self.offsets, self.timestamps, self.created = (np.empty(count, np.int64) for _ in range(3))
+        self.kinds = np.empty(count, np.int8)
+        self.keys, self.values = _Binary(count, size), _Binary(count, size)
+        most_headers = size // 2 + 1
+        self.header_offsets = np.empty(count + 1, np.int32)
+        self.names, self.header_values = _Binary(most_headers, size, 0), _Binary(most_headers, size, 0)
+
+    def columns(self, totals: Array, counts: Array, has_append_time: Array) -> dict[str, Array]:
+        """The columns by name. `totals` are the kernel's; the others are of each batch."""
+        return {
+            "offset": _numbers(self.offsets, pa.int64()),
+            "timestamp": _numbers(self.timestamps, pa.timestamp("ms", tz="UTC")),
+            "timestamp_type": _numbers(self.kinds, pa.int8()),
+            "create_timestamp": _created(self.created, counts, has_append_time),
+            "key": self.keys.array(pa.binary(), self.count, int(totals[kernels.KEY_NULLS])),
+            "value": self.values.array(pa.binary(), self.count, int(totals[kernels.VALUE_NULLS])),
+            "headers": self._headers(totals),
+        }
+
+    def _headers(self, totals: Array) -> Array:
+        count = int(totals[kernels.HEADER_COUNT])
+        self.header_values.valid = ~self.header_values.valid[: (count + 7) // 8]
+        names = self.names.array(pa.string(), count, 0)
+        if totals[kernels.NOT_ASCII]:
+            _check_utf8(names)
+        values = self.header_values.array(pa.binary(), count, int(totals[kernels.HEADER_NULLS]))
+        entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
+        offsets = pa.py_buffer(self.header_offsets)
+        return pa.Array.from_buffers(
+            HEADERS_TYPE, self.count, [None, offsets], null_count=0, children=[entries]
+        )
 
 
 class _Binary:
