@@ -87,12 +87,11 @@ def produce(
 
     Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
     """
+    named = parse_pairs(header or [], "--header")
     shared = TextRecord(
         value=None,
         key=to_bytes(key, encoding),
-        headers=[
-            (name, to_bytes(value, encoding)) for name, value in parse_pairs(header or [], "--header").items()
-        ],
+        headers=[(name, to_bytes(value, encoding)) for name, value in named.items()],
         partition=partition,
         timestamp_ms=None if timestamp is None else parse_time_ms(timestamp, SystemClock().wall_ms()),
     )
@@ -109,19 +108,51 @@ def produce(
         for line in lines
     )
     watch = BrokerWatch(bootstrap)
-    config = client_config(
-        watch,
-        client or [],
-        **{
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "compression.type": compression,
-            "delivery.timeout.ms": int(PATIENCE_SECONDS * 1000),
-        },
-    )
-    count = _send(config, topic, records, watch=watch, encoding=encoding, as_json=as_json)
+    of_client = {
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "compression.type": compression,
+        "delivery.timeout.ms": int(PATIENCE_SECONDS * 1000),
+    }
+    config = client_config(watch, client or [], **of_client)
+    count = _send(config, topic, records, watch=watch, printed_as=encoding if as_json else None)
     if not as_json:
         print(f"{count} record{'' if count == 1 else 's'} written to {topic}", file=sys.stderr)
+
+
+class _Deliveries:
+    """What became of the records that were sent. `printed_as`: print those that are acknowledged, in this encoding."""
+
+    def __init__(self, topic: str, printed_as: Encoding | None) -> None:
+        self._topic = topic
+        self._printed_as = printed_as
+        self.acknowledged = 0
+        self.failures: list[str] = []
+
+    def note(self, error: Any, message: Any) -> None:
+        """librdkafka's report of one record."""
+        if error is not None:
+            self.failures.append(str(refused(f"{self._topic}-{message.partition()}", error)))
+            return
+        self.acknowledged += 1
+        if self._printed_as is not None:
+            # librdkafka keeps no headers of what it has sent.
+            record = TextRecord(
+                value=message.value(),
+                key=message.key(),
+                topic=self._topic,
+                partition=message.partition(),
+                offset=message.offset(),
+                timestamp_ms=message.timestamp()[1],
+            )
+            print(to_json(record, self._printed_as))
+
+    def check(self, unanswered: int) -> None:
+        """Raises CommandFailed unless all were acknowledged."""
+        if self.failures or unanswered:
+            shown = "; ".join(self.failures[:MAX_SHOWN_ERRORS]) or "no answer in time"
+            count = len(self.failures) + unanswered
+            raise CommandFailed(f"{self.acknowledged} records were acknowledged, {count} were not: {shown}")
 
 
 def _send(
@@ -130,62 +161,33 @@ def _send(
     records: Iterator[TextRecord],
     *,
     watch: BrokerWatch,
-    encoding: Encoding,
-    as_json: bool,
+    printed_as: Encoding | None,
 ) -> int:
     from confluent_kafka import KafkaException, Producer
 
-    failures: list[str] = []
-    acknowledged = 0
-
-    def delivered(error: Any, message: Any) -> None:
-        nonlocal acknowledged
-        if error is not None:
-            failures.append(str(refused(f"{topic}-{message.partition()}", error)))
-            return
-        acknowledged += 1
-        if as_json:
-            # librdkafka keeps no headers of what it has sent.
-            print(
-                to_json(
-                    TextRecord(
-                        value=message.value(),
-                        key=message.key(),
-                        topic=topic,
-                        partition=message.partition(),
-                        offset=message.offset(),
-                        timestamp_ms=message.timestamp()[1],
-                    ),
-                    encoding,
-                )
-            )
-
+    deliveries = _Deliveries(topic, printed_as)
     misread: CommandFailed | None = None
     try:
         producer = Producer(config)
         try:
             for record in records:
-                _hand_over(producer, topic, record, delivered)
+                _hand_over(producer, topic, record, deliveries.note)
                 producer.poll(0)
-                if len(failures) >= MAX_SHOWN_ERRORS:
+                if len(deliveries.failures) >= MAX_SHOWN_ERRORS:
                     break
         except CommandFailed as error:
             misread = error  # a line that is no record: what came before it is written all the same
         left = len(producer)
-        while left and not (watch.is_down and not acknowledged):  # it ends: each record has its time-out
+        while left and not (watch.is_down and not deliveries.acknowledged):  # it ends: records have time-outs
             left = producer.flush(1.0)
     except KafkaException as error:
         raise refused(f"topic {topic!r}", error.args[0]) from None
-    if (failures or left) and watch.is_down and not acknowledged:
+    if (deliveries.failures or left) and watch.is_down and not deliveries.acknowledged:
         raise watch.failure()
-    if failures or left:
-        shown = "; ".join(failures[:MAX_SHOWN_ERRORS]) or "no answer in time"
-        raise CommandFailed(
-            f"{acknowledged} records were acknowledged, {len(failures) + left} were not: {shown}"
-        )
+    deliveries.check(left)
     if misread is not None:
-        raise CommandFailed(f"{acknowledged} records were acknowledged, then: {misread}")
-    return acknowledged
+        raise CommandFailed(f"{deliveries.acknowledged} records were acknowledged, then: {misread}")
+    return deliveries.acknowledged
 
 
 def _hand_over(producer: Any, topic: str, record: TextRecord, delivered: Any) -> None:
