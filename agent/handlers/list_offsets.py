@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
+
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.services import RequestContext, Services
+from cache.reader import FoundRecord
 from sequencer.api import (
     EpochQuery,
     EpochRequest,
@@ -22,6 +25,7 @@ from sequencer.api import (
     OffsetResult,
     OffsetSpec,
     PartitionError,
+    Run,
 )
 from sequencer.pages import all_offsets
 from tailrace.kafka.error_codes import ErrorCode
@@ -163,16 +167,53 @@ def _fill_in(lookup: _Lookup, result: OffsetResult) -> None:
 async def _look_into_run(
     services: Services, lookup: _Lookup, result: OffsetResult, *, stable_end: int | None
 ) -> None:
-    assert result.run is not None, "only runs are looked into"
-    query, row = lookup.query, lookup.row
-    wanted = result.run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
+    row = lookup.row
     try:
-        record = await services.reader.find_timestamp(result.run, wanted, result.log_start_offset)
+        record = await _found(services, lookup.query, result)
     except EXPECTED as error:
         row.error_code = code_of(error)
         return
     if record is not None and (stable_end is None or record.offset < stable_end):
         row.offset, row.timestamp = record.offset, record.timestamp
+
+
+async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
+    """The record that a look-up by time means. The one for which a run was named may lie below log start: then what is
+    left of the run counts, and the runs behind it."""
+    is_latest = query.timestamp == OffsetSpec.MAX_TIMESTAMP
+    latest: FoundRecord | None = None
+    while result.run is not None:
+        run, log_start = result.run, result.log_start_offset
+        timestamp = run.max_timestamp if is_latest else query.timestamp
+        record = await services.reader.find_timestamp(run, timestamp, log_start)
+        if record is not None:
+            return _later(latest, record)
+        if is_latest:
+            latest = _later(latest, await _latest(services, run, log_start))
+        behind = msgspec.structs.replace(query, from_offset=run.end_offset)
+        (result,) = await all_offsets(services.sequencer, [behind])
+    return latest
+
+
+def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:
+    """The one of the larger timestamp; of equal ones the first."""
+    if first is None or second is None:
+        return first or second
+    return second if second.timestamp > first.timestamp else first
+
+
+async def _latest(services: Services, run: Run, from_offset: int) -> FoundRecord | None:
+    """The record of the largest timestamp from `from_offset` on, which is below the run's. It is looked for by halving
+    the time: 63 looks into the run at most."""
+    found, low, high = None, 0, run.max_timestamp
+    while low < high:
+        middle = (low + high) // 2
+        record = await services.reader.find_timestamp(run, middle, from_offset)
+        if record is None:
+            high = middle
+        else:
+            found, low = record, record.timestamp + 1
+    return found
 
 
 async def offset_for_leader_epoch(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from sequencer.api import DeleteRecords, DeleteRecordsPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.records import NewRecord, encode_batch
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
 
@@ -39,6 +41,32 @@ def test_each_time_has_its_offset(timestamp: int, offset: int, at: int) -> None:
         await produce(bench, (0, batch(b"4", b"5", at=T0 + 99)))
         row = await asked(bench, timestamp)
         assert (row.error_code, row.offset, row.timestamp) == (0, offset, at)
+
+    run(scenario)
+
+
+def at_times(*times_ms: int) -> bytes:
+    """A batch with a record at each of these times after T0."""
+    return encode_batch([NewRecord(b"k", b"v")] * len(times_ms), timestamps=[T0 + each for each in times_ms])
+
+
+@pytest.mark.parametrize(
+    ("later", "timestamp", "offset", "at"),
+    [
+        (20, T0 + 5, 5, 20), (20, T0 + 2, 1, 3), (20, T0 + 21, -1, None), (20, -3, 5, 20),
+        (1, T0 + 5, -1, None), (1, -3, 3, 4), (3, -3, 3, 4), (4, -3, 3, 4), (5, -3, 5, 5),
+    ],
+)  # fmt: skip
+def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
+    later: int, timestamp: int, offset: int, at: int | None
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        await produce(bench, (0, at_times(10, 3, 1, 4, 2)))
+        await produce(bench, (0, at_times(later)))
+        await bench.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 1)]))
+        row = await asked(bench, timestamp)
+        assert (row.error_code, row.offset, row.timestamp) == (0, offset, -1 if at is None else T0 + at)
 
     run(scenario)
 
