@@ -35,6 +35,8 @@ from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
+    BatchError,
+    BatchOutcome,
     CommitAnswer,
     CommitOutOfOrder,
     CommitRequest,
@@ -86,6 +88,7 @@ SAFE_PART = 0.1
 """Of its last share, what an agent uses that has heard of none for as long as its lease."""
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+_SEND_AGAIN = FlushFailure("timeout", "the batch before this one came too late: send it again")
 _NOT_SEALED = FlushFailure("storage", "the batches could not be sealed; the agent's log says why")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
 
@@ -744,9 +747,17 @@ def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
     for gap, run in zip(retried, answer.runs, strict=True):
         outcome = run.outcomes[0]
         if not may_close(outcome):
-            gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
+            gap.batch.settle(_result_of_gap(outcome, run.log_start_offset))
             settled.add(gap)
     return settled
+
+
+def _result_of_gap(outcome: BatchOutcome, log_start_offset: int) -> BatchResult:
+    """What the producer of a gap is told. It was ahead, so it is out of order only if its object is gone, or if it was
+    sent again and stored meanwhile: neither is a reason for the producer to end, and the next try says which."""
+    if outcome.error is BatchError.OUT_OF_ORDER_SEQUENCE:
+        return BatchResult(failure=_SEND_AGAIN)
+    return BatchResult(outcome.error, outcome.base_offset, log_start_offset)
 
 
 def _give_up(gaps: list[Gap]) -> None:

@@ -826,6 +826,19 @@ def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away(
     run(scenario, gap_deadline_ms=1_000)
 
 
+def test_a_gap_is_told_to_retry_when_its_object_is_no_more() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = batch(b"2", producer=producer, sequence=1)
+        waiting = submit(bench, topic, early)
+        refused = await result_of(bench, waiting)
+        assert refused.failure is not None and refused.failure.kind == "timeout"
+        submit(bench, topic, batch(b"1", producer=producer, sequence=0))
+        assert (await result_of(bench, submit(bench, topic, early))).base_offset == 1
+
+    run(scenario, SequencerSettings(deletion_grace_ms=1_000), gap_deadline_ms=60_000)
+
+
 def test_a_batch_sent_twice_is_stored_once_and_both_are_told_its_offset() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
