@@ -352,7 +352,9 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
     offset = replacement.base_offset
     while offset < replacement.end_offset and len(runs) <= len(replacement.replaced):
         most = min(MOST_AT_ONCE, len(replacement.replaced) + 1 - len(runs))
-        page = await store.runs_from(row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most)
+        page = await store.runs_from(
+            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=most, with_batches=False
+        )
         runs += [run for run in page if run.base_offset < replacement.end_offset]
         if not page or page[-1].end_offset >= replacement.end_offset:
             break
@@ -399,7 +401,12 @@ async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: in
     """Whether a run between the offsets may hold an aborted producer's records: markers and Parquet runs hold none."""
     while begin < end:
         page = await store.runs_from(
-            row.topic_id, row.partition, begin, max_bytes=_ALL_BYTES, max_runs=MOST_AT_ONCE
+            row.topic_id,
+            row.partition,
+            begin,
+            max_bytes=_ALL_BYTES,
+            max_runs=MOST_AT_ONCE,
+            with_batches=False,
         )
         if any(run.kind is ObjectKind.MIXED and run.base_offset < end for run in page):
             return True

@@ -96,7 +96,7 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
         await turns.did()
     for first in range(0, len(asked), PARTITIONS_AT_ONCE):
         part = asked[first : first + PARTITIONS_AT_ONCE]
-        runs_of = await store.runs_from_many(part, 1)
+        runs_of = await store.runs_from_many(part, 1, with_batches=False)
         found += [(PartitionRow, where[:2]) for where, runs in zip(part, runs_of, strict=True) if not runs]
     return found
 

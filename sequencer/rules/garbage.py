@@ -25,8 +25,11 @@ from sequencer.rules.tables import kept_from_ms
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow
 from sequencer.store.state import Draft, HotState, replace_row
+from tailrace.turns import Turns, in_turns
 
 EMPTY_SWEEPS_NEEDED = 2
+REMOVED_IN_A_TURN = 2_000
+"""Runs and objects that are removed in one turn of the loop."""
 
 
 async def find_garbage(state: HotState, store: RowStore, limit: int, settings: SequencerSettings) -> Garbage:
@@ -55,7 +58,7 @@ async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> in
     unknown = [object_id for object_id in ids if object_id not in draft.objects]
     for row in await store.object_rows(unknown) if unknown else ():
         draft.objects[row.object_id] = row
-    return draft.remove_runs(runs)
+    return await in_turns(draft.remove_runs(runs), Turns(REMOVED_IN_A_TURN))
 
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:

@@ -127,7 +127,8 @@ async def plan_retention(
     firsts: list[tuple[PartitionRow, list[Run]]] = []
     for at in range(0, len(rows), LOOKED_AT_ONCE):
         part = rows[at : at + LOOKED_AT_ONCE]
-        first_runs = await store.runs_from_many([(row.topic_id, row.partition, 0, 1) for row in part], 1)
+        oldest = [(row.topic_id, row.partition, 0, 1) for row in part]
+        first_runs = await store.runs_from_many(oldest, 1, with_batches=False)
         for row, runs in zip(part, first_runs, strict=True):
             if not runs:
                 watch.emptied(row)
@@ -142,7 +143,7 @@ async def plan_retention(
     for at in range(0, len(due), step):
         part = due[at : at + step]
         queries = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
-        runs_of = await store.runs_from_many(queries, settings.removal_step)
+        runs_of = await store.runs_from_many(queries, settings.removal_step, with_batches=False)
         for row, end in await _ends(store, list(zip(part, runs_of, strict=True)), limits, now_ms):
             plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits.of(row.topic_id)))
     return plan

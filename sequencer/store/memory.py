@@ -9,8 +9,10 @@ from operator import attrgetter
 from typing import Literal, cast
 from uuid import UUID
 
+import msgspec
+
 from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run, SequencerUnavailable
-from sequencer.store.batch_table import join_run
+from sequencer.store.batch_table import EMPTY_TABLE, join_run
 from sequencer.store.rows import (
     HOT,
     JOURNALED,
@@ -218,14 +220,22 @@ class MemoryRowStore:
 
     # --- cold rows
 
-    def _joined(self, row: RunRow) -> Run:
-        return join_run(row, self._objects.get(row.object_id))
+    def _joined(self, row: RunRow, *, with_batches: bool = True) -> Run:
+        plain = row if with_batches else msgspec.structs.replace(row, batches=EMPTY_TABLE, markers=b"")
+        return join_run(plain, self._objects.get(row.object_id))
 
     def _index_at(self, runs: list[RunRow], offset: int) -> int:
         return bisect_right(runs, offset, key=_end_offset)
 
     async def runs_from(
-        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+        self,
+        topic_id: UUID,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[Run]:
         runs = self._runs.get((topic_id, partition), [])
         page: list[Run] = []
@@ -233,14 +243,18 @@ class MemoryRowStore:
         for index in range(self._index_at(runs, offset), len(runs)):
             if page and (size >= max_bytes or len(page) >= max_runs):
                 break
-            page.append(self._joined(runs[index]))
+            page.append(self._joined(runs[index], with_batches=with_batches))
             size += runs[index].length
         return page
 
     async def runs_from_many(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[list[Run]]:
-        return [await self.runs_from(*query, max_runs) for query in queries]
+        return [await self.runs_from(*query, max_runs, with_batches=with_batches) for query in queries]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
@@ -273,7 +287,7 @@ class MemoryRowStore:
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
         runs = self._runs.get((topic_id, partition), [])
         end = bisect_right(runs, end_offset, key=_end_offset)
-        return [self._joined(row) for row in runs[: min(end, limit)]]
+        return [self._joined(row, with_batches=False) for row in runs[: min(end, limit)]]
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         wanted = None if topic_ids is None else set(topic_ids)

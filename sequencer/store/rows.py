@@ -726,13 +726,27 @@ class RowStore(Protocol):
         ...
 
     async def runs_from(
-        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+        self,
+        topic_id: UUID,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[Run]:
-        """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached."""
+        """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached.
+
+        Without batches, a run's batches and markers are empty: it may have 100,000 of them.
+        """
         ...
 
     async def runs_from_many(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[list[Run]]:
         """`runs_from` for many (topic_id, partition, offset, max_bytes) at once, `max_runs` for each."""
         ...
@@ -751,7 +765,7 @@ class RowStore(Protocol):
         ...
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        """The oldest runs that end at or below `end_offset`, in order."""
+        """The oldest runs that end at or below `end_offset`, in order, without batches."""
         ...
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:

@@ -844,23 +844,28 @@ class Draft:
         self.put(replace_row(stored, live_runs=live, retired_ms=self.now_ms if is_retired else None))
         return is_retired
 
-    def remove_runs(self, runs: Sequence[Run]) -> int:
+    def remove_runs(self, runs: Sequence[Run]) -> Steps[int]:
         """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
         counts: dict[UUID, int] = {}
         topic_of: dict[UUID, UUID] = {}
         for run in runs:
+            yield 1
             self.delete_run(run)
             if run.kind is ObjectKind.MARKERS:
                 continue
             counts[run.object_id] = counts.get(run.object_id, 0) + 1
             if run.kind is ObjectKind.PARQUET:
                 topic_of[run.object_id] = run.topic_id
-        retired = [object_id for object_id, count in counts.items() if self.release_object(object_id, count)]
-        for object_id in retired:
+        retired = 0
+        for object_id, count in counts.items():
+            yield 1
+            if not self.release_object(object_id, count):
+                continue
+            retired += 1
             topic_id = topic_of.get(object_id)
             if topic_id is not None and self.get(SmallObjectRow, topic_id, object_id) is not None:
                 self.delete(SmallObjectRow, topic_id, object_id)
-        return len(retired)
+        return retired
 
 
 def _take_out(aborted: list[AbortedRow], row: AbortedRow) -> None:

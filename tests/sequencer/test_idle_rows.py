@@ -236,7 +236,11 @@ class OneOldRun(MemoryRowStore):
     asked = 0
 
     async def runs_from_many(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[list[Run]]:
         self.asked += len(queries)
         return [[old_run(partition)] for _, partition, _, _ in queries]

@@ -1200,7 +1200,7 @@ def _keeps_small_rows(original: Any) -> Any:
 
     def remove_runs(self: Any, runs: Any) -> Any:
         rows = [self.get(SmallObjectRow, run.topic_id, run.object_id) for run in runs]
-        retired = original(self, runs)
+        retired = yield from original(self, runs)
         for row in filter(None, rows):
             self.put(row)
         return retired

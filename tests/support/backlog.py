@@ -82,20 +82,35 @@ async def fill(
 
 
 class CountingStore(MemoryRowStore):
-    """Counts the runs that were read and in how many steps, how often objects were, and the sums of bytes that were
-    asked for."""
+    """Counts the runs that were read (from an offset on), their batches and in how many steps, how often objects were,
+    and the sums of bytes that were asked for."""
 
     runs_read = 0
+    batches_read = 0
     looks = 0
     object_looks = 0
     sums = 0
 
     async def runs_from(
-        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+        self,
+        topic_id: UUID,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[Run]:
-        found = await super().runs_from(topic_id, partition, offset, max_bytes, max_runs)
+        place = (topic_id, partition, offset)
+        found = await super().runs_from(*place, max_bytes, max_runs, with_batches=with_batches)
         self.looks += 1
         self.runs_read += len(found)
+        self.batches_read += sum(len(run.batches) for run in found)
+        return found
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        found = await super().runs_below(topic_id, partition, end_offset, limit)
+        self.batches_read += sum(len(run.batches) for run in found)
         return found
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:

@@ -11,12 +11,13 @@ import functools
 import gc
 import time
 from asyncio import events
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 YARDSTICK_ROWS = 50_000
 YARDSTICK_SECONDS = 0.030
@@ -100,6 +101,17 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         turns.slowness = max(turns.slowness, _slowness())
         if was_enabled:
             gc.enable()
+
+
+async def passes_of(work: Awaitable[T]) -> int:
+    """How often others had the loop while this was done. A store in memory gives no turn away itself."""
+    task = asyncio.ensure_future(work)
+    passes = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        passes += 1
+    await task
+    return passes
 
 
 def _slowness() -> float:

@@ -68,9 +68,10 @@ class Database(Protocol):
         ...
 
     async def fetch_runs(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int, *, with_batches: bool
     ) -> list[list[Values]]:
-        """RUN_COLUMNS of the runs from (topic_id, partition, offset, max_bytes) on, per query."""
+        """RUN_COLUMNS of the runs from (topic_id, partition, offset, max_bytes) on, per query; or
+        RUN_COLUMNS_WITHOUT_BATCHES."""
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:

@@ -24,7 +24,13 @@ from sequencer.api import LeaseLost, ObjectKind, RequestFailed, SequencerUnavail
 from sequencer.store.rows import Changes, CounterRow, Row, RunRow
 from sequencer.store.sql.database import Lane, TableStatements, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
-from sequencer.store.sql.row_codec import INTEGERS, RUN_COLUMNS, Dialect, RowColumn
+from sequencer.store.sql.row_codec import (
+    INTEGERS,
+    RUN_COLUMNS,
+    RUN_COLUMNS_WITHOUT_BATCHES,
+    Dialect,
+    RowColumn,
+)
 from sequencer.store.state import COMMIT_NUMBER
 from tailrace.clock import Clock
 from tailrace.keepers import cause_of
@@ -76,7 +82,7 @@ _FENCE = f"""
 """Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
 # Steps from run to run, so that it reads none beyond `max_bytes`: nobody knows beforehand how many runs these are. The
 # objects are looked up one by one: in a plain join with many runs, the planner reads the whole table of objects.
-_RUNS_FROM = f"""
+_RUNS_FROM = """
     with recursive found as (
         select q.ordinal, q.max_bytes, first.run, (first.run).length as bytes, 1 as runs
         from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
@@ -102,7 +108,7 @@ _RUNS_FROM = f"""
         ) next
         where f.bytes < f.max_bytes and f.runs < $5
     )
-    select f.ordinal, {RUN_COLUMNS}
+    select f.ordinal, {columns}
     from found f
     cross join lateral (select (f.run).*) r
     left join lateral (select * from objects where object_id = r.object_id limit 1) o on true
@@ -208,11 +214,12 @@ class PostgresDatabase:
                         yield index, page
 
     async def fetch_runs(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int, *, with_batches: bool
     ) -> list[list[Values]]:
+        statement = _RUNS_FROM.format(columns=RUN_COLUMNS if with_batches else RUN_COLUMNS_WITHOUT_BATCHES)
         columns = [list(column) for column in zip(*queries, strict=True)]
         runs: list[list[Values]] = [[] for _ in queries]
-        for ordinal, *run in await self.fetch(_RUNS_FROM, *columns, max_runs):
+        for ordinal, *run in await self.fetch(statement, *columns, max_runs):
             runs[ordinal - 1].append(run)
         return runs
 

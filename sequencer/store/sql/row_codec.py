@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import ObjectKind, Run, TransactionState
-from sequencer.store.batch_table import decode_markers, decode_table
+from sequencer.store.batch_table import EMPTY_TABLE, decode_markers, decode_table
 from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -114,6 +114,8 @@ RUN_COLUMNS = (
     "r.created_ms, r.batches, r.markers, o.index_crc"
 )
 """The columns that `decode_run` takes, of runs `r` joined with objects `o`."""
+RUN_COLUMNS_WITHOUT_BATCHES = RUN_COLUMNS.replace("r.batches, r.markers", "null, null")
+"""The same, but for what may be long."""
 
 
 def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
@@ -144,7 +146,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
         running_max,
         commit_number,
         created_ms,
-        decode_table(batches),
+        decode_table(batches or EMPTY_TABLE),
         decode_markers(markers),
         index_crc or 0,
     )

@@ -27,7 +27,7 @@ from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import Changes, Row
 from sequencer.store.sql.database import Lane, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
-from sequencer.store.sql.row_codec import RUN_COLUMNS, Dialect
+from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES, Dialect
 from tailrace.clock import Clock
 from tailrace.keepers import cause_of
 
@@ -50,8 +50,8 @@ _AWAY = {
 _UNFIT = (OverflowError, ValueError, msgspec.MsgspecError)
 """Errors of the driver and the encoders for values that a column can't hold."""
 
-_RUNS_FROM = f"""
-    select {RUN_COLUMNS} from runs r left join objects o on o.object_id = r.object_id
+_RUNS_FROM = """
+    select {columns} from runs r left join objects o on o.object_id = r.object_id
     where r.topic_id = ?1 and r.partition = ?2 and r.end_offset > ?3
       and r.base_offset >= coalesce(
         (select p.base_offset from runs p
@@ -159,11 +159,13 @@ class SqliteDatabase:
                 yield index, of_one[first : first + rows]
 
     async def fetch_runs(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int, *, with_batches: bool
     ) -> list[list[Values]]:
+        statement = _RUNS_FROM.format(columns=RUN_COLUMNS if with_batches else RUN_COLUMNS_WITHOUT_BATCHES)
+
         def run(reader: _Connection) -> list[list[Values]]:
             with reader.reading() as connection:
-                return [self._runs_from(connection, query, max_runs) for query in queries]
+                return [_runs_from(connection, statement, query, max_runs) for query in queries]
 
         return await self._read(run)
 
@@ -238,19 +240,6 @@ class SqliteDatabase:
         with transaction as connection:
             return connection.execute(plain.replace("$", "?"), arguments).fetchall()
 
-    def _runs_from(
-        self, connection: sqlite3.Connection, query: tuple[UUID, int, int, int], max_runs: int
-    ) -> list[Values]:
-        topic_id, partition, offset, max_bytes = query
-        found: list[Values] = []
-        length = 0
-        for run in connection.execute(_RUNS_FROM, (topic_id.bytes, partition, offset, max_runs)):
-            found.append(run)
-            length += run[_LENGTH]
-            if length >= max_bytes:
-                break
-        return found
-
 
 class _Connection:
     """A connection to the file (None: to a database in memory), opened when it is first used. One thread uses it at a
@@ -309,6 +298,20 @@ class _Connection:
                 raise
             self._opened = connection
         return self._opened
+
+
+def _runs_from(
+    connection: sqlite3.Connection, statement: str, query: tuple[UUID, int, int, int], max_runs: int
+) -> list[Values]:
+    topic_id, partition, offset, max_bytes = query
+    found: list[Values] = []
+    length = 0
+    for run in connection.execute(statement, (topic_id.bytes, partition, offset, max_runs)):
+        found.append(run)
+        length += run[_LENGTH]
+        if length >= max_bytes:
+            break
+    return found
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

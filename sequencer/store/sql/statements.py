@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from sequencer.store.sql.row_codec import RUN_COLUMNS
+from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES
 from sequencer.store.sql.schema import SCHEMA_VERSION
 
 # --- cluster ----------------------------------------------------------------------------------------------
@@ -52,11 +52,13 @@ RELEASE_COMMITTER_LEASE = """
 
 # --- runs ---------------------------------------------------------------------------------------------------
 
-_RUNS = f"select {RUN_COLUMNS} from runs r left join objects o on o.object_id = r.object_id"
+_WITH_OBJECTS = "from runs r left join objects o on o.object_id = r.object_id"
+_RUNS = f"select {RUN_COLUMNS} {_WITH_OBJECTS}"
 _OF_PARTITION = "topic_id = $1 and partition = $2"
 
 RUNS_BELOW = f"""
-    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset < $3 and r.end_offset <= $3
+    select {RUN_COLUMNS_WITHOUT_BATCHES} {_WITH_OBJECTS}
+    where r.topic_id = $1 and r.partition = $2 and r.base_offset < $3 and r.end_offset <= $3
     order by r.base_offset limit $4
 """
 RUNS_OF_OBJECT = f"{_RUNS} where r.object_id = $1 order by r.topic_id, r.partition, r.base_offset"

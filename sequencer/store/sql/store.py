@@ -249,18 +249,31 @@ class SqlRowStore:
     # -- runs ------------------------------------------------------------------------------------------
 
     async def runs_from(
-        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+        self,
+        topic_id: UUID,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[Run]:
-        (rows,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
-        return await self._runs(rows)
+        query = (topic_id, partition, offset, max_bytes)
+        (runs,) = await self.runs_from_many([query], max_runs, with_batches=with_batches)
+        return runs
 
     async def runs_from_many(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[list[Run]]:
         if not queries:
             return []
         turns = Turns(DECODED_IN_A_TURN)
-        return [await self._runs(rows, turns) for rows in await self._database.fetch_runs(queries, max_runs)]
+        fetched = await self._database.fetch_runs(queries, max_runs, with_batches=with_batches)
+        return [await self._runs(rows, turns) for rows in fetched]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
@@ -350,14 +363,14 @@ class SqlRowStore:
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
         """The rows that exist, in the order of the ids."""
         ids = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
-        rows = self._object_rows(
+        rows = await self._object_rows(
             await self._database.fetch_where_in(statements.objects_by_id(self._objects.columns), "uuid", ids)
         )
         by_id = {row.object_id: row for row in rows}
         return [by_id[object_id] for object_id in object_ids if object_id in by_id]
 
     async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
-        return self._object_rows(
+        return await self._object_rows(
             await self._database.fetch(
                 statements.objects_after(self._objects.columns), self._text(key), limit
             )
@@ -365,7 +378,7 @@ class SqlRowStore:
 
     async def retired_before(self, retired_ms: int, parquet_ms: int, limit: int) -> list[ObjectRow]:
         statement = statements.retired_before(self._objects.columns)
-        return self._object_rows(await self._database.fetch(statement, retired_ms, parquet_ms, limit))
+        return await self._object_rows(await self._database.fetch(statement, retired_ms, parquet_ms, limit))
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
         """The keys that have a row, in the order given."""
@@ -392,5 +405,6 @@ class SqlRowStore:
             await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
         return runs
 
-    def _object_rows(self, rows: Sequence[Values]) -> list[ObjectRow]:
-        return [self._objects.codec.decode_row(values) for values in rows]
+    async def _object_rows(self, rows: Sequence[Values]) -> list[ObjectRow]:
+        turns, decode = Turns(LOADED_AT_ONCE), self._objects.codec.decode_row
+        return [decode(values) async for values in turns.over(rows)]

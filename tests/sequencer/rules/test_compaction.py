@@ -21,8 +21,10 @@ from sequencer.api import (
     TakeLease,
 )
 from sequencer.engine.committer import Committer
+from sequencer.rules import garbage
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.turns import passes_of
 
 RUNS = 2_000
 
@@ -147,6 +149,27 @@ def test_a_swap_looks_the_objects_of_many_partitions_up_once() -> None:
             )  # fmt: skip
             assert len(page) == 30
             assert backlog.store.object_looks == 2, "is the new object known, and the 20 old ones"
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_of_many_runs_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "REMOVED_IN_A_TURN", 20)
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=1) as backlog:
+            assert await passes_of(backlog.swap_first(500)) >= 50, "500 runs in as many objects"
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_reads_no_batch_of_the_runs_that_it_replaces() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1) as backlog:
+            old = (await backlog.page(20, 20))[0].runs
+            backlog.store.batches_read = 0
+            await backlog.swap(old[-1].end_offset, [(run.base_offset, run.object_id) for run in old])
+            assert backlog.store.batches_read == 0
 
     asyncio.run(scenario())
 

@@ -116,6 +116,21 @@ def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:
     asyncio.run(scenario())
 
 
+def test_retention_reads_no_batch_of_the_runs_that_it_removes() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = CountingStore(clock)
+        await fill(store, partitions=3, runs=20, batches=1_000)
+        sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=1_000))
+        await sequencer.start()
+        clock.advance(10)
+        assert (await sequencer.apply_retention(Empty())).runs_removed == 60
+        assert store.batches_read == 0
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
 def test_while_retention_looks_the_committer_goes_on() -> None:
     async def scenario() -> None:
         clock = ManualClock()
@@ -148,11 +163,15 @@ class HeldStore(MemoryRowStore):
         self.may_answer = asyncio.Event()
 
     async def runs_from_many(
-        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+        self,
+        queries: Sequence[tuple[UUID, int, int, int]],
+        max_runs: int = 1000,
+        *,
+        with_batches: bool = True,
     ) -> list[list[Run]]:
         self.is_asked.set()
         await self.may_answer.wait()
-        return await super().runs_from_many(queries, max_runs)
+        return await super().runs_from_many(queries, max_runs, with_batches=with_batches)
 
 
 # --- what changes between the plan and the step that carries it out

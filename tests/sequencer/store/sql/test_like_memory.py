@@ -196,6 +196,7 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
             said[f"below {asked}"] = [await store.runs_below(*asked, limit) for limit in (1, 100)]
     queries = [(*place, world.ends.get(place, (0, 0))[0] // 2, size) for place in PLACES for size in (1, 60)]
     said["many"] = await store.runs_from_many(queries)
+    said["many without batches"] = await store.runs_from_many(queries, with_batches=False)
     said["bytes"] = [await store.partition_bytes(topics) for topics in (None, [], TOPICS[1:], TOPICS)]
     within = ((0, 0), (0, 1), (1, 2), (0, 100))
     said["bytes within"] = [await store.partition_bytes_within(TOPICS[0], *bounds) for bounds in within]
