@@ -31,6 +31,7 @@ import structlog
 from agent.framing import REQUEST_BYTES, SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
 from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
+from agent.near_clients import bound_send_buffer
 from agent.security.access import ANYBODY, Access
 from tailrace.buffers import Buffer, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
@@ -274,6 +275,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
+        if (connected := transport.get_extra_info("socket")) is not None:
+            bound_send_buffer(connected)
         if self._on_open is not None:
             self._on_open(self)
 
