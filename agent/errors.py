@@ -55,7 +55,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
     (UnknownCompression, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-    (UnsupportedMagic, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (UnsupportedMagic, ErrorCode.INVALID_RECORD),
     (InvalidRecordBatch, ErrorCode.INVALID_RECORD),
     (InvalidBatch, ErrorCode.CORRUPT_MESSAGE),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),

@@ -15,14 +15,14 @@ from collections.abc import Callable
 
 from agent.catalog import KnownTopic
 from agent.connection import Reply
-from agent.handlers.produce import FIRST_TOPIC_ID_VERSION
+from agent.handlers.produce import FIRST_TOPIC_ID_VERSION, FIRST_ZSTD_VERSION
 from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.services import RequestContext, Services
 from agent.telemetry import API_NAMES
 from sequencer.api import BatchError
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
-from tailrace.kafka.answers import FIRST_VERSION, stored_answer
+from tailrace.kafka.answers import stored_answer
 from tailrace.kafka.messages.produce import TopicProduceData
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.produced_batch import usual_batch
@@ -116,7 +116,7 @@ class UsualRequests:
         if (
             topic is None
             or topic.settings.log_append_time
-            or context.api_version < FIRST_VERSION
+            or context.api_version < FIRST_ZSTD_VERSION
             or not acks
             or context.charge is not None
             or not context.leadership.knows(known.ring)

@@ -98,7 +98,7 @@ class BadLength(InvalidBatch):
 
 
 class UnsupportedMagic(InvalidBatch):
-    """Not format v2: 0 or 1 (the old formats) or unknown. (Kafka: UNSUPPORTED_FOR_MESSAGE_FORMAT.)"""
+    """Not format v2: 0 or 1 (the old formats) or unknown. (Kafka: INVALID_RECORD.)"""
 
     def __init__(self, message: str, magic: int) -> None:
         super().__init__(message)

@@ -40,8 +40,11 @@ from tailrace.kafka.messages.produce import (
 from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.produced_batch import usual_batch
 from tailrace.record_batch import (
+    COMPRESSION_MASK,
     TRANSACTIONAL_FLAG,
+    Compression,
     InvalidBatch,
+    UnknownCompression,
     read_header,
     validate_produced,
     with_log_append_time,
@@ -54,6 +57,8 @@ _STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
+FIRST_ZSTD_VERSION = 7
+"""Before this version Kafka takes no batches of zstd: consumers as old as the producer may be unable to read them."""
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions whose batches are checked in one turn of the loop, where a request has to wait anyway."""
 MAX_LOOKED_INTO = 64 << 20
@@ -147,7 +152,15 @@ def _validated(
             else:
                 partition = TopicPartition(topic.topic.topic_id, data.index)
                 context.leadership.note(partition)
-                _admit(services, topic=topic, partition=partition, data=data, row=row, accepted=accepted)
+                _admit(
+                    services,
+                    topic=topic,
+                    partition=partition,
+                    data=data,
+                    version=context.api_version,
+                    row=row,
+                    accepted=accepted,
+                )
             yield 1
     return response, accepted
 
@@ -446,6 +459,7 @@ def _admit(
     topic: KnownTopic,
     partition: TopicPartition,
     data: PartitionProduceData,
+    version: int,
     row: PartitionProduceResponse,
     accepted: list[_Accepted],
 ) -> None:
@@ -454,6 +468,8 @@ def _admit(
         return
     try:
         taken = _checked(services, topic.settings, data.records)
+        if version < FIRST_ZSTD_VERSION:
+            _refuse_zstd([found for found, _, _ in taken], version)
     except InvalidBatch as error:
         _refuse(services, row, code_of(error), str(error))
         return
@@ -470,6 +486,14 @@ def _admit(
                 needs_keys=needs_keys,
                 latency=topic.settings.latency,
             )
+        )
+
+
+def _refuse_zstd(batches: Sequence[BatchCoordinates], version: int) -> None:
+    """Raise UnknownCompression where one of these is compressed with zstd."""
+    if any(batch.flags & COMPRESSION_MASK == Compression.ZSTD for batch in batches):
+        raise UnknownCompression(
+            f"zstd in a produce request of version {version}; from version {FIRST_ZSTD_VERSION} on it is taken"
         )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agent.connection import KafkaConnection, LikeBefore, Reply
 from agent.dispatch import Dispatcher
+from agent.handlers.produce import FIRST_ZSTD_VERSION
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
 from agent.security.access import Access
@@ -86,12 +87,12 @@ class Client:
 
 def produce(
     records: bytes | None = None, *, topic: str = "t", index: int = 0, acks: int = -1, client: str = "c",
-    partitions: Sequence[int] = (), correlation_id: int = 7,
+    partitions: Sequence[int] = (), correlation_id: int = 7, version: int = VERSION,
 ) -> bytes:  # fmt: skip
     records = batch(b"x" * 100) if records is None else records
     data = [PartitionProduceData(number, memoryview(records)) for number in (index, *partitions)]
     request = ProduceRequest(None, acks, 30_000, [TopicProduceData(topic, partition_data=data)])
-    return b"".join(encode_request(correlation_id, ApiKey.PRODUCE, VERSION, request, client))
+    return b"".join(encode_request(correlation_id, ApiKey.PRODUCE, version, request, client))
 
 
 def idempotent(sequence: int, epoch: int = 0) -> bytes:
@@ -198,6 +199,17 @@ def test_what_is_stored_is_not_what_the_next_read_leaves_in_the_shared_buffer() 
             ]
         )
         assert objects.count(b"first" * 20) == 1 and objects.count(b"other" * 20) == 1
+
+    run(scenario)
+
+
+def test_each_batch_of_a_version_that_has_no_zstd_is_looked_at() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        client.feed(produce(version=FIRST_ZSTD_VERSION - 1) * 2)
+        await bench.advance(0.2)
+        assert client.connection.usual is None and client.transport.sent
 
     run(scenario)
 

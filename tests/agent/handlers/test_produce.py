@@ -97,7 +97,7 @@ def test_a_refused_batch_does_not_hinder_the_others() -> None:
     [
         (lambda data: with_bytes(data, 57, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
         (lambda data: with_bytes(data, 23, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
-        (lambda data: with_bytes(data, 16, b"\1", sum_again=True), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda data: with_bytes(data, 16, b"\1", sum_again=True), ErrorCode.INVALID_RECORD),
         (lambda data: with_bytes(data, 21, b"\0\7", sum_again=True), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (lambda data: data[:-3], ErrorCode.CORRUPT_MESSAGE),
         (lambda data: data[:20], ErrorCode.CORRUPT_MESSAGE),
@@ -116,6 +116,27 @@ def test_a_batch_that_is_not_sound_is_refused(
         assert (row.error_code, row.base_offset) == (code, -1)
         assert bool(row.record_errors) == (code is ErrorCode.INVALID_RECORD)
         assert not bench.sequencer.commits
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("version", "codec", "code"),
+    [
+        (6, Compression.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (6, Compression.LZ4, ErrorCode.NONE),
+        (7, Compression.ZSTD, ErrorCode.NONE),
+    ],
+)
+def test_zstd_is_refused_before_the_version_that_knows_it(
+    version: int, codec: Compression, code: ErrorCode
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        data = encode_batch([NewRecord(b"k", b"v")], timestamps=[0], compression=codec)
+        (row,) = await produce(bench, (0, data), version=version)
+        assert row.error_code == code
+        assert bool(bench.sequencer.commits) == (code is ErrorCode.NONE)
 
     run(scenario)
 
