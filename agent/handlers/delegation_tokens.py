@@ -202,7 +202,10 @@ async def _seen(
     sees_others = access.may_with_some(
         Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN
     ) or access.may_with_some(Operation.DESCRIBE_TOKENS, ResourceType.USER)
-    asked = TokensRequest(principal=None if sees_others else access.principal)
+    principal = None if sees_others else access.principal
+    if sees_others and owners is not None and len(owners) == 1:
+        (principal,) = owners
+    asked = TokensRequest(principal=principal)
     await context.room.needs(PAGE_BYTES)
     turns = Turns(TOKENS_IN_A_TURN)
     async for page in pages(services.sequencer.tokens, asked):

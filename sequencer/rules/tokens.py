@@ -39,19 +39,15 @@ def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
         row = state.get(DelegationTokenRow, request.fingerprint)
         return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
     room, found = PageRoom(), list[DelegationToken]()
-    key = None if request.after is None else (request.after,)
-    rows = state.rows_after(DelegationTokenRow, key, MAX_PAGE)
-    for row in rows:
-        if row.expires_ms > now_ms and (request.principal is None or concerns(row, request.principal)):
+    rows = state.tokens_after(request.principal or "", request.after or "")
+    for count, row in enumerate(rows, 1):
+        if row.expires_ms > now_ms:
             if not room.takes(_bytes_of(row)):
                 return Tokens(found, found[-1].fingerprint)
             found.append(_token(row, now_ms))
-    return Tokens(found, rows[-1].fingerprint if len(rows) == MAX_PAGE else None)
-
-
-def concerns(token: DelegationTokenRow | DelegationToken, principal: str) -> bool:
-    """Whether the token is this principal's, was asked for by it, or may be renewed by it."""
-    return principal in (token.owner, token.requester, *token.renewers)
+        if count == MAX_PAGE:
+            return Tokens(found, row.fingerprint)
+    return Tokens(found)
 
 
 def create_token(draft: Draft, request: CreateToken, settings: SequencerSettings) -> DelegationToken:

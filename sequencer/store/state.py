@@ -23,7 +23,7 @@ import msgspec
 
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
-from sequencer.store.ordered import NO_PLACES, Names, Places
+from sequencer.store.ordered import NO_PLACES, Names, Ordered, Places
 from sequencer.store.recent_producers import RecentProducers
 from sequencer.store.rows import (
     HOT,
@@ -121,6 +121,8 @@ class HotState:
         """Open sessions by broker id."""
         self.tokens_of: dict[str, dict[Key, None]] = {}
         """Delegation tokens by their owner."""
+        self.tokens_concerning: Ordered[tuple[str, str]] = Ordered()
+        """Each token's fingerprint by every principal that it concerns, and by "", which is none's name."""
         self.group_bytes = 0
         """Of the states of all groups."""
         self.answer_bytes = 0
@@ -199,6 +201,15 @@ class HotState:
         """A counter's value, 0 before its first use."""
         row = self.get(CounterRow, name)
         return 0 if row is None else row.value
+
+    def tokens_after(self, principal: str, after: str) -> Iterator[DelegationTokenRow]:
+        """The tokens that concern a principal ("": all), in the order of their fingerprints, after this one."""
+        for concerned, fingerprint in self.tokens_concerning.starting_at((principal, f"{after}\0")):
+            if concerned != principal:
+                return
+            row = self.get(DelegationTokenRow, fingerprint)
+            assert row is not None, "a token is in the index as long as it has a row"
+            yield row
 
     def topic_named(self, name: str) -> TopicRow | None:
         topic_id = self.topic_ids.get(name)
@@ -370,10 +381,15 @@ class HotState:
             self._aborted_on.drop(row.topic_id, row.partition)
 
     def _put_token(self, key: Key, row: Any, before: Any) -> None:
-        self.tokens_of.setdefault(row.owner, {})[key] = None
+        if before is None:  # whom a token concerns never changes
+            self.tokens_of.setdefault(row.owner, {})[key] = None
+            for principal in _concerned(row):
+                self.tokens_concerning.add((principal, row.fingerprint))
 
     def _delete_token(self, key: Key, row: Any) -> None:
         _take_from(self.tokens_of, row.owner, key)
+        for principal in _concerned(row):
+            self.tokens_concerning.remove((principal, row.fingerprint))
 
     def _put_answer(self, key: Key, row: Any, before: Any) -> None:
         self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
@@ -408,6 +424,10 @@ _INDEXES: dict[type[Row], _Index] = {
 }
 """For each kind of row with further indexes: how a row is put into them and deleted from them. Functions, not a state's
 methods: those would be a cycle through the state, which nothing would free (see tailrace.loaded)."""
+
+
+def _concerned(row: DelegationTokenRow) -> Iterable[str]:
+    return dict.fromkeys(("", row.owner, row.requester, *row.renewers))
 
 
 def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: object) -> None:

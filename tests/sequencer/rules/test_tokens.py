@@ -67,7 +67,7 @@ def test_a_token_that_is_ended_is_gone_at_once(period_ms: int) -> None:
     state = HotState({})
     created(state, asked())
     assert altered(state, "User:alice", period_ms).expires_ms == NOW
-    assert not state.tokens_of
+    assert not state.tokens_of and not state.tokens_concerning
     with pytest.raises(UnknownToken):
         altered(state, "User:alice", HOUR)
 
@@ -167,15 +167,50 @@ def test_a_long_listing_has_pages_also_where_little_concerns_the_principal() -> 
         for each in range(12_000)
     ]
     state = HotState({DelegationTokenRow: rows})
-    for principal, count in ((None, 12_000), ("User:5999", 2)):
-        found, request = 0, TokensRequest(principal=principal)
+    for principal, count, most in ((None, 12_000, 20), ("User:5999", 2, 1), ("User:mallory", 0, 1)):
+        found, pages, request = 0, 0, TokensRequest(principal=principal)
         while True:
             page = tokens(state, request, 1)
             found += len(page.tokens)
+            pages += 1
             if page.next is None:
                 break
             request = replace(request, after=page.next)
-        assert found == count
+        assert found == count and pages <= most
+
+
+def test_a_page_looks_at_the_tokens_of_its_principal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = HotState({})
+    created(state, asked(1, renewers=("User:alice", "User:bob")))
+    created(state, asked(2, owner="User:bob"))
+    looked_at: list[object] = []
+    monkeypatch.setattr(
+        HotState, "get", lambda self, kind, *key: looked_at.append(key) or self._rows[kind].get(key)
+    )
+    for principal, numbers in (
+        ("User:alice", [1]),
+        ("User:bob", [1, 2]),
+        ("User:mallory", []),
+        (None, [1, 2]),
+    ):
+        looked_at.clear()
+        page = tokens(state, TokensRequest(principal=principal), NOW)
+        assert [each.token_id for each in page.tokens] == [f"id-{number}" for number in numbers]
+        assert looked_at == [(f"{number:064}",) for number in numbers]
+    rest = tokens(state, TokensRequest(principal="User:bob", after=f"{1:064}"), NOW)
+    assert [each.token_id for each in rest.tokens] == ["id-2"]
+
+
+def test_expired_tokens_take_a_bounded_part_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.rules.tokens.MAX_PAGE", 1)
+    state = HotState({})
+    created(state, asked(1))
+    created(state, asked(2), NOW + 1)
+    page = tokens(state, TokensRequest(), NOW + HOUR)
+    assert (page.tokens, page.next) == ([], f"{1:064}")
+    assert [each.token_id for each in tokens(state, TokensRequest(after=page.next), NOW + HOUR).tokens] == [
+        "id-2"
+    ]
 
 
 def test_an_expired_token_is_removed() -> None:
