@@ -626,14 +626,18 @@ class Group:
         self.pending.clear()
 
     def resume(self, now: float) -> None:
-        """Go on after another coordinator: every session, and an assignment that is awaited, gets its full time."""
+        """Go on after another coordinator: every session, and an assignment that is awaited, gets its full time.
+
+        Who has fetched an assignment that was made is not known: only the leader's SyncGroup is stored. Those who are
+        gone expire by their sessions.
+        """
         self._nothing_before = None
         for member in self.members.values():
             self._restart_session(now, member)
         limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)
         if self.phase is GroupPhase.PREPARING_REBALANCE:
             self._join_deadline = limit
-        elif not all(each.has_synced for each in self.members.values()):
+        elif self.phase is GroupPhase.COMPLETING_REBALANCE:
             self._sync_deadline = limit
 
     def _after_removal(self, now: float, is_changed: bool) -> None:

@@ -344,6 +344,52 @@ def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
     assert not taken.group.members or taken.group.phase is GroupPhase.PREPARING_REBALANCE
 
 
+def taken_over(driver: Driver) -> Driver:
+    """The group at the next coordinator, as it was stored."""
+    return Driver(restored(stored(driver.group), driver.now, 0.0, 10, 1 << 20), now=driver.now)
+
+
+def made_pair() -> Driver:
+    """Members a (the leader) and b of generation 2, which have no assignments yet."""
+    driver = Driver()
+    driver.join(fresh="a")
+    driver.join(fresh="b")
+    driver.join("a")
+    assert driver.group.phase is GroupPhase.COMPLETING_REBALANCE
+    return driver
+
+
+def test_members_that_work_on_stay_after_a_fail_over_though_it_is_not_stored_who_has_synced() -> None:
+    driver = made_pair()
+    driver.sync("a", 2, {"a": b"0", "b": b"1"})
+    taken = taken_over(driver)
+    driver.sync("b", 2)
+    for _ in range(8):
+        assert [taken.heartbeat(each, 2) for each in "ab"] == [ErrorCode.NONE] * 2
+        taken.advance(5)
+    assert set(taken.group.members) == {"a", "b"} and taken.group.phase is GroupPhase.STABLE
+
+
+def test_a_leader_that_died_with_its_coordinator_is_waited_for_no_longer_than_its_session() -> None:
+    taken = taken_over(made_pair())
+    waiting = taken.sync("b", 2)
+    taken.advance(9.9)
+    assert waiting not in taken.answers
+    taken.advance(0.1)
+    assert taken.answers[waiting].code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_leader_that_only_beats_after_a_fail_over_is_waited_for_no_longer_than_a_rebalance() -> None:
+    taken = taken_over(made_pair())
+    waiting = taken.sync("b", 2)
+    for _ in range(6):
+        assert waiting not in taken.answers
+        assert taken.heartbeat("a", 2) is ErrorCode.NONE
+        taken.advance(5)
+    assert taken.answers[waiting].code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert set(taken.group.members) == {"b"}
+
+
 ACTIONS = st.tuples(
     st.sampled_from(
         ["join", "rejoin", "change", "sync", "heartbeat", "leave", "advance", "restart", "takeover"]
