@@ -1,4 +1,5 @@
-"""`tailrace serve --secure`: a certificate and an admin user of its own, and how clients connect with them."""
+"""`tailrace serve --secure`: a certificate, an admin user and a secret of delegation tokens of its own, and how clients
+connect with them."""
 
 from __future__ import annotations
 
@@ -48,6 +49,11 @@ class SecureFiles:
         return self.folder / "first.user"
 
     @property
+    def tokens(self) -> Path:
+        """The secret of delegation tokens."""
+        return self.folder / "tokens.secret"
+
+    @property
     def client(self) -> Path:
         """Properties for kcat, confluent-kafka and the commands."""
         return self.folder / "client.properties"
@@ -74,14 +80,17 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
         make_secret_file(password, entropy)
         _write(files.user, f"{ADMIN}:{read_secrets(password)[0]}\n")
         password.unlink()
-    tls = settings.tls
+    if not files.tokens.exists():
+        make_secret_file(files.tokens, entropy)
+    tls, security = settings.tls, settings.security
     return settings.model_copy(
         update={
             "listeners": (f"SASL_SSL://{settings.listen}",),
             "advertised_listeners": (f"SASL_SSL://{settings.advertise}",) if settings.advertise else (),
-            "security": settings.security.changed(
-                super_users=(*settings.security.super_users, f"User:{ADMIN}"),
+            "security": security.changed(
+                super_users=(*security.super_users, f"User:{ADMIN}"),
                 first_user_file=files.user,
+                delegation_token_secret_file=security.delegation_token_secret_file or files.tokens,
                 sasl_mechanisms=("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"),
             ),
             "tls": tls.changed(

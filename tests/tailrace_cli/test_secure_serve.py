@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.security.settings import SecuritySettings
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace_cli.connections.login import client_properties
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.secure_serve import secured
+from tailrace_cli.running.security import read_token_secret
 from tailrace_cli.settings import Settings
 
 QUIET = ("debug", "info")
@@ -37,6 +40,16 @@ def test_the_files_of_secure_are_made_once_and_for_their_owner_alone(tmp_path: P
     assert first == again
     assert stat.S_IMODE((tmp_path / "secure" / "key.pem").stat().st_mode) == 0o600
     assert first.security.super_users == ("User:admin",)
+
+
+def test_secure_makes_a_secret_for_delegation_tokens_unless_there_is_one(tmp_path: Path) -> None:
+    made = secured(Settings(), tmp_path, SystemClock(), SystemEntropy())
+    file = made.security.delegation_token_secret_file
+    assert file is not None and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(read_token_secret(made)) >= MIN_SECRET_CHARACTERS
+    given = Settings(security=SecuritySettings(delegation_token_secret_file=tmp_path / "given"))
+    kept = secured(given, tmp_path, SystemClock(), SystemEntropy())
+    assert kept.security.delegation_token_secret_file == tmp_path / "given"
 
 
 def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> None:
