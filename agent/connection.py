@@ -37,7 +37,8 @@ from tailrace.buffers import Buffer, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.turns import Turns
 
-STAGING_BYTES = 64 * 1024
+STAGING_BYTES = 96 * 1024
+"""What is read at once: five requests of 16 KiB, which is what a client has in flight by default."""
 CONTENDED_READ_BYTES = 1024
 """What is read at once while somebody waits for memory: it may have to be kept."""
 MAX_QUEUED_FRAMES = 16
@@ -177,7 +178,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     A reply that closes leads to ANSWERING; `close`, `abort`, a frame that is refused and the loss of the socket lead to
     CLOSED.
 
-    Reading is paused while MAX_QUEUED_FRAMES wait or while the memory budget has no room for the next frame. Handling
+    Reading is paused once MAX_QUEUED_FRAMES wait, until none does, and while the memory budget has no room for the next
+    frame. What was read beyond them stays bytes, and is not handled if the connection is drained meanwhile. Handling
     is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
     high-water mark. A muted connection (its client is above a quota) is neither read nor handled; when it is drained,
     its client sends elsewhere what waits here.
@@ -336,7 +338,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """
         self._turns_left = REQUESTS_IN_A_TURN
         position = 0 if granted else self._take_usual(data)
-        while self._handles_frames and (head := read_head(data, position, self._limits)) is not None:
+        while (
+            self._handles_frames
+            and (granted or len(self._frames) < MAX_QUEUED_FRAMES)
+            and (head := read_head(data, position, self._limits)) is not None
+        ):
             if isinstance(head, FrameRefused):
                 self._refuse(head)
                 break
@@ -437,11 +443,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _maybe_resume(self) -> None:
-        may_read = self._claim is None and len(self._frames) < MAX_QUEUED_FRAMES and not self.muted_until
-        if self._paused and may_read and self._phase is _OPEN:
+        """Read again where nothing stands against it, once what was read before is taken."""
+        if self._paused and self._may_read and self._rest:
+            self._take_frames(memoryview(self._rest))
+        if self._paused and self._may_read:
             self._paused = False
             assert self._transport is not None
             self._transport.resume_reading()
+
+    @property
+    def _may_read(self) -> bool:
+        return self._phase is _OPEN and self._claim is None and not self._frames and not self.muted_until
 
     # --- frames to replies -----------------------------------------------------------------------------
 

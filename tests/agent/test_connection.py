@@ -14,6 +14,7 @@ from agent.connection import (
     MAX_QUEUED_FRAMES,
     PRESSED_SECONDS,
     REQUESTS_IN_A_TURN,
+    STAGING_BYTES,
     KafkaConnection,
     Pressed,
     Reply,
@@ -22,7 +23,7 @@ from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
 from tests.support.agents import settle
 
-LARGE = 65_537
+LARGE = STAGING_BYTES + 1
 PRODUCE = b"\0\0"
 """What a produce request begins with: its API key."""
 
@@ -343,6 +344,26 @@ def test_reading_stops_while_many_frames_wait() -> None:
         await settle()
         assert not line.transport.is_paused
         assert len(line.transport.sent) == MAX_QUEUED_FRAMES + 1
+
+    run(scenario)
+
+
+def test_of_very_many_requests_in_one_read_few_wait_and_none_is_lost() -> None:
+    async def scenario() -> None:
+        for tries_at_once in (True, False):
+            line = Line(tries_at_once=tries_at_once)
+            line.hold.clear()
+            bodies = [b"waits%d" % number for number in range(1_000)] + [b"the last one"]
+            line.feed(framed(*bodies))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            charge = len(bodies[-1]) * DECODED_FACTOR + REQUEST_BYTES
+            assert line.budget.used <= (MAX_QUEUED_FRAMES + 1) * charge + STAGING_BYTES
+            assert line.transport.is_paused
+            line.hold.set()
+            await settle(2_000)
+            assert line.seen == bodies
+            assert not line.transport.is_paused and line.budget.used == 0
 
     run(scenario)
 
