@@ -22,9 +22,11 @@ from tailrace.kafka.messages.consumer_group_describe import (
     DescribedConsumerGroup,
 )
 from tailrace.kafka.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tailrace.rpc.link import join_address
 
 SHARE = "share"
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -179,8 +181,17 @@ async def _group(call: HttpCall) -> _ConsumerGroup:
 async def _members(call: HttpCall) -> tuple[str, list[_Member]]:
     group = await _group(call)
     if group.members is None:
-        raise HttpRefusal(503, "Another agent knows the members of this group. Ask that one.", 50302)
+        agent = await _coordinator(call, group.group_id)
+        raise HttpRefusal(503, f"{agent} knows the members of this group. Ask that one.", 50302)
     return group.group_id, group.members
+
+
+async def _coordinator(call: HttpCall, group_id: str) -> str:
+    """Which agent coordinates the group, by the address that Kafka's clients are told."""
+    [found] = (await call.ask(FindCoordinatorRequest(coordinator_keys=[group_id]))).coordinators
+    if found.error_code != ErrorCode.NONE:
+        return "Another agent"
+    return f"The agent at {join_address(found.host, found.port)}"
 
 
 async def _lags(call: HttpCall) -> tuple[_ConsumerGroup, list[_Lag]]:

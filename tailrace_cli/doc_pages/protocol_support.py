@@ -105,7 +105,9 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
   serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
   begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config.
   A group without members is forgotten, with what it has read, after `sequencer.share_offsets_retention_ms`; Kafka
-  keeps it until it is deleted.
+  keeps it until it is deleted. Locks are looked at when a member asks: a record whose last lock ran out is given up,
+  and goes to the group's dead-letter topic, with the next request of any member for its partition. In Kafka the
+  broker's own timers do so.
 - OffsetCommit and TxnOffsetCommit take at most 20,000 positions; more are refused with INVALID_COMMIT_OFFSET_SIZE.
   Kafka does so, too, when they don't fit into one batch of its own topic (some 15,000 with its defaults).
 - OffsetCommit versions 2 to 4 may ask for offsets to be kept for some time; `sequencer.max_offsets_retention_ms`
