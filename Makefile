@@ -62,7 +62,7 @@ simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; prints what was found.
 	$(BIN)/python -m tests.fuzz.run --inputs $(N)
 
-hostile: setup ## Bad clients beside good ones, N=seconds on SQLite and on PostgreSQL, CASES=counts or storms; what the good ones lost is a fault.
+hostile: setup ## Bad clients beside good ones, N=seconds on SQLite and on PostgreSQL, CASES=counts, storms, gateway or tenants; what the good ones lost is a fault.
 	$(BIN)/python -m tests.hostile.run $(if $(filter-out file default,$(origin N)),--seconds $(N)) $(if $(CASES),--cases $(CASES))
 
 faults: setup ## Real processes killed, paused, starved under load; what clients saw is checked. ONLY=name,name

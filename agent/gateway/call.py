@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from agent.gateway.client import GatewayClient
 from agent.gateway.errors import HttpRefusal
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
+from agent.long_work import LongWork
 from tailrace.clock import Clock
 from tailrace.tenants import Tenant
 
@@ -44,6 +45,7 @@ class GatewayParts:
     cluster_id: Callable[[], str]
     draining: asyncio.Future[None]
     bodies: BodyMemory
+    long_work: LongWork
     decodes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODES_AT_ONCE))
     streams: OpenStreams = field(default_factory=OpenStreams)
 
@@ -78,6 +80,11 @@ class HttpCall:
     async def ask(self, request: Any) -> Any:
         """The response of the agent's handlers to a Kafka request. Raises HttpRefusal."""
         return await self.client.ask(request)
+
+    async def shared(self, work: Coroutine[Any, Any, T]) -> T:
+        """What work gives that may be long: then it waits for its client's turns, as that of Kafka's clients does."""
+        access = self.client.access
+        return await self.parts.long_work.shared((access.principal, access.host), work)
 
     # --- what was sent
 

@@ -20,6 +20,7 @@ from tailrace.clock import Clock, wait_for
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.errors import UnencodableMessage
 from tailrace.kafka.produce_shape import ProduceShape
 
 CLIENT_ID = "tailrace-gateway"
@@ -38,6 +39,15 @@ RESPONSE_FACTOR = 12
 
 def _version_of(key: ApiKey) -> int:
     return _BY_NAME.get(key, APIS[key].served.last)
+
+
+def _frame_of(key: ApiKey, version: int, request: Any) -> memoryview:
+    """Raises HttpRefusal for a text that Kafka's requests can't have."""
+    try:
+        parts = encode_request(0, key, version, request, client_id=CLIENT_ID)
+    except UnencodableMessage as error:
+        raise HttpRefusal(400, f"The request has a value that Kafka can't take: {error}.") from None
+    return memoryview(b"".join(parts))[_SIZE_BYTES:]
 
 
 class Answer:
@@ -138,9 +148,7 @@ class GatewayClient:
     async def _answered(self, request: Any) -> Reply:
         key: ApiKey = request.api.key
         version = _version_of(key)
-        frame = memoryview(b"".join(encode_request(0, key, version, request, client_id=CLIENT_ID)))[
-            _SIZE_BYTES:
-        ]
+        frame = _frame_of(key, version, request)
         factor = 1 if key is ApiKey.PRODUCE else DECODED_FACTOR
         charge = len(frame) * factor + REQUEST_BYTES
         self.leadership = KnownLeadership()  # it follows no leader, so that nothing sends it away

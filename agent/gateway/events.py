@@ -120,7 +120,7 @@ class _Tail:
         """Until something ends it. Raises HttpRefusal, ReaderGone."""
         while True:
             with self._call.parts.bodies.body() as kept:
-                is_new = await self._take(await self._next(kept))
+                is_new = await self._call.shared(self._take(await self._next(kept)))
             if not is_new:
                 await self._stream.write(HEARTBEAT)
             await self._call.client.throttled()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from agent.gateway.body_memory import KeptBody
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.json_objects import JsonObjects, NotAnObject, ObjectTooLarge
@@ -36,9 +37,14 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
 )
 from tailrace.records import NewRecord, encode_batch
+from tailrace.turns import Turns
 
 MAX_TOGETHER = 1_000
 """Records of one produce request."""
+LOOKED_AT_BYTES = 16 * 1024
+"""Of a body in one turn of the loop: some 5 ms where each byte is a brace."""
+OBJECT_BYTES = 48
+"""What an object costs beside its bytes, until it is stored."""
 TIMEOUT_MS = 30_000
 ALL_REPLICAS = -1
 STORED = 200
@@ -156,24 +162,50 @@ async def produce(call: HttpCall) -> web.StreamResponse:
 
 async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStream) -> None:
     """Raises HttpRefusal, NotAnObject, ObjectTooLarge."""
-    settings = call.parts.settings
-    counted = call.parts.telemetry.records
-    objects = JsonObjects(settings.max_record_bytes)
+    objects = JsonObjects(call.parts.settings.max_record_bytes)
     with call.parts.bodies.body() as kept:
+        storing = _Storing(call, producing, stream, objects=objects, kept=kept)
         while chunk := await call.read():
-            found = objects.feed(chunk)
-            kept.keep(objects.held_bytes + sum(map(len, found)))
-            for first in range(0, len(found), MAX_TOGETHER):
-                if producing.count >= settings.max_records_per_request:
-                    raise HttpRefusal(413, f"A request may have {settings.max_records_per_request} records.")
-                reports = await producing.reports(found[first : first + MAX_TOGETHER])
-                stored = sum(isinstance(report, Produced) for report in reports)
-                counted.labels("produced").inc(stored)
-                counted.labels("refused").inc(len(reports) - stored)
-                await stream.write(b"".join(msgspec.json.encode(each) + b"\n" for each in reports))
-                await call.client.throttled()
-                await call.check_login()
+            await call.shared(storing.store(chunk))
             kept.keep(objects.held_bytes)
         objects.finish()
         if not producing.count:
             raise HttpRefusal(400, "The body has no record.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Storing:
+    """A body on its way into the topic, and the reports on theirs to the client."""
+
+    call: HttpCall
+    producing: _Producing
+    stream: ResponseStream
+    objects: JsonObjects
+    kept: KeptBody
+
+    async def store(self, chunk: bytes) -> None:
+        """Store the objects that end in this chunk, as many together as may be. Raises as `_store_body`."""
+        found: list[bytes] = []
+        turns = Turns(LOOKED_AT_BYTES)
+        for at in range(0, len(chunk), LOOKED_AT_BYTES):
+            part = chunk[at : at + LOOKED_AT_BYTES]
+            found += self.objects.feed(part)
+            self.kept.keep(self.objects.held_bytes + sum(map(len, found)) + OBJECT_BYTES * len(found))
+            while len(found) >= MAX_TOGETHER:
+                await self._store_together(found[:MAX_TOGETHER])
+                del found[:MAX_TOGETHER]
+            await turns.did(len(part))
+        if found:
+            await self._store_together(found)
+
+    async def _store_together(self, found: Sequence[bytes]) -> None:
+        most, counted = self.call.parts.settings.max_records_per_request, self.call.parts.telemetry.records
+        if self.producing.count >= most:
+            raise HttpRefusal(413, f"A request may have {most} records.")
+        reports = await self.producing.reports(found)
+        stored = sum(isinstance(report, Produced) for report in reports)
+        counted.labels("produced").inc(stored)
+        counted.labels("refused").inc(len(reports) - stored)
+        await self.stream.write(b"".join(msgspec.json.encode(each) + b"\n" for each in reports))
+        await self.call.client.throttled()
+        await self.call.check_login()

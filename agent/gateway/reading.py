@@ -20,12 +20,15 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchRes
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.record_batch import InvalidBatch
 from tailrace.records import InvalidRecords
+from tailrace.turns import Turns
 
 EARLIEST, LATEST = -2, -1
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 FORMATS: Mapping[str, Format] = {"binary": "BINARY", "string": "STRING", "json": "JSON"}
 ISOLATION = {"read_committed": 1, "read_uncommitted": 0}
 MAX_RECORDS = 10_000
+SHOWN_TOGETHER = 500
+"""Records that become JSON in one turn of the loop."""
 DEFAULT_RECORDS = 500
 MAX_WAIT_MS = 30_000
 NO_SESSION = -1
@@ -169,11 +172,16 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
             raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
         await call.client.throttled()
         call.parts.telemetry.records.labels("read").inc(len(part.found.records))
-        return await _written(call, msgspec.json.encode(_record_list(call, how, part)))
+        return await _written(call, msgspec.json.encode(await _record_list(call, how, part)))
 
 
-def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> dict[str, object]:
+async def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> dict[str, object]:
     path = ("topics", call.name("topic_name"), "partitions", part.partition, "records")
+    data, turns = [], Turns(SHOWN_TOGETHER)
+    for record in shown(call, how, part):
+        data.append(record)
+        if turns.fills():
+            await turns.give()
     return {
         "kind": "KafkaRecordList",
         "metadata": {
@@ -181,7 +189,7 @@ def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> dict[st
             "next": f"{call.url(*path)}?offset={part.found.next_offset}",
         },
         "next_offset": part.found.next_offset,
-        "data": list(shown(call, how, part)),
+        "data": data,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
@@ -21,11 +22,13 @@ _PARTITION = f"{_TOPIC}/partitions/{{partition_id}}"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and a path below a root, and who handles them."""
+    """A method and a path below a root, and who handles them. `is_endless`: it may go on for ever, and says itself
+    which of its parts may be long (`HttpCall.shared`); another request is long as a whole."""
 
     method: str
     path: str
-    handle: Callable[[HttpCall], Awaitable[web.StreamResponse]]
+    handle: Callable[[HttpCall], Coroutine[Any, Any, web.StreamResponse]]
+    is_endless: bool = False
 
 
 ROUTES = (
@@ -46,9 +49,9 @@ ROUTES = (
     Route("GET", f"{_TOPIC}/partitions", topics.list_partitions),
     Route("GET", _PARTITION, topics.get_partition),
     Route("GET", f"{_PARTITION}/replicas", topics.list_replicas),
-    Route("POST", f"{_TOPIC}/records", produce.produce),
+    Route("POST", f"{_TOPIC}/records", produce.produce, is_endless=True),
     Route("GET", f"{_PARTITION}/records", reading.get_records),
-    Route("GET", _TOPIC + EVENTS, events.get_events),
+    Route("GET", _TOPIC + EVENTS, events.get_events, is_endless=True),
     Route("GET", f"{_CLUSTER}/consumer-groups", groups.list_groups),
     Route("GET", _GROUP, groups.get_group),
     Route("GET", f"{_GROUP}/consumers", groups.list_consumers),

@@ -23,6 +23,7 @@ from agent.gateway.errors import HttpRefusal
 from agent.gateway.hosts import Hosts
 from agent.gateway.responses import STREAM, ReaderGone
 from agent.gateway.routes import EVENTS, ROOTS, ROUTES, Route
+from agent.gateway.server_log import ServerLog
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from agent.security.access import Access
@@ -57,6 +58,7 @@ class Gateway:
             cluster_id=lambda: agent.catalog.snapshot.cluster_id,
             draining=asyncio.get_running_loop().create_future(),
             bodies=BodyMemory(self._door.budget),
+            long_work=services.long_work,
         )
         self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
         telemetry.connections.set_function(lambda: len(self._connections.open))
@@ -64,6 +66,8 @@ class Gateway:
         self._runner = web.AppRunner(
             self._application(),
             access_log=None,
+            logger=ServerLog(telemetry),
+            handler_cancellation=True,  # a client that has gone is not waited for
             auto_decompress=False,
             read_bufsize=READ_BUFFER_BYTES,
             keepalive_timeout=settings.idle_ms / 1000,
@@ -123,7 +127,8 @@ class Gateway:
                 check_login=partial(self._access, request),
             )
             try:
-                response = await route.handle(call)
+                handling = route.handle(call)
+                response = await (handling if route.is_endless else call.shared(handling))
             finally:
                 client.release()
             if STREAM not in request:

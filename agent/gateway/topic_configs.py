@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -23,6 +24,8 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 )
 
 SET, DELETE = 0, 1
+MAX_CONFIGS = 1_000
+"""In one request: more than there are."""
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -46,10 +49,13 @@ class NewValue(msgspec.Struct):
     value: str | None = None
 
 
+SeveralConfigs = Annotated[list[ConfigValue], msgspec.Meta(max_length=MAX_CONFIGS)]
+
+
 class ConfigValues(msgspec.Struct):
     """Configs to change at once."""
 
-    data: list[ConfigValue]
+    data: SeveralConfigs
     validate_only: bool = False
 
 

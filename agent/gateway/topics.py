@@ -10,7 +10,7 @@ from aiohttp import web
 from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
 from agent.gateway.listings import listing
-from agent.gateway.topic_configs import ConfigValue
+from agent.gateway.topic_configs import SeveralConfigs
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -32,7 +32,7 @@ class NewTopic(msgspec.Struct):
     topic_name: str
     partitions_count: int | None = None
     replication_factor: int | None = None
-    configs: list[ConfigValue] = []
+    configs: SeveralConfigs = []
     validate_only: bool = False
 
 

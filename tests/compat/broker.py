@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,13 +25,16 @@ ADMIN = "admin:flights-2013"
 @dataclass(frozen=True, slots=True)
 class Broker:
     """A running broker. `log` is what it wrote; `name` makes names that no other check uses; `http` is the port of its
-    metrics and health; `login_port` of its listener with logins, 0 if it has none."""
+    metrics and health; `login_port` of its listener with logins, `gateway` of topics over HTTP, 0 if it has none;
+    `tenants` of the listeners of tenants, by their names."""
 
     port: int
     http: int
     process: subprocess.Popen[bytes]
     log: Path
     login_port: int = 0
+    gateway: int = 0
+    tenants: Mapping[str, int] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
@@ -48,16 +51,24 @@ class Broker:
 
 @contextmanager
 def running_broker(
-    database: str | None = None, settings: Mapping[str, str] | None = None, *, with_logins: bool = False
+    database: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    with_logins: bool = False,
+    with_gateway: bool = False,
+    tenants: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """Start a broker on a fresh folder, and end it on the way out. `settings`: `TAILRACE_*` of its environment.
     `with_logins`: beside the plain listener, whose clients may do everything, it has one for SASL (PLAIN,
-    SCRAM-SHA-256), ADMIN, and delegation tokens."""
+    SCRAM-SHA-256), ADMIN, and delegation tokens. `tenants`, where there are logins: names of tenants, each with a plain
+    listener of its own."""
     with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
         log = Path(folder) / "log"
         port, http = free_port(), free_port()
         login_port = free_port() if with_logins else 0
-        logins = _login_settings(Path(folder), port, login_port) if with_logins else {}
+        doors = {tenant: free_port() for tenant in tenants}
+        logins = _login_settings(Path(folder), port, login_port, doors) if with_logins else {}
+        gateway = free_port() if with_gateway else 0
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [
@@ -81,12 +92,13 @@ def running_broker(
                     "TAILRACE_AGENT__GROUP_SHARE_AUTO_OFFSET_RESET": "earliest",
                     **{key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
                     **logins,
+                    **({"TAILRACE_GATEWAY__LISTEN": f"127.0.0.1:{gateway}"} if gateway else {}),
                     **(settings or {}),
                 },
             )
         try:
             _wait_until_it_listens(process, port, log)
-            yield Broker(port, http, process, log, login_port)
+            yield Broker(port, http, process, log, login_port, gateway, doors)
         finally:
             process.terminate()
             try:
@@ -96,17 +108,21 @@ def running_broker(
                 process.wait()
 
 
-def _login_settings(folder: Path, port: int, login_port: int) -> dict[str, str]:
+def _login_settings(folder: Path, port: int, login_port: int, doors: Mapping[str, int]) -> dict[str, str]:
     first_user = folder / "admin"
     first_user.touch(mode=0o600)
     first_user.write_text(ADMIN)
     secret = folder / "tokens"
     secret.touch(mode=0o600)
     secret.write_text("a secret of the cluster")
+    listeners = [f"PLAINTEXT://127.0.0.1:{port}", f"SASL_PLAINTEXT://127.0.0.1:{login_port}"]
+    listeners += [f"{tenant.upper()}:PLAINTEXT://127.0.0.1:{door}" for tenant, door in doors.items()]
+    super_users = ["User:ANONYMOUS", "User:admin", *(f"User:{tenant}~ANONYMOUS" for tenant in doors)]
     return {
-        "TAILRACE_LISTENERS": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}",
+        "TAILRACE_LISTENERS": ",".join(listeners),
+        "TAILRACE_SECURITY__TENANT_LISTENERS": ";".join(f"{tenant.upper()}={tenant}" for tenant in doors),
         "TAILRACE_SECURITY__SASL_MECHANISMS": "PLAIN;SCRAM-SHA-256",
-        "TAILRACE_SECURITY__SUPER_USERS": "User:ANONYMOUS;User:admin",
+        "TAILRACE_SECURITY__SUPER_USERS": ";".join(super_users),
         "TAILRACE_SECURITY__FIRST_USER_FILE": str(first_user),
         "TAILRACE_SECURITY__DELEGATION_TOKEN_SECRET_FILE": str(secret),
         "TAILRACE_SECURITY__MAX_FAILED_LOGINS_PER_MINUTE": "0",

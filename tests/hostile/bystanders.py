@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC
@@ -60,9 +60,12 @@ def produce(producer: Producer, seen: Seen, phase: dict[str, str]) -> None:
                 seen.acknowledged.add(n)
                 kept.append(time.perf_counter() - at)
 
-        producer.produce(
-            QUIET_TOPIC, str(number).encode(), partition=number % PARTITIONS, on_delivery=acknowledged
-        )
+        try:
+            producer.produce(
+                QUIET_TOPIC, str(number).encode(), partition=number % PARTITIONS, on_delivery=acknowledged
+            )
+        except KafkaException as error:  # the topic or its partition is gone
+            seen.failed.append(f"record {number}: {error}")
         number += 1
         producer.poll(1 / RECORDS_PER_SECOND)
         left = 1 / RECORDS_PER_SECOND - (time.perf_counter() - began)

@@ -81,6 +81,12 @@ class Stage:
     rate: float
     login_port: int = 0
     """Of the listener with logins, if there is one."""
+    gateway: int = 0
+    """The port of topics over HTTP, if they are served."""
+    operator_port: int = 0
+    """Of the listener of no tenant, where `port` is a tenant's."""
+    secrets: tuple[bytes, ...] = ()
+    """What stands in no request, and may stand in no answer."""
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
     """Not set while it is to be quiet: whoever wants to send waits."""
@@ -88,6 +94,8 @@ class Stage:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     unforeseen: list[str] = field(default_factory=list)
     """Requests that were answered with an error that no one foresaw."""
+    told: list[str] = field(default_factory=list)
+    """Requests that were answered with a secret."""
     _next_at: float = 0.0
 
     async def turn(self) -> None:
@@ -140,6 +148,8 @@ class Connection:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             self.close()
             return None
+        if self._port == self._stage.port and any(secret in body for secret in self._stage.secrets):
+            self._stage.told.append(f"{api.name} {version} {about or request!r:.500}: {body!r:.500}")
         answer = decode_response(api, version, body)[1]
         if UNKNOWN_SERVER_ERROR in codes_in(answer):
             self._stage.unforeseen.append(f"{api.name} {version} {about or request!r:.500}: {answer!r:.500}")
@@ -164,7 +174,12 @@ def codes_in(answer: Any) -> set[int]:
 
 async def extreme_values(stage: Stage, rng: random.Random) -> None:
     """Every API and version in random order, with values at their bounds and the names of what exists."""
-    connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
+    await values_of(stage, rng, Known(own_member=f"hostile-{rng.random()}"))
+
+
+async def values_of(stage: Stage, rng: random.Random, known: Known) -> None:
+    """The same, by somebody who knows these names."""
+    connection = Connection(stage, "hostile")
     order: list[tuple[ApiKey, int]] = []
     count = 0
     while not stage.is_over.is_set():

@@ -35,6 +35,10 @@ class Known:
     topic_ids: list[UUID] = field(default_factory=list)
     kept_topic_ids: list[UUID] = field(default_factory=list)
     """Of topics that are only read."""
+    foreign_topic_ids: tuple[UUID, ...] = ()
+    """Of another tenant's topics: they may stand in any request."""
+    changes_defaults: bool = False
+    """Whether what holds for all is changed: where that is none of the bystanders'."""
     groups: list[str] = field(default_factory=lambda: [f"hostile-group-{number}" for number in range(4)])
     """One of classic members, one with positions alone, a consumer group and a share group, to begin with."""
     transactional_ids: list[str] = field(

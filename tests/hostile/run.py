@@ -31,6 +31,7 @@ from typing import Any
 from tests.compat.broker import ADMIN, Broker, running_broker
 from tests.hostile.bystanders import BETWEEN, HOSTILE, OVER, QUIET
 from tests.hostile.cases import CASES, COUNTS, Case, Stage, play
+from tests.hostile.gateway import GATEWAY
 from tests.hostile.judge import (
     MAX_HELD_SECONDS,
     MAX_RATIO,
@@ -43,6 +44,7 @@ from tests.hostile.judge import (
 )
 from tests.hostile.metrics import MetricMissing, held_s, loop_turns, unforeseen_failures
 from tests.hostile.storms import STORMS
+from tests.hostile.tenants import NEIGHBOUR, TENANT, TENANTS
 from tests.support.servers import postgres_server
 
 HOSTILE_SECONDS, QUIET_SECONDS = 4.0, 2.0
@@ -61,6 +63,8 @@ SETTINGS = {
     "TAILRACE_SEQUENCER__MAX_TRANSACTIONAL_IDS": "200",
 }
 """Limits that are reached within the minute."""
+PLAYS = {"requests": CASES, "counts": COUNTS, "storms": STORMS, "gateway": GATEWAY, "tenants": TENANTS}
+"""What is played together."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -148,7 +152,11 @@ def try_until_fit(
             url = None
             if database == "postgresql":
                 url = stack.enter_context(postgres_server()).create_database()
-            broker = stack.enter_context(running_broker(url, SETTINGS, with_logins=True))
+            broker = stack.enter_context(
+                running_broker(
+                    url, SETTINGS, with_logins=True, with_gateway=True, tenants=(TENANT, NEIGHBOUR)
+                )
+            )
             verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate, cases=cases))
         verdicts[-1].judge_beside(verdicts[:-1])
         if verdicts[-1].faults or verdicts[-1].is_fit or verdicts[-1].is_excused:
@@ -161,9 +169,16 @@ def try_broker(
 ) -> Verdict:
     """Play these cases for so long against a running broker, with pauses, beside the bystanders."""
     verdict = Verdict()
-    with _bystanders(broker) as bystanders:
+    is_among_tenants = cases is TENANTS
+    door = broker.tenants[NEIGHBOUR] if is_among_tenants else broker.port
+    with _bystanders(broker, door) as bystanders:
         before = _memory_mib(broker, "VmRSS")
-        stage = Stage(broker.port, seed, rate, broker.login_port)
+        stage = Stage(
+            broker.port, seed, rate, broker.login_port, gateway=broker.gateway, operator_port=broker.port
+        )
+        if is_among_tenants:
+            stage.port = broker.tenants[TENANT]
+            stage.secrets = (f"{TENANT}~".encode(), f"{NEIGHBOUR}~".encode())
         asyncio.run(_play_and_watch(broker, stage, bystanders, seconds, verdict, cases))
         _tell(bystanders, OVER)
         said = bystanders.stdout.readline() if bystanders.stdout else ""
@@ -172,6 +187,8 @@ def try_broker(
         verdict.faults.append(
             f"{len(stage.unforeseen)} answers are UNKNOWN_SERVER_ERROR; the first: {stage.unforeseen[0]}"
         )
+    if stage.told:
+        verdict.faults.append(f"{len(stage.told)} answers name what is not told; the first: {stage.told[0]}")
     _judge(broker, verdict, json.loads(said or "{}"), before)
     verdict.figures["requests"] = stage.sent.total()
     return verdict
@@ -285,10 +302,10 @@ def _slices(told: dict[str, Any], verdict: Verdict, kind: str) -> list[Slice]:
 
 
 @contextmanager
-def _bystanders(broker: Broker) -> Iterator[subprocess.Popen[str]]:
-    """The two, begun and settled; ended at the end, whatever happens."""
+def _bystanders(broker: Broker, port: int) -> Iterator[subprocess.Popen[str]]:
+    """The two, who come by this port, begun and settled; ended at the end, whatever happens."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile.bystanders", broker.address],
+        [sys.executable, "-m", "tests.hostile.bystanders", f"127.0.0.1:{port}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -331,11 +348,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--rate", type=float, default=RATE, help="requests a second, of all cases together")
-    parser.add_argument("--cases", choices=("requests", "counts", "storms"), default="requests")
+    parser.add_argument("--cases", choices=PLAYS, default="requests")
     parser.add_argument("--only", choices=("sqlite", "postgresql"))
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
-    cases = {"requests": CASES, "counts": COUNTS, "storms": STORMS}[asked.cases]
+    cases = PLAYS[asked.cases]
     print(f"seed {seed}; cases: {', '.join(case.name for case in cases)}")
     is_clean = True
     for database in ("sqlite", "postgresql"):

@@ -1,4 +1,5 @@
-"""A minute of `make hostile`, half of it on each database; and that what it sends is well-formed."""
+"""A minute of `make hostile`, half of it on each database, and seconds of its cases for the gateway and for tenants;
+and that what it sends is well-formed."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tailrace.kafka.messages.consumer_group_heartbeat import (
 from tailrace.kafka.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tests.hostile.cases import APIS_WITH_ARRAYS, SERVED
 from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member, parts_of
-from tests.hostile.run import try_until_fit
+from tests.hostile.run import PLAYS, try_until_fit
 from tests.hostile.values import (
     READING,
     WIDE_CONFIGS,
@@ -33,6 +34,7 @@ from tests.hostile.values import (
 )
 
 SECONDS = 30.0
+FEW_SECONDS = 4.0
 MANY_MORE = 1_000_000
 SEED = 1
 TIMES = ("_ms", "timestamp", "duration_filter")
@@ -187,3 +189,11 @@ def test_hostile_clients_cost_others_nothing(database: str) -> None:
             "times are not judged: the broker waited for a processor more than half as long as it ran"
         )
     assert verdict.is_fit, "\n".join(line for each in verdicts for line in each.lines())
+
+
+@pytest.mark.parametrize("cases", ["gateway", "tenants"])
+def test_nobody_loses_by_hostile_clients_of_the_gateway_or_of_another_tenant(cases: str) -> None:
+    [verdict] = try_until_fit("sqlite", FEW_SECONDS, seed=SEED, tries=1, cases=PLAYS[cases])
+
+    assert verdict.faults == [] and not verdict.is_held, "\n".join(verdict.lines())
+    assert verdict.figures["records"] > 100 and verdict.figures["requests"] > 100

@@ -89,7 +89,8 @@ class Count:
 
 def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
     """One request, well-formed, by somebody who means no good."""
-    return _without_change_of_defaults(api, _Maker(api, version, known, rng).message(APIS[api].request))
+    request = _Maker(api, version, known, rng).message(APIS[api].request)
+    return request if known.changes_defaults else _without_change_of_defaults(api, request)
 
 
 def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
@@ -346,7 +347,9 @@ class _Maker:
         return is_its_turn
 
     def _topic_ids(self) -> list[UUID]:
-        return [*self._known.topic_ids, *(self._known.kept_topic_ids if self._api in READING else [])]
+        known = self._known
+        kept = known.kept_topic_ids if self._api in READING else []
+        return [*known.topic_ids, *known.foreign_topic_ids, *kept]
 
     def _some_member(self) -> Member | None:
         """Whose request this is, where a member of a newer protocol may send it."""

@@ -1,0 +1,30 @@
+"""What aiohttp's server logs: an exception that nobody foresaw is an error of ours; bytes that are no HTTP are not."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+from aiohttp.http_exceptions import HttpProcessingError
+
+from agent.gateway.telemetry import GatewayTelemetry
+
+log = structlog.get_logger("agent.gateway")
+SHOWN = 200
+"""Letters of what a client sent."""
+
+
+class ServerLog(logging.Logger):
+    """The logger of the gateway's server. What is no HTTP is answered with 400, and the connection closed."""
+
+    def __init__(self, telemetry: GatewayTelemetry) -> None:
+        super().__init__("agent.gateway.server")
+        self._telemetry = telemetry
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            self._telemetry.closed_connections.labels("not HTTP").inc()
+            log.warning("closed a connection: a request that can't be read", error=str(exc_info)[:SHOWN])
+        else:
+            log.error("a request failed in aiohttp", what=str(msg) % args, exc_info=exc_info)

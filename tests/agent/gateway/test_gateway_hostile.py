@@ -1,0 +1,113 @@
+"""What a gateway's client may send that costs much, or is no HTTP: others are served meanwhile, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.agent.gateway.serving import Served, run_served, served
+from tests.hostile.gateway import large_bodies
+from tests.support.turns import least_of_three, measured_turns
+from tests.support.wire import wired_agent
+
+HELD_SECONDS = 0.05
+
+
+def path_of(there: Served, *parts: str) -> str:
+    return "/".join((there.base.split(str(there.gateway.port))[1], *parts))
+
+
+async def sent(there: Served, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.gateway.port)
+    writer.write(data)
+    return reader, writer
+
+
+@pytest.mark.parametrize("body", large_bodies().items(), ids=lambda item: item[0])
+def test_bodies_that_cost_much_to_look_at_leave_the_loop_to_others(body: tuple[str, bytes]) -> None:
+    @least_of_three
+    def measured() -> None:
+        async def scenario(folder: str) -> None:
+            async with (
+                asyncio.timeout(60),
+                wired_agent(Path(folder)) as wired,
+                served(wired, max_records_per_request=3_000) as there,
+            ):
+                await wired.topic("t")
+                fields = f"Host: localhost\r\nConnection: close\r\nContent-Length: {len(body[1])}"
+                head = f"POST {path_of(there, 'topics/t/records')} HTTP/1.1\r\n{fields}\r\n\r\n"
+                with measured_turns() as turns:
+                    reader, _ = await sent(there, head.encode() + body[1])
+                    answer = await reader.readline()
+                    with suppress(ConnectionError):
+                        await reader.read()
+                assert answer[9:12] in (b"200", b"400", b"413")
+                turns.check(HELD_SECONDS)
+
+        with TemporaryDirectory() as folder:
+            asyncio.run(scenario(folder))
+
+    measured()
+
+
+def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        budget = there.wired.agent._budget
+        poll = path_of(there, "topics/t/partitions/0/records?offset=latest&timeout_ms=30000")
+        for path in (poll, path_of(there, "topics/t/events")):
+            _, writer = await sent(there, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            while not budget.used:
+                await asyncio.sleep(0.001)
+            writer.transport.abort()
+            while budget.used or there.gateway._parts.streams.count:
+                await asyncio.sleep(0.001)
+
+    run_served(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /v3/clusters HTTP/1.1\r\n\r\n",
+        b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
+        b"CONNECT http://other.example/v3/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+    ids=["no host", "long line", "many fields", "other host", "bad chunk"],
+)
+def test_what_is_no_http_is_refused_and_is_no_error_in_the_log(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(there: Served) -> None:
+        reader, _ = await sent(there, data)
+        assert b" 400 " in await reader.readline()
+        assert there.wired.metric("gateway_closed_connections_total", reason="not HTTP") == 1
+
+    run_served(scenario, tmp_path)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/topics", {"topic_name": "x" * 40_000}),
+        ("/topics", {"topic_name": "t", "configs": [{"name": "retention.ms", "value": "1"}] * 30_000}),
+        ("/topics/t/configs:alter", {"data": [{"name": "retention.ms", "value": "1"}] * 30_000}),
+        ("/topics/t/configs:alter", {"data": [{"name": "x" * 40_000, "value": "1"}]}),
+    ],
+    ids=["long name", "configs of a new topic", "configs", "long config"],
+)
+def test_values_that_kafka_cannot_take_are_the_clients_mistake(
+    tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    async def scenario(there: Served) -> None:
+        assert (await there.ask("POST", path, body))[0] == 400
+
+    run_served(scenario, tmp_path)
