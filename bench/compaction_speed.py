@@ -10,17 +10,16 @@ any compression.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import time
-from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
 
+from bench.by_case import run_cases
 from compactor.columns.arrays import table_fields
 from compactor.columns.derive import DeriveItem, DeriveOrder, ValueFormat, derived_files
 from compactor.cycle import InProcess
@@ -105,8 +104,8 @@ def made(case: Case, mib: int) -> Input:
     return Input(b"".join(parts), WorkItem("t", pieces), record_bytes)
 
 
-async def rewritten(given: Input) -> tuple[RewriteResult, MemoryStore, float]:
-    """What a task made of it, and its seconds of CPU."""
+async def rewritten(given: Input) -> tuple[RewriteResult, bytes, float]:
+    """What a task made of it, the bytes of its object, and its seconds of CPU."""
     clock = SystemClock()
     store = MemoryStore(clock)
     await store.put("mixed", [given.data])
@@ -115,7 +114,7 @@ async def rewritten(given: Input) -> tuple[RewriteResult, MemoryStore, float]:
     (outcome,) = [each async for each in InProcess(store, clock, SystemEntropy()).run([given.item], output)]
     seconds = time.process_time() - began
     assert isinstance(outcome, RewriteResult), outcome
-    return outcome, store, seconds
+    return outcome, await store.get(outcome.object.key), seconds
 
 
 def derived(result: RewriteResult, data: bytes) -> float:
@@ -130,14 +129,14 @@ def derived(result: RewriteResult, data: bytes) -> float:
     return time.process_time() - began
 
 
-async def measured(case: Case, mib: int) -> dict[str, float]:
+def measured(case: Case, mib: int) -> dict[str, float]:
     """MiB a second of CPU, the best of some rounds: the machine may do other things."""
     given = made(case, mib)
     rewrites, derives = [], []
     for _ in range(ROUNDS):
-        result, store, seconds = await rewritten(given)
+        result, data, seconds = asyncio.run(rewritten(given))
         rewrites.append(seconds)
-        derives.append(derived(result, await store.get(result.object.key)))
+        derives.append(derived(result, data))
     size = given.record_bytes / MIB
     return {
         "compaction": size / min(rewrites),
@@ -147,22 +146,8 @@ async def measured(case: Case, mib: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=64)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
     pa.set_cpu_count(1)
-    found = {}
-    for case in CASES:
-        if options.only in case.name:
-            found[case.name] = asyncio.run(measured(case, options.mib))
-            print(
-                f"{case.name}: ",
-                ", ".join(f"{name} {value:.0f} MiB/s" for name, value in found[case.name].items()),
-            )
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    run_cases(CASES, measured, about=__doc__, mib=64)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Parquet: the columns of the same files, read by Arrow.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.by_case import run_cases
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source.columns import KAFKA_COLUMNS
 from compactor.spark_source.source import DefaultSource
@@ -103,7 +103,12 @@ def offsets_of_one(partitions: int, count: int) -> dict[str, str]:
     return {"startingOffsets": json.dumps({"t": starts}), "endingOffsets": json.dumps({"t": ends})}
 
 
-def measured(case: Case, mib: int, folder: Path) -> dict[str, Any]:
+def measured(case: Case, mib: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return measured_in(Path(folder), case, mib)
+
+
+def measured_in(folder: Path, case: Case, mib: int) -> dict[str, Any]:
     database, store = f"sqlite:///{folder}/rows.db", f"{folder}/objects"
     options = {"store": store, "database": database, "subscribe": "t"}
     found: dict[str, Any] = {}
@@ -125,20 +130,8 @@ async def _compacted(log: Log) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=96)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
     pa.set_cpu_count(1)
-    found = {}
-    for case in CASES:
-        if options.only in case.name:
-            with tempfile.TemporaryDirectory() as folder:
-                found[case.name] = measured(case, options.mib, Path(folder))
-            print(case.name, json.dumps({name: round(value, 3) for name, value in found[case.name].items()}))
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    run_cases(CASES, measured, about=__doc__, mib=96)
 
 
 if __name__ == "__main__":
