@@ -23,7 +23,7 @@ fields, which are only ever appended to, with defaults. Pure. What can be long i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from struct import Struct
@@ -54,8 +54,9 @@ _TRAILER = Struct(">QI4s")
 LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow, JournalRow})
 """Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents. The
 journal is for servers that follow this database."""
-KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind not in LEFT_OUT)
-COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in HOT and kind not in LEFT_OUT)
+KEPT: frozenset[type[Row]] = frozenset(KEYS) - LEFT_OUT
+KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind in KEPT)
+COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind in KEPT and kind not in HOT)
 KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}
 
 
@@ -257,11 +258,11 @@ def encode_rows(kind: type[Row], rows: Iterable[Row], deletes: Iterable[tuple[ob
     return Table(kind.__name__, msgspec.Raw(puts), msgspec.Raw(_encoder.encode(list(deletes))))
 
 
-def encode_changes(changes: Changes) -> Steps[list[Table]]:
-    """What changed, without what is left out."""
+def encode_changes(changes: Changes, kinds: Collection[type[Row]] = KEPT) -> Steps[list[Table]]:
+    """What changed in rows of these kinds."""
     tables: list[Table] = []
     for kind, by_key in changes.by_kind.items():
-        if kind in LEFT_OUT:
+        if kind not in kinds:
             continue
         rows = iter(by_key.items())
         while some := list(islice(rows, TABLE_ROWS)):

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from sequencer.checkpoint.format import TABLE_ROWS, InvalidCheckpoint, Table, decode_table, encode_rows
+from sequencer.checkpoint.format import InvalidCheckpoint, Table, decode_table, encode_changes
 from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow, RowStore
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps
@@ -64,16 +63,8 @@ class Journal:
         """Add the draft's changes to the journal, and drop what is too old."""
         self._settle(draft.durable.counter(NUMBER))
         number = draft.durable.counter(NUMBER) + 1
-        tables: list[Table] = []
         draft.put(CounterRow(name=NUMBER, value=number))
-        for kind, by_key in draft.changes.by_kind.items():
-            if kind not in _KINDS:
-                continue
-            rows = iter(by_key.items())
-            while some := list(islice(rows, TABLE_ROWS)):
-                puts = (row for _, row in some if row is not None)
-                tables.append(encode_rows(kind, puts, (key for key, row in some if row is None)))
-                yield len(some)
+        tables = yield from encode_changes(draft.changes, _KINDS)
         changes = _encoder.encode(tables)
         chain = crc32c(changes, draft.durable.counter(CHAIN))
         draft.put(CounterRow(name=CHAIN, value=chain))
