@@ -71,7 +71,7 @@ from tailrace.kafka.produce_elements import elements_of
 from tailrace.kafka.produce_shape import ProduceShape, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
-from tailrace.turns import Turns, in_turns
+from tailrace.turns import Steps, Turns, done_in_a_step, in_turns
 
 READ_AT_ONCE_BYTES = 32 * 1024
 """A longer request may have so many elements that it is read in several turns."""
@@ -127,17 +127,27 @@ class Dispatcher:
 
     async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         client = (connection.access.principal, connection.access.host)
-        handling = self._served(frame, connection)
-        is_long = len(frame) > LONG_FRAME_BYTES and not _is_short_produce(frame)
+        is_long = len(frame) > LONG_FRAME_BYTES
+        shape = connection.produce_shape
+        if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE:
+            handling = self._read_and_handled(frame, connection)
+        elif shape is not None and shape.find(frame, 0, len(frame)) is not None:
+            handling, is_long = self._read_and_handled(frame, connection), False
+        else:
+            counting = elements_of(frame)
+            elements = done_in_a_step(counting)
+            handling = self._produced(frame, connection, elements, counting)
+            is_long = (
+                is_long and elements is None
+            )  # it is short by few elements, whatever the bytes of its records
         return await self._services.long_work.shared(client, handling, is_long=is_long)
 
-    async def _served(self, frame: memoryview, connection: Requester) -> Reply:
-        shape = connection.produce_shape
-        if int.from_bytes(frame[:2], "big") != ApiKey.PRODUCE or (
-            shape is not None and shape.find(frame, 0, len(frame)) is not None
-        ):
-            return await self._read_and_handled(frame, connection)
-        elements = await in_turns(elements_of(frame), Turns(STEP))
+    async def _produced(
+        self, frame: memoryview, connection: Requester, elements: int | None, counting: Steps[int]
+    ) -> Reply:
+        """The reply to a produce request. `elements` None: they are being counted."""
+        if elements is None:
+            elements = await in_turns(counting, Turns(STEP))
         if elements <= FREE_ELEMENTS:
             return await self._read_and_handled(frame, connection)
         return await self._in_request_memory(frame, connection, elements)
@@ -487,14 +497,9 @@ def _count(request: ProduceRequest) -> int:
     return len(request.topic_data) + sum(len(topic.partition_data) for topic in request.topic_data)
 
 
-def _is_short_produce(frame: memoryview) -> bool:
-    """Whether it is a Produce request of few elements, however many bytes of records these have."""
-    return int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE and not _is_long(frame)
-
-
 def _is_long(frame: memoryview) -> bool:
     """Whether reading a Produce request takes more than a turn. One that can't be read doesn't."""
-    return next(elements_of(frame), None) is not None
+    return done_in_a_step(elements_of(frame)) is None
 
 
 def _refusal(header: RequestHeader) -> Reply | None:

@@ -79,6 +79,16 @@ async def in_turns(steps: Steps[T], turns: Turns) -> T:
         return result
 
 
+def done_in_a_step(steps: Steps[T]) -> T | None:
+    """The result of work that pauses nowhere; None for other work, which is now at its first pause."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    return None
+
+
 def at_once(steps: Steps[T]) -> T:
     """The result of the work, done in this turn: for callers beside whom nothing else waits for the loop."""
     try:
