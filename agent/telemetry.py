@@ -44,7 +44,8 @@ class AgentTelemetry(DeclaredMetrics):
     produced_records = metric(PlainCounter, "Records taken from producers.")
     refused_batches = metric(Counter, "Batches refused, by Kafka error.", ["error"])
     request_object_bytes = metric(
-        Gauge, "Bytes of objects that produce requests of many partitions are until they are answered."
+        Gauge,
+        "Bytes of decoded produce requests of many partitions, beside their frames, until they are answered.",
     )
     buffered_bytes = metric(Gauge, "Bytes received and not flushed.")
     flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
