@@ -5,8 +5,8 @@
 For each size a new PostgreSQL database gets that many partitions, and each of them so many producers and committed
 offsets (`--each`). Then, in one process, without RPC and clients:
 
-- `cold`: a committer starts, and loads them all;
-- `follow`: a follower loads them all, once in the life of a standby;
+- `cold`: a committer starts, and loads what it has in memory: no producers, no offsets;
+- `follow`: a follower loads it, once in the life of a standby;
 - `behind`: the committer creates topics in so many transactions, which the follower does not look at;
 - `take_over`: the committer ends, and the next one starts with the follower's copy.
 
@@ -63,7 +63,8 @@ def rows_of(count: int, each: int, now_ms: int) -> Iterator[Row]:
         for place in range(each):
             group_id = f"group-{place}-{number // OFFSETS_OF_A_GROUP}"
             if number % OFFSETS_OF_A_GROUP == 0:
-                yield GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", now_ms)
+                positions = min(OFFSETS_OF_A_GROUP, count - number)
+                yield GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", now_ms, positions=positions)
             producer_id = number * each + place
             yield ProducerRow(topic_id, partition, producer_id, 0, REMEMBERED, now_ms, now_ms)
             yield GroupOffsetRow(group_id, topic_id, partition, 0, 0, "", now_ms, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sequencer.api import (
     FetchOffsets,
     FindAnswer,
@@ -11,14 +13,22 @@ from sequencer.api import (
     OffsetsRequest,
     Topic,
 )
+from sequencer.reading.positions import Positions
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns
-from sequencer.rules import groups
 from sequencer.rules.topics import topic_value
 from sequencer.store.rows import TopicRow
 from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import HotState
 from tailrace.clock import Clock, Entropy
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Answers from one look at the database, and from a second where the first does not suffice."""
+
+    reader: Reader
+    positions: Positions
 
 
 class DatabaseIndex:
@@ -32,22 +42,25 @@ class DatabaseIndex:
         return [topic_value(row) for row in (await self._state()).all(TopicRow)]
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        return await (await self._reader()).find_batches(request)
+        return await (await self._rows()).reader.find_batches(request)
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
-        return await (await self._reader()).list_offsets(request)
+        return await (await self._rows()).reader.list_offsets(request)
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
-        return groups.fetch_offsets(await self._state(), request)
+        return await (await self._rows()).positions.fetch(request)
 
-    async def _reader(self) -> Reader:
+    async def _rows(self) -> _Rows:
         state = await self._state()
 
         async def look_again() -> None:
             nonlocal state
             state = await self._state()
 
-        return Reader(self._store, lambda: state, look_again, RecentRuns(0))
+        return _Rows(
+            Reader(self._store, lambda: state, look_again, RecentRuns(0)),
+            Positions(self._store, lambda: state, look_again),
+        )
 
     async def _state(self) -> HotState:
         if not self._is_open:

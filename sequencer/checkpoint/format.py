@@ -8,8 +8,8 @@ order, make it exact, but for a write that the database had and the committer ha
 (`sequencer.recovery.bucket_scan` leaves it out). What is before the `replay_from` of the snapshot before it is then
 deleted: should a part be corrupt, the older snapshot and all heads since give the same rows.
 
-Producers are cold as well: a server has only some in memory. Version 1 had them among the hot rows; a reader of that
-version would forget those in the parts.
+Producers and the positions of groups are cold as well: a server has only some in memory. Version 1 had both among the
+hot rows, version 2 positions; a reader of an older version would forget those in the parts.
 
 Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
 
@@ -38,8 +38,8 @@ from tailrace import messagepack
 from tailrace.buffers import Buffer
 from tailrace.turns import Steps
 
-VERSION = 2
-READABLE_VERSIONS = (VERSION - 1, VERSION)
+VERSION = 3
+READABLE_VERSIONS = (1, 2, VERSION)
 MAGIC = b"TRCK"
 MAX_UNPACKED_BYTES = 1 << 30
 TABLE_ROWS = 2_000

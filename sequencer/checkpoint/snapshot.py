@@ -9,7 +9,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import HeadPlace, Part
-from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, RowStore, RunRow
+from sequencer.store.rows import LOOKED_UP, ObjectRow, Row, RowStore, RunRow, key_of
 from sequencer.store.state import HotState
 from tailrace.object_store.api import ObjectStore
 from tailrace.turns import Turns, in_turns
@@ -41,7 +41,7 @@ class PartWriter:
 
 
 async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
-    """Store all objects, producers and runs as parts. Raises StoreError, SequencerError."""
+    """Store all objects, runs, and rows that are looked up, as parts. Raises StoreError, SequencerError."""
     objects: list[Row] = []
     key = ""
     while page := await rows.objects_after(key, PAGE_ROWS):
@@ -50,7 +50,8 @@ async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
         if len(objects) >= PART_ROWS:
             await writer.put({ObjectRow: objects})
             objects = []
-    await _write_producers(rows, writer)
+    for kind in LOOKED_UP:
+        await _write_all(rows, kind, writer)
     runs: list[Row] = []
     last: tuple[UUID, int, int] | None = None
     while run_page := await rows.run_rows_after(last, PAGE_ROWS):
@@ -63,11 +64,11 @@ async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
         await writer.put({ObjectRow: objects, RunRow: runs})
 
 
-async def _write_producers(rows: RowStore, writer: PartWriter) -> None:
-    last: ProducerKey | None = None
-    while page := await rows.producer_rows_after(last, PART_ROWS):
-        await writer.put({ProducerRow: page})
-        last = page[-1].key
+async def _write_all(rows: RowStore, kind: type[Row], writer: PartWriter) -> None:
+    last: tuple[object, ...] | None = None
+    while page := await rows.rows_after(kind, last, PART_ROWS):
+        await writer.put({kind: page})
+        last = key_of(page[-1])
 
 
 def has_many_hot_rows(state: HotState) -> bool:

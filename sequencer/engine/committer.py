@@ -156,13 +156,16 @@ class Committer(SequencerMethods):
         request_id = decision.request_id(request)
         if request_id is None:
             return await self._group_commit.decide(
-                name, lambda draft: decision.decide(draft, request, context)
+                name,
+                lambda draft: decision.decide(draft, request, context),
+                needs=decision.needs_of(request),
             )
         return await self._group_commit.decide_once(
             name,
             request_id,
             METHODS[name].answer,
             lambda draft: decision.decide(draft, request, context),
+            needs=decision.needs_of(request),
         )
 
     async def _apply_retention(self, request: Empty) -> RetentionSummary:

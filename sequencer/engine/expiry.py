@@ -6,19 +6,30 @@ Each step is one transaction of bounded size, decided by the committer like any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from itertools import islice
 from uuid import UUID
 
 from sequencer.api import AgentRef, RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
+from sequencer.reading.positions import pages_of
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import deleted_topics, groups, kept, leases, repeats, retention, transactions
-from sequencer.store.rows import AgentRow, ProducerKey, ProducerRow, Row, SessionRow
-from sequencer.store.state import Draft
+from sequencer.rules.positions import forget_positions, over_ms
+from sequencer.store.needed import rows_needed
+from sequencer.store.rows import (
+    AgentRow,
+    GroupOffsetRow,
+    GroupRow,
+    PositionKey,
+    ProducerRow,
+    Row,
+    SessionRow,
+)
+from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500
@@ -27,6 +38,10 @@ ROWS_IN_A_TURN = 5_000
 PRODUCER_PAGES = 20
 PRODUCERS_OF_A_PAGE = 1_000
 """So many producers, in so many pages, are looked at by one call."""
+POSITIONS_AT_ONCE = 1_000
+"""Positions that one query reads."""
+MOST_POSITIONS = 20_000
+"""Positions that one call looks at, and those of the group at which it gets there."""
 MOST_LOOKED_AT = 1_000_000
 """Rows of a kind that one call looks at."""
 
@@ -143,8 +158,9 @@ class Expiry:
         upkeep.may_have_deleted_topics = True  # until a later call finds nothing
         await self._remove_rows(await deleted_topics.rows_of(state, gone))
         for topic_id in gone:
-            while producers := await deleted_topics.producers_of(self._context.reads, topic_id):
-                await self._remove_rows(producers)
+            for looked_up in (deleted_topics.producers_of, deleted_topics.positions_of):
+                while rows := await looked_up(self._context.reads, topic_id):
+                    await self._remove_rows(rows)
         await self._remove_rows(
             await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
         )
@@ -154,8 +170,7 @@ class Expiry:
         for at in range(0, len(rows), step):
             some = rows[at : at + step]
             remove = partial(deleted_topics.remove, found=some)
-            producers = [cast("ProducerKey", key) for kind, key in some if kind is ProducerRow]
-            await self._group_commit.decide("apply_retention", remove, producers=producers)
+            await self._group_commit.decide("apply_retention", remove, needs=deleted_topics.needs(some))
 
     async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:
         """Remove what lies below the log start of these partitions, some runs at a time. Returns how many."""
@@ -193,12 +208,14 @@ class Expiry:
         now_ms = await self._context.store.now_ms()
         forgotten = 0
         for _ in range(PRODUCER_PAGES):
-            page = await store.producer_rows_after(self._upkeep.last_producer, PRODUCERS_OF_A_PAGE)
+            page = await store.rows_after(ProducerRow, self._upkeep.last_producer, PRODUCERS_OF_A_PAGE)
             over = [row.key for row in page if producers.until_ms(row) <= now_ms]
             for first in range(0, len(over), step):
                 keys = over[first : first + step]
                 forget = partial(kept.forget, kind=ProducerRow, keys=keys, kept=producers)
-                forgotten += await self._group_commit.decide("apply_retention", forget, producers=keys)
+                forgotten += await self._group_commit.decide(
+                    "apply_retention", forget, needs=rows_needed(ProducerRow, keys)
+                )
             self._upkeep.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
             if self._upkeep.last_producer is None:
                 break
@@ -224,17 +241,68 @@ class Expiry:
             await turns.did(taken)
 
     async def _expire_groups(self) -> int:
-        """Forget what no member comes back for, some groups at a time. Returns how many positions."""
-        left = await self._upkeep.groups.take(self._context.state, await self._context.store.now_ms())
-        offsets = 0
+        """Forget what no member comes back for, some groups at a time. Returns how many positions, and partitions of
+        share groups."""
+        state, now_ms = self._context.state, await self._context.store.now_ms()
+        due = await self._upkeep.groups.take(state, now_ms)
+        with_positions = (row for row in _known(state, due) if row.positions and not row.members)
+        forgotten = await self._forget_positions(list(islice(with_positions, MOST_POSITIONS)))
+        left: list[str] = []
+        async for group_id in Turns(ROWS_IN_A_TURN).over(due):
+            row = state.get(GroupRow, group_id)
+            if row is not None and (row.members or not row.positions or group_id in state.shares_of):
+                left.append(group_id)
         while left:
             expire = partial(
                 groups.expire_groups,
                 group_ids=left[:GROUPS_PER_STEP],
                 settings=self._settings,
-                max_offsets=self._settings.removal_step,
+                max_partitions=self._settings.removal_step,
             )
             expired = await self._group_commit.decide("apply_retention", expire)
-            offsets += expired.offsets
+            forgotten += expired.partitions
             left = left[expired.groups :]
-        return offsets
+        return forgotten
+
+    async def _forget_positions(self, rows: list[GroupRow]) -> int:
+        """Forget positions of groups without members that are over; how many. One call reads the positions of some of
+        the groups, the next those of others: what was read is not due until one of its positions may be over."""
+        step, watch, turns = self._settings.removal_step, self._upkeep.groups, Turns(ROWS_IN_A_TURN)
+        forgotten = looked_at = 0
+        while rows and looked_at < MOST_POSITIONS:
+            some, rows = _together(rows)
+            now_ms = await self._context.store.now_ms()
+            over: list[PositionKey] = []
+            until: dict[str, int] = {}
+            by_id = {row.group_id: row for row in some}
+            async for page in pages_of(self._context.reads, some, POSITIONS_AT_ONCE):
+                looked_at += len(page)
+                async for position in turns.over(page):
+                    at_ms = over_ms(by_id[position.group_id], position, self._settings)
+                    if at_ms <= now_ms:
+                        over.append(position.key)
+                    until[position.group_id] = min(at_ms, until.get(position.group_id, at_ms))
+            for first in range(0, len(over), step):
+                keys = over[first : first + step]
+                forget = partial(forget_positions, keys=keys, settings=self._settings)
+                forgotten += await self._group_commit.decide(
+                    "apply_retention", forget, needs=rows_needed(GroupOffsetRow, keys)
+                )
+            for row in some:
+                watch.positions_last(row, until.get(row.group_id, now_ms))
+        return forgotten
+
+
+def _known(state: HotState, group_ids: Iterable[str]) -> Iterator[GroupRow]:
+    """The groups' rows, as far as they exist."""
+    rows = (state.get(GroupRow, group_id) for group_id in group_ids)
+    return (row for row in rows if row is not None)
+
+
+def _together(rows: list[GroupRow]) -> tuple[list[GroupRow], list[GroupRow]]:
+    """The first groups, which have POSITIONS_AT_ONCE together or are one, and the rest."""
+    count, end = rows[0].positions, 1
+    while end < len(rows) and count + rows[end].positions <= POSITIONS_AT_ONCE:
+        count += rows[end].positions
+        end += 1
+    return rows[:end], rows[end:]

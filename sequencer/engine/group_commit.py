@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
@@ -42,11 +42,22 @@ from sequencer.api import (
 )
 from sequencer.engine.term import Term
 from sequencer.observer import SequencerObserver, timed
+from sequencer.reading.positions import pages_of
 from sequencer.reading.view import View
 from sequencer.rules import repeats, sessions
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, RowStore, SessionRow
-from sequencer.store.state import Draft
+from sequencer.store.needed import Needed, Needs
+from sequencer.store.rows import (
+    LOOKED_UP,
+    GroupOffsetRow,
+    GroupRow,
+    ObjectRow,
+    ProducerRow,
+    Row,
+    RowStore,
+    SessionRow,
+)
+from sequencer.store.state import Draft, Key
 from tailrace.clock import Clock, wait_for
 from tailrace.keepers import cause_of
 from tailrace.turns import Steps, Turns, in_turns
@@ -68,6 +79,10 @@ ROWS_OF_A_GROUP = 10_000
 """A group to whose changes a request has added so many rows takes no further one."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
+POSITIONS_AT_ONCE = 10_000
+"""Positions of groups that are read whole, by one statement."""
+KEYS_AS_A_RUN = 50
+"""As many keys are looked for in memory in the time of one run."""
 
 
 class _QueuedPhase(enum.Enum):
@@ -83,8 +98,8 @@ class _QueuedPhase(enum.Enum):
 class _Queued:
     """A request on its way to the committer's task: a `commit`, or another request and the function that decides it.
 
-    `is_alone`: it awaits look-ups in the store, so it is a group of its own. `producers`: which producers' rows its
-    decision reads; those of a commit follow from its batches.
+    `is_alone`: it awaits look-ups in the store, so it is a group of its own. `needs`: which rows its decision reads
+    that may not be in memory; those of a commit follow from its batches.
     """
 
     name: str
@@ -92,7 +107,7 @@ class _Queued:
     decide: Decide | None = None
     is_alone: bool = False
     commit: CommitRequest | None = None
-    producers: Sequence[ProducerKey] = ()
+    needs: Needs | None = None
     phase: _QueuedPhase = _QueuedPhase.WAITING
 
 
@@ -101,6 +116,18 @@ class _Outcome:
     request: _Queued
     answer: Any = None
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """What is looked up for a group: objects, rows by kind and key, and all positions of some groups."""
+
+    objects: list[UUID]
+    keys: dict[type[Row], list[Key]]
+    groups: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.objects or self.groups or any(self.keys.values()))
 
 
 class EarlyCommits:
@@ -166,29 +193,39 @@ class GroupCommit:
         self._arrived = asyncio.Event()
         self._early = EarlyCommits()
         self._is_stopped = False
+        self._is_writing = False
+        """Whether something may be in the store that is not shown."""
 
     # --- what callers wait for
 
     @overload
     async def decide(
-        self, name: str, decide: Callable[[Draft], Steps[T]], *, producers: Sequence[ProducerKey] = ()
+        self, name: str, decide: Callable[[Draft], Steps[T]], *, needs: Needs | None = None
     ) -> T: ...
 
     @overload
-    async def decide(
-        self, name: str, decide: Callable[[Draft], T], *, producers: Sequence[ProducerKey] = ()
-    ) -> T: ...
+    async def decide(self, name: str, decide: Callable[[Draft], T], *, needs: Needs | None = None) -> T: ...
 
-    async def decide(self, name: str, decide: Decide, *, producers: Sequence[ProducerKey] = ()) -> Any:
-        """Decide this in the committer's task; gives its answer once it is durable. `name` is for the log. `producers`:
-        the keys of the producers' rows that the decision reads."""
-        return await self._queued(_Queued(name, self._new_answer(), decide, producers=producers))
+    async def decide(self, name: str, decide: Decide, *, needs: Needs | None = None) -> Any:
+        """Decide this in the committer's task; gives its answer once it is durable. `name` is for the log. `needs`:
+        what the decision reads of rows that may not be in memory."""
+        return await self._queued(_Queued(name, self._new_answer(), decide, needs=needs))
 
     async def decide_once(
-        self, name: str, request_id: UUID, answer: type[V], decide: Callable[[Draft], V | Steps[V]]
+        self,
+        name: str,
+        request_id: UUID,
+        answer: type[V],
+        decide: Callable[[Draft], V | Steps[V]],
+        *,
+        needs: Needs | None = None,
     ) -> V:
         """The same for a request that may be retried: every retry gets the first answer."""
-        return await self.decide(name, lambda draft: repeats.decide_once(draft, request_id, answer, decide))
+
+        def once(draft: Draft) -> Any:
+            return repeats.decide_once(draft, request_id, answer, decide)
+
+        return cast("V", await self.decide(name, once, needs=needs))
 
     async def decide_alone(self, name: str, decide: Callable[[Draft], Awaitable[T]]) -> T:
         """The same for a decision that looks rows up in the store: nothing else is decided meanwhile."""
@@ -214,8 +251,9 @@ class GroupCommit:
         return cast("CommitAnswer", await queued.answer)
 
     async def catch_up(self) -> None:
-        """Wait until what is being written is shown."""
-        await self.decide("catch_up", lambda draft: None)
+        """Wait until all is shown that is in the store now: what is being written, if anything is."""
+        if self._is_writing or self._view.is_stale:
+            await self.decide("catch_up", lambda draft: None)
 
     def _new_answer(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
@@ -297,7 +335,10 @@ class GroupCommit:
             request.phase = _QueuedPhase.TAKEN
         parts = deque([group])
         while parts:
-            parts.extendleft(reversed(await self._perform_together(parts.popleft())))
+            try:
+                parts.extendleft(reversed(await self._perform_together(parts.popleft())))
+            finally:
+                self._is_writing = False
         seconds = self._clock.monotonic() - began
         self._view.budgets.worked(seconds)
         self._observer.group_performed(len(group), seconds)
@@ -365,6 +406,7 @@ class GroupCommit:
                 await in_turns(self._view.journal.add(draft), Turns(JOURNALED_IN_A_TURN))
             if self._view.checkpointer is not None:
                 self._view.checkpointer.check_refusal()
+            self._is_writing = True
             await self._write(draft)
         return draft
 
@@ -377,26 +419,45 @@ class GroupCommit:
         is written over what another committer wrote."""
         with _caused_by_no_request():
             await self._ensure_ready()
-        commits = self._commits_of(group)
-        keys = [key for request in group for key in request.producers]
-        for commit in commits:
-            keys += await in_turns(sessions.producers_of(commit.runs), turns)
-        recent = self._view.state.producers
-        unknown: dict[ProducerKey, None] = {key: None for key in keys if key not in recent}
-        named = self._named_objects(commits)
+        sought = await self._sought(group, turns)
         objects: list[ObjectRow] = []
-        producers: list[ProducerRow] = []
-        if named or unknown:
-            now_ms, objects, producers = await asyncio.gather(
-                self._now_ms(), self._object_rows(named), self._producer_rows(list(unknown))
+        positions: list[GroupOffsetRow] = []
+        rows: list[list[Row]] = [[] for _ in sought.keys]
+        if sought:
+            now_ms, objects, positions, rows = await asyncio.gather(
+                self._now_ms(),
+                self._object_rows(sought.objects),
+                self._positions_of(sought.groups),
+                asyncio.gather(*(self._rows_under(kind, keys) for kind, keys in sought.keys.items())),
             )
         else:
             now_ms = await self._now_ms()
         draft = Draft(self._view.state, now_ms)
         draft.objects.update((row.object_id, row) for row in objects)
-        draft.producers.update(unknown)
-        draft.producers.update((row.key, row) for row in producers)
+        draft.note_rows(sought.keys, rows)
+        draft.note_groups(sought.groups)
+        async for position in turns.over(positions):
+            draft.note_position(position)
         return draft
+
+    async def _sought(self, group: list[_Queued], turns: Turns) -> _Sought:
+        """What the group's decisions may need and that is not in memory."""
+        state, commits = self._view.state, self._commits_of(group)
+        named: dict[type[Row], list[Key]] = {kind: [] for kind in LOOKED_UP}
+        groups: dict[str, None] = {}
+        for commit in commits:
+            named[ProducerRow] += await in_turns(sessions.producers_of(commit.runs), turns)
+        for request in group:
+            needed = Needed() if request.needs is None else request.needs(state)
+            groups.update(dict.fromkeys(needed.groups))
+            for kind, keys in needed.keys.items():
+                named[kind] += keys
+                await turns.did(len(keys) // KEYS_AS_A_RUN)
+        unknown = {
+            kind: list(dict.fromkeys(key for key in keys if key not in state.recent[kind]))
+            for kind, keys in named.items()
+        }
+        return _Sought(self._named_objects(commits), unknown, list(groups))
 
     async def _now_ms(self) -> int:
         with _caused_by_no_request():
@@ -424,10 +485,23 @@ class GroupCommit:
             return []
         return await timed(self._observer, self._clock, "look_up", self._store.object_rows(named))
 
-    async def _producer_rows(self, keys: list[ProducerKey]) -> list[ProducerRow]:
+    async def _rows_under(self, kind: type[Row], keys: list[Key]) -> list[Row]:
         if not keys:
             return []
-        return await timed(self._observer, self._clock, "look_up", self._store.producer_rows(keys))
+        return await timed(self._observer, self._clock, "look_up", self._store.rows_under(kind, keys))
+
+    async def _positions_of(self, group_ids: list[str]) -> list[GroupOffsetRow]:
+        rows = (self._view.state.get(GroupRow, group_id) for group_id in group_ids)
+        groups = [row for row in rows if row is not None and row.positions]
+        if not groups:
+            return []
+        return await timed(self._observer, self._clock, "look_up", self._all_positions(groups))
+
+    async def _all_positions(self, groups: list[GroupRow]) -> list[GroupOffsetRow]:
+        found: list[GroupOffsetRow] = []
+        async for page in pages_of(self._store, groups, POSITIONS_AT_ONCE):
+            found += page
+        return found
 
     def _parts_of(
         self, group: list[_Queued], outcomes: list[_Outcome], error: RequestFailed

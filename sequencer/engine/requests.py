@@ -69,6 +69,7 @@ from sequencer.rules import (
 )
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
+from sequencer.store.needed import Needed, Needs, positions_needed
 from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
 from sequencer.store.state import PRODUCER_ID, Draft, HotState
 from tailrace.clock import Clock, Entropy
@@ -134,6 +135,7 @@ class Decision:
     `request_id`: the id under which the first answer is kept for retries; None: decide each time.
     `is_alone`: it awaits look-ups in the store, so it is a group of its own.
     `waits`: until when it is not answered.
+    `needs`: what it reads of rows that may not be in memory.
     """
 
     name: str
@@ -141,6 +143,12 @@ class Decision:
     request_id: Callable[[Any], UUID | None]
     is_alone: bool = False
     waits: Waits = Waits.NOT
+    needs: Callable[[HotState, Any], Needed] | None = None
+
+    def needs_of(self, request: Any) -> Needs | None:
+        """What it reads for this request."""
+        needs = self.needs
+        return None if needs is None else lambda state: needs(state, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +170,9 @@ def _decides(
     *,
     request_id: Callable[[R], UUID | None] = _request_id,
     waits: Waits = Waits.NOT,
+    needs: Callable[[HotState, R], Needed] | None = None,
 ) -> Decision:
-    return Decision(method.__name__, decide, request_id, waits=waits)
+    return Decision(method.__name__, decide, request_id, waits=waits, needs=needs)
 
 
 def _decides_alone(
@@ -386,7 +395,9 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: transactions.add_to_transaction(draft, request, context.settings),
         ),
         _decides(
-            Sequencer.end_transaction, lambda draft, request, _: transactions.end_transaction(draft, request)
+            Sequencer.end_transaction,
+            lambda draft, request, _: transactions.end_transaction(draft, request),
+            needs=lambda state, request: positions_needed(transactions.positions_read(state, request)),
         ),
         _decides(
             Sequencer.abort_producer, lambda draft, request, _: transactions.abort_producer(draft, request)
@@ -398,13 +409,22 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: groups.save_group(draft, request, context.settings),
             request_id=lambda request: request.request_id if request.may_create else None,
         ),
-        _decides(Sequencer.delete_group, lambda draft, request, _: groups.delete_group(draft, request)),
+        _decides(
+            Sequencer.delete_group,
+            lambda draft, request, _: groups.delete_group(draft, request),
+            needs=lambda state, request: Needed(groups=[request.group_id]),
+        ),
         _decides(
             Sequencer.commit_offsets,
             lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
             request_id=lambda request: None if request.turn else request.request_id,
+            needs=lambda state, request: positions_needed(groups.positions_committed(request)),
         ),
-        _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
+        _decides(
+            Sequencer.delete_offsets,
+            lambda draft, request, _: groups.delete_offsets(draft, request),
+            needs=lambda state, request: positions_needed(groups.positions_deleted(request)),
+        ),
         # Share groups: the row itself has the last answers, for retries.
         _decides(
             Sequencer.share_records,
@@ -474,13 +494,11 @@ QUERIES: dict[str, Query] = _by_name(
         ),
         _answers(Sequencer.locate_group, _locate_group),
         _answers(Sequencer.list_groups, lambda request, context: groups.list_groups(context.state, request)),
-        _answers(
-            Sequencer.fetch_offsets, lambda request, context: groups.fetch_offsets(context.state, request)
-        ),
+        _looks_up(Sequencer.fetch_offsets, lambda request, context: context.view.positions.fetch(request)),
         _answers(
             Sequencer.share_offsets, lambda request, context: shares.share_offsets(context.state, request)
         ),
-        _answers(Sequencer.lags, lambda request, context: groups.lags(context.state, request)),
+        _looks_up(Sequencer.lags, lambda request, context: context.view.positions.lags(request)),
         _looks_up(Sequencer.garbage, _garbage),
         _looks_up(Sequencer.known_keys, _known_keys),
         _looks_up(

@@ -56,6 +56,7 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionBytes,
     PartitionRow,
+    ProducerRow,
     RowStore,
     ScannedRuns,
     SessionRow,
@@ -347,7 +348,8 @@ class Reader:
         topic_id, partition = request.topic_id, request.partition
         if self._current().live_partition(topic_id, partition) is None:
             return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
-        page = await self._store.producer_rows_after((topic_id, partition, request.after), MAX_PAGE + 1)
+        after = (topic_id, partition, request.after)
+        page = await self._store.rows_after(ProducerRow, after, MAX_PAGE + 1)
         if self._settle is not None:
             await self._settle()
         state = self._current()

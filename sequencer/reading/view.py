@@ -11,6 +11,7 @@ from uuid import UUID
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.reading.feed import CommitFeed
 from sequencer.reading.journal import Journal
+from sequencer.reading.positions import Positions
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.reading.subscriptions import Subscriptions
@@ -54,6 +55,7 @@ class Shown:
         self.reader = Reader(
             store=reads, current=lambda: self.state, catch_up=catch_up, recent=recent, settle=settle
         )
+        self.positions = Positions(reads, lambda: self.state, catch_up)
 
 
 class View(Shown):

@@ -10,9 +10,10 @@ garbage that the collector will delete. Anything else is a finding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -31,29 +32,36 @@ from sequencer.recovery.bucket_scan import (
 )
 from sequencer.recovery.invariants import (
     Finding,
+    check_counts,
     check_hot_rows,
     check_object,
     check_partition,
+    check_positions,
     check_producers,
     partition_name,
 )
 from sequencer.rules.tables import kept_from_ms
 from sequencer.store.rows import (
+    GroupOffsetRow,
     Identity,
     ObjectRow,
     ObjectRowMissing,
     PartitionRow,
-    ProducerKey,
+    ProducerRow,
+    Row,
     RowStore,
     RunRow,
     SessionRow,
     TopicRow,
+    key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace import mixed_object
 from tailrace.clock import Clock, Entropy
 from tailrace.mixed_object import InvalidObject, RunDescription, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
+
+R = TypeVar("R", bound=Row)
 
 PAGE_ROWS = 2_000
 LOOKS = 3
@@ -177,11 +185,21 @@ class _Audit:
 
     async def _findings_in_state(self) -> set[Finding]:
         findings = set(check_hot_rows(self._state))
-        last: ProducerKey | None = None
-        while page := await self._rows.producer_rows_after(last, PAGE_ROWS):
-            findings.update(check_producers(self._state, page))
-            last = page[-1].key
+        async for producers in self._pages(ProducerRow):
+            findings.update(check_producers(self._state, producers))
+        counts = Counter[str]()
+        async for positions in self._pages(GroupOffsetRow):
+            findings.update(check_positions(self._state, positions))
+            counts.update(row.group_id for row in positions)
+        findings.update(check_counts(self._state, counts))
         return findings
+
+    async def _pages(self, kind: type[R]) -> AsyncIterator[list[R]]:
+        """All rows of a kind that is looked up."""
+        last: tuple[object, ...] | None = None
+        while page := await self._rows.rows_after(kind, last, PAGE_ROWS):
+            yield page
+            last = key_of(page[-1])
 
     async def _check_partitions(self) -> None:
         """Read all runs page by page; read a partition that seems wrong again."""

@@ -6,7 +6,7 @@ finding, because rows change while they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -233,7 +233,7 @@ def check_hot_rows(state: HotState) -> list[Finding]:
     """Check the invariants among hot rows."""
     return [
         *_check_topics(state),
-        *_check_group_offsets(state),
+        *check_positions(state, state.all(PendingOffsetRow)),
         *_check_shares(state),
         *_check_sessions(state),
         *_check_transactions(state),
@@ -254,23 +254,35 @@ def _check_topics(state: HotState) -> Iterator[Finding]:
             yield Finding("topic", topic.name, f"partitions {missing[:5]} of {topic.partitions} have no row")
 
 
-def _check_group_offsets(state: HotState) -> Iterator[Finding]:
-    kinds: tuple[type[GroupOffsetRow] | type[PendingOffsetRow], ...] = (GroupOffsetRow, PendingOffsetRow)
-    for kind in kinds:
-        for row in state.all(kind):
-            if is_of_deleted_topic(state, row.topic_id, row.partition):
-                continue
-            subject = f"group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
-            partition = state.live_partition(row.topic_id, row.partition)
-            if partition is None:
-                if kind is GroupOffsetRow:
-                    yield Finding("group_offset", subject, "a position in a partition that does not exist")
-            elif not 0 <= row.offset <= partition.end_offset:
-                yield Finding(
-                    "group_offset", subject, f"offset {row.offset}; the log ends at {partition.end_offset}"
-                )
-            if kind is GroupOffsetRow and state.get(GroupRow, row.group_id) is None:
-                yield Finding("group_offset", subject, "a position of a group that has no row")
+def check_positions(state: HotState, rows: Iterable[GroupOffsetRow | PendingOffsetRow]) -> Iterator[Finding]:
+    """Check groups' positions, committed or pending, against the hot rows."""
+    for row in rows:
+        is_committed = isinstance(row, GroupOffsetRow)
+        subject = f"group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
+        if is_committed and state.get(GroupRow, row.group_id) is None:
+            yield Finding("group_offset", subject, "a position of a group that has no row")
+        if is_of_deleted_topic(state, row.topic_id, row.partition):
+            continue
+        partition = state.live_partition(row.topic_id, row.partition)
+        if partition is None:
+            if is_committed:
+                yield Finding("group_offset", subject, "a position in a partition that does not exist")
+        elif not 0 <= row.offset <= partition.end_offset:
+            yield Finding(
+                "group_offset", subject, f"offset {row.offset}; the log ends at {partition.end_offset}"
+            )
+
+
+def check_counts(state: HotState, positions: Mapping[str, int]) -> Iterator[Finding]:
+    """Check what groups' rows say of their positions against how many there are of each."""
+    for group in state.all(GroupRow):
+        found = positions.get(group.group_id, 0)
+        if found != group.positions:
+            yield Finding(
+                "group_offset",
+                f"group {group.group_id}",
+                f"has {found} positions; its row counts {group.positions}",
+            )
 
 
 def _check_shares(state: HotState) -> Iterator[Finding]:

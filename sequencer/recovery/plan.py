@@ -11,6 +11,7 @@ Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -514,8 +515,7 @@ class _Planner:
             self._put(replace_row(row, expires_ms=0))
         for row in self._rows.all(LeaseRow):
             self._put(replace_row(row, expires_ms=0))
-        for row in self._rows.all(GroupRow):
-            self._put(replace_row(row, owner=-1, owner_epoch=-1))
+        self._settle_groups()
         known = set()
         for row in self._rows.all(SessionRow):
             known.add(row.session_id)
@@ -564,6 +564,24 @@ class _Planner:
             for row in self._rows.all(RunRow):
                 if row.object_id == object_id:
                     del self._rows.by_kind[RunRow][key_of(row)]
+
+    def _settle_groups(self) -> None:
+        """Take the groups from their owners, and count their positions: older checkpoints do not say how many."""
+        positions, with_expiries = Counter[str](), set[str]()
+        for position in self._rows.all(GroupOffsetRow):
+            positions[position.group_id] += 1
+            if position.expires_ms is not None:
+                with_expiries.add(position.group_id)
+        for row in self._rows.all(GroupRow):
+            self._put(
+                replace_row(
+                    row,
+                    owner=-1,
+                    owner_epoch=-1,
+                    positions=positions[row.group_id],
+                    has_expiries=row.group_id in with_expiries,
+                )
+            )
 
     def _settle_small_objects(self) -> None:
         """Make the rows of small objects again, from the runs."""

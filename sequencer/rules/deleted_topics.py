@@ -12,15 +12,20 @@ transaction each. A new committer finds what the one before it left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 from uuid import UUID
 
+from sequencer.rules.positions import delete_positions
+from sequencer.store.needed import Needed, Needs
 from sequencer.store.rows import (
+    LOOKED_UP,
     AbortedRow,
     CleanedRow,
     GroupOffsetRow,
     OpenRangeRow,
     PartitionRow,
     PendingOffsetRow,
+    PositionKey,
     ProducerRow,
     Row,
     RowStore,
@@ -29,12 +34,11 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import Draft, HotState, Key
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns
 
 Found = tuple[type[Row], Key]
 
 TOPIC_IN_KEY: Mapping[type[Row], int] = {
-    GroupOffsetRow: 1,
     ShareRow: 1,
     OpenRangeRow: 0,
     AbortedRow: 0,
@@ -44,7 +48,8 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
 """The kinds of rows in memory under a topic's id besides partitions, and the position of the id in the key."""
 KEYS_IN_A_TURN = 10_000
 """Keys that are compared in one turn of the event loop."""
-PRODUCERS_AT_ONCE = 1_000
+LOOKED_UP_AT_ONCE = 1_000
+"""Producers, or positions of groups, that one query reads."""
 PARTITIONS_AT_ONCE = 200
 """Partitions whose runs one query reads."""
 
@@ -62,7 +67,7 @@ async def deleted_topics(state: HotState) -> dict[UUID, None]:
 
 
 async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
-    """All rows under the ids of these topics, besides partitions, runs and producers."""
+    """All rows under the ids of these topics, besides partitions, runs, and the rows that are looked up."""
     found: list[Found] = []
     if not topics:
         return found
@@ -77,8 +82,14 @@ async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
 
 async def producers_of(store: RowStore, topic_id: UUID) -> list[Found]:
     """The first producers on partitions of a topic; they are not all in memory."""
-    page = await store.producer_rows_after((topic_id, -1, -1), PRODUCERS_AT_ONCE)
+    page = await store.rows_after(ProducerRow, (topic_id, -1, -1), LOOKED_UP_AT_ONCE)
     return [(ProducerRow, row.key) for row in page if row.topic_id == topic_id]
+
+
+async def positions_of(store: RowStore, topic_id: UUID) -> list[Found]:
+    """Some positions of groups on a topic; they are not all in memory."""
+    page = await store.positions_on(topic_id, LOOKED_UP_AT_ONCE)
+    return [(GroupOffsetRow, row.key) for row in page]
 
 
 async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[Found]:
@@ -101,11 +112,16 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
     return found
 
 
-def remove(draft: Draft, found: Sequence[Found]) -> int:
-    """Delete these rows; how many. A row that is gone already is ignored."""
-    removed = 0
+def needs(found: Sequence[Found]) -> Needs:
+    """What `remove` reads."""
+    needed = Needed({kind: [key for each, key in found if each is kind] for kind in LOOKED_UP})
+    return lambda state: needed
+
+
+def remove(draft: Draft, found: Sequence[Found]) -> Steps[None]:
+    """Delete these rows. A row that is gone already is ignored."""
     for kind, key in found:
-        if draft.get(kind, *key) is not None:
+        if kind is not GroupOffsetRow and draft.get(kind, *key) is not None:
             draft.delete(kind, *key)
-            removed += 1
-    return removed
+    positions = [cast("PositionKey", key) for kind, key in found if kind is GroupOffsetRow]
+    yield from delete_positions(draft, positions)

@@ -1,7 +1,8 @@
-"""Which groups expiry examines: those with changes or deletions, and those that are due.
+"""Which groups expiry examines: those with changes, and those that are due.
 
 A commit of a position only postpones a group's time, unless the position has an expiry of its own. A group with
-members is examined several times within the period after which members without a coordinator are dropped.
+members is examined several times within the period after which members without a coordinator are dropped. Positions are
+not in memory: a group's row says when some may be over, and expiry reads them then (`positions_last`).
 
 Pure: the caller passes the state and the time.
 """
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 from sequencer.rules.due import DueList
 from sequencer.rules.groups import due_ms
+from sequencer.rules.positions import own_expiry_ms
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
 GROUPS_IN_A_TURN = 1_000
-POSITIONS_AS_A_GROUP = 5
 MOST_DUE = 100_000
 """Limit of due groups that one call takes; the next call takes more."""
 STEPS_OF_A_TIME = 100
@@ -39,6 +40,8 @@ class GroupWatch:
         """When each group is examined next."""
         self._groups: dict[Key, object] = {}
         """Groups to examine now."""
+        self._read: dict[str, tuple[GroupRow, int]] = {}
+        """Groups whose positions were read: the group's row then, and when the first of them is over."""
         self._positions: dict[Key, Row | None] = {}
         """Positions that changed."""
 
@@ -51,16 +54,17 @@ class GroupWatch:
         """Schedule a group that was loaded."""
         self._groups[group_id,] = None
 
+    def positions_last(self, group: GroupRow, until_ms: int) -> None:
+        """The group's positions were read, after its row: none of them is over before this time."""
+        self._read[group.group_id] = group, until_ms
+
     async def take(self, state: HotState, now_ms: int) -> list[str]:
-        """The groups that `groups.expire_groups` would change. They are looked at again by the next call."""
+        """The groups of which something may be over. They are looked at again by the next call."""
         turns = Turns(GROUPS_IN_A_TURN)
         while self._positions:
-            key, position = self._positions.popitem()
-            if isinstance(position, GroupOffsetRow) and position.expires_ms is None:
-                if position.group_id not in self._next:
-                    self.watch(position.group_id)
-            else:
-                self.watch(str(key[0]))
+            _, position = self._positions.popitem()
+            if isinstance(position, GroupOffsetRow) and position.expires_ms is not None:
+                self._note_expiry(position)
             await turns.did()
         for key in self._due.take(now_ms, MOST_DUE):
             group_id = str(key[0])
@@ -71,16 +75,24 @@ class GroupWatch:
             group_id = str(key[0])
             if self._is_due(state, group_id, now_ms):
                 expiring.append(group_id)
-            await turns.did(1 + len(state.offsets_of.get(group_id, ())) // POSITIONS_AS_A_GROUP)
+            await turns.did()
         return expiring
+
+    def _note_expiry(self, position: GroupOffsetRow) -> None:
+        """A position was written that has an expiry of its own; it may be sooner than those that were read."""
+        self.watch(position.group_id)
+        read = self._read.get(position.group_id)
+        if read is not None:
+            self._read[position.group_id] = read[0], min(read[1], own_expiry_ms(position, self._settings))
 
     def _is_due(self, state: HotState, group_id: str, now_ms: int) -> bool:
         """Whether a group is due; then it stays among those to examine. Otherwise it is scheduled."""
         row = state.get(GroupRow, group_id)
         if row is None:
             self._next.pop(group_id, None)
+            self._read.pop(group_id, None)
         else:
-            at_ms = due_ms(state, row, now_ms, self._settings)
+            at_ms = due_ms(state, row, now_ms, self._settings, positions_ms=self._read_ms(row))
             if at_ms <= now_ms:
                 return True
             if not now_ms < self._next.get(group_id, _NEVER) <= at_ms:
@@ -88,3 +100,11 @@ class GroupWatch:
                 self._due.put_back((group_id,), at_ms)
         del self._groups[group_id,]
         return False
+
+    def _read_ms(self, row: GroupRow) -> int | None:
+        """When the first of the group's positions is over, where they were read since its row changed."""
+        read = self._read.get(row.group_id)
+        if read is not None and read[0] is not row:
+            del self._read[row.group_id]
+            return None
+        return None if read is None else read[1]

@@ -10,57 +10,51 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from sequencer.api import (
     CommitOffsets,
     DeleteOffsets,
     Empty,
-    FetchOffsets,
     GroupListing,
     GroupListings,
     GroupNotEmpty,
     GroupRef,
     GroupState,
     InvalidRequest,
-    Lag,
-    Lags,
     LagsRequest,
     LimitReached,
     ListGroups,
     LoadGroup,
     OffsetErrors,
     OffsetPosition,
-    OffsetPositions,
     PartitionError,
     SaveGroup,
     StaleGroup,
     UnknownGroup,
     first_turn,
 )
-from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.bounds import PageRoom, text_bytes
 from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
+from sequencer.rules.positions import POSITIONS_AS_A_STEP, delete_positions, put_position
 from sequencer.rules.transactions import transaction_for_offsets
 from sequencer.settings import SequencerSettings
-from sequencer.store.ordered import NO_PLACES
 from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
     GroupRow,
-    PartitionRow,
     PendingOffsetRow,
-    Row,
-    TopicRow,
+    PositionKey,
+    ShareRow,
     key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from tailrace.limits import INT32, later
 from tailrace.turns import Steps
 
-POSITIONS_AS_A_STEP = 5
-"""This many positions take as long as one run of a commit."""
+LOOKS_AT_MEMBERS = 4
+"""How often the members of a group are looked at in the time after which they would be forgotten."""
 
 
 def load_group(draft: Draft, request: LoadGroup) -> GroupState:
@@ -193,6 +187,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
     if request.transaction is not None:
         producer_id = transaction_for_offsets(draft, request, request.transaction, settings).producer_id
     errors: list[PartitionError] = []
+    group = row
     for count, position in enumerate(request.offsets):
         if count % POSITIONS_AS_A_STEP == 0:
             yield 1
@@ -200,26 +195,31 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         errors.append(PartitionError.NONE)
-        if not _is_overtaken(draft, request, position, producer_id):
-            draft.put(_position_row(draft, request, position, producer_id))
+        before = draft.get(GroupOffsetRow, row.group_id, position.topic_id, position.partition)
+        if _is_overtaken(request, before):
+            continue
+        if producer_id is None:
+            group = put_position(draft, group, _position_row(draft, request, position, before), before)
+        else:
+            _put_pending(draft, request, _pending_row(draft, request, position, producer_id))
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
     if producer_id is None and draft.groups_may_have_pending():
         yield 1 + len(errors) // POSITIONS_AS_A_STEP
         _overtake(draft, request)
-    if draft.get(GroupRow, row.group_id) is None:
-        draft.put(row)
+    if group is not row or draft.get(GroupRow, row.group_id) is None:
+        draft.put(group)
     return OffsetErrors(draft.visible_change(), errors)
 
 
-def _is_overtaken(
-    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
-) -> bool:
-    """Whether a later commit arrived before this one."""
-    key = (request.group_id, position.topic_id, position.partition)
-    committed = draft.get(GroupOffsetRow, *key)
-    pending = None if producer_id is None else draft.get(PendingOffsetRow, *key, producer_id)
-    return any(row is not None and 0 < request.turn <= row.turn for row in (committed, pending))
+def positions_committed(request: CommitOffsets) -> list[PositionKey]:
+    """The positions that `commit_offsets` reads."""
+    return [(request.group_id, each.topic_id, each.partition) for each in request.offsets]
+
+
+def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
+    """Whether a later commit arrived before this one, and left this."""
+    return known is not None and 0 < request.turn <= known.turn
 
 
 def _overtake(draft: Draft, request: CommitOffsets) -> None:
@@ -230,25 +230,39 @@ def _overtake(draft: Draft, request: CommitOffsets) -> None:
             draft.delete(PendingOffsetRow, *key_of(pending))
 
 
-def _position_row(
-    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
-) -> Row:
+def _put_pending(draft: Draft, request: CommitOffsets, position: PendingOffsetRow) -> None:
+    if not _is_overtaken(request, draft.get(PendingOffsetRow, *key_of(position))):
+        draft.put(position)
+
+
+def _times(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> tuple[int, int | None]:
+    """When a position is committed, and when it expires if it has an expiry of its own."""
     commit_ms = draft.now_ms if position.commit_ms < 0 else position.commit_ms
-    expires_ms = None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms)
-    if producer_id is not None:
-        return PendingOffsetRow(
-            group_id=request.group_id,
-            topic_id=position.topic_id,
-            partition=position.partition,
-            producer_id=producer_id,
-            offset=position.offset,
-            leader_epoch=position.leader_epoch,
-            metadata=position.metadata,
-            commit_ms=commit_ms,
-            expires_ms=expires_ms,
-            turn=request.turn,
-        )
-    before = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
+    return commit_ms, None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms)
+
+
+def _pending_row(
+    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int
+) -> PendingOffsetRow:
+    commit_ms, expires_ms = _times(draft, request, position)
+    return PendingOffsetRow(
+        group_id=request.group_id,
+        topic_id=position.topic_id,
+        partition=position.partition,
+        producer_id=producer_id,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
+        metadata=position.metadata,
+        commit_ms=commit_ms,
+        expires_ms=expires_ms,
+        turn=request.turn,
+    )
+
+
+def _position_row(
+    draft: Draft, request: CommitOffsets, position: OffsetPosition, before: GroupOffsetRow | None
+) -> GroupOffsetRow:
+    commit_ms, expires_ms = _times(draft, request, position)
     return GroupOffsetRow(
         group_id=request.group_id,
         topic_id=position.topic_id,
@@ -263,10 +277,11 @@ def _position_row(
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
-    """Delete some of a group's positions. One that does not exist is ignored."""
+    """Delete some of a group's positions, which were looked up. One that does not exist is ignored."""
     if draft.get(GroupRow, request.group_id) is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     errors: list[PartitionError] = []
+    known: list[PositionKey] = []
     for count, (topic_id, partition) in enumerate(request.partitions):
         if count % POSITIONS_AS_A_STEP == 0:
             yield 1
@@ -274,33 +289,49 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         errors.append(PartitionError.NONE)
-        if draft.get(GroupOffsetRow, request.group_id, topic_id, partition) is not None:
-            draft.delete(GroupOffsetRow, request.group_id, topic_id, partition)
-            draft.visible_change()
+        known.append((request.group_id, topic_id, partition))
+    if (yield from delete_positions(draft, known)):
+        draft.visible_change()
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+
+
+def positions_deleted(request: DeleteOffsets) -> list[PositionKey]:
+    """The positions that `delete_offsets` reads."""
+    return [(request.group_id, *place) for place in request.partitions]
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one step of expiry did: how many of the groups are done, and how many positions were deleted."""
+    """What one step of expiry did: how many of the groups are done, and how many rows of partitions were deleted."""
 
     groups: int
-    offsets: int
+    partitions: int
 
 
-def due_ms(state: HotState, row: GroupRow, now_ms: int, settings: SequencerSettings) -> int:
-    """When `expire_groups` has something to do for the group as it is now. One with members under a live coordinator is
-    looked at again before they could be forgotten."""
+def due_ms(
+    state: HotState,
+    row: GroupRow,
+    now_ms: int,
+    settings: SequencerSettings,
+    *,
+    positions_ms: int | None = None,
+) -> int:
+    """When something of the group may be over. `positions_ms`: when the first of its positions is; None where they were
+    not read, and the row alone says when they may be. One with members under a live coordinator is looked at again
+    before they could be forgotten."""
     if row.members:
         if row.owner < 0:
             return row.updated_ms + settings.orphaned_members_ms
         is_owned = _is_owned(row, state.get(AgentRow, row.owner))
         return now_ms + max(1, settings.orphaned_members_ms // LOOKS_AT_MEMBERS) if is_owned else now_ms
-    offsets = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(row.group_id, ()))
-    over_ms = [_over_ms(row, offset, settings) for offset in offsets if offset is not None]
+    due: list[int] = []
+    if row.positions and positions_ms is None:
+        positions_ms = now_ms if row.has_expiries else row.updated_ms + settings.offsets_retention_ms
+    if row.positions and positions_ms is not None:
+        due.append(positions_ms)
     if row.group_id in state.shares_of:
-        over_ms.append(_shares_over_ms(row, settings))
-    return min(over_ms, default=row.updated_ms + settings.empty_group_ms)
+        due.append(shares_over_ms(row, settings))
+    return min(due, default=row.updated_ms + settings.empty_group_ms)
 
 
 def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
@@ -309,17 +340,17 @@ def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
 
 
 def expire_groups(
-    draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
+    draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_partitions: int
 ) -> Steps[Expired]:
-    """Delete what has expired: members without a coordinator, positions of groups without members and what they have
-    read as share groups, empty groups.
+    """Delete what has expired besides positions (sequencer.rules.positions): members without a coordinator, what groups
+    without members have read as share groups, empty groups.
 
-    Stops after about `max_offsets` positions; a group may take several steps.
+    Stops after about `max_partitions` of share groups; a group may take several steps.
     """
     expired = 0
     with_pending: set[str] | None = None
     for done, group_id in enumerate(group_ids):
-        if expired >= max_offsets:
+        if expired >= max_partitions:
             return Expired(done, expired)
         row = draft.get(GroupRow, group_id)
         if row is None:
@@ -327,22 +358,18 @@ def expire_groups(
         if row.members:
             _expire_members(draft, row, settings)
             continue
-        offsets, shares = draft.offsets_of(group_id), draft.shares_of(group_id)
-        yield 2 + (len(offsets) + len(shares)) // POSITIONS_AS_A_STEP
-        over: list[Row] = [each for each in offsets if _over_ms(row, each, settings) <= draft.now_ms]
-        if _shares_over_ms(row, settings) <= draft.now_ms:
-            over += shares
-        some = over[: max_offsets - expired]
-        for position in some:
-            draft.delete(type(position), *key_of(position))
+        shares = draft.shares_of(group_id)
+        yield 2 + len(shares) // POSITIONS_AS_A_STEP
+        over = shares if shares_over_ms(row, settings) <= draft.now_ms else []
+        some = over[: max_partitions - expired]
+        for share in some:
+            draft.delete(ShareRow, *key_of(share))
             draft.visible_change()
         expired += len(some)
         if len(some) < len(over):
             return Expired(done, expired)
-        if (
-            len(over) == len(offsets) + len(shares)
-            and row.updated_ms <= draft.now_ms - settings.empty_group_ms
-        ):
+        is_empty = len(over) == len(shares) and row.positions == 0
+        if is_empty and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
             if with_pending is None:
                 with_pending = draft.groups_with_pending()
             if group_id not in with_pending:
@@ -350,14 +377,7 @@ def expire_groups(
     return Expired(len(group_ids), expired)
 
 
-def _over_ms(row: GroupRow, offset: GroupOffsetRow, settings: SequencerSettings) -> int:
-    """When a position of a group without members expires: at its own time, or so long after the last member left."""
-    if offset.expires_ms is not None:
-        return min(offset.expires_ms, offset.commit_ms + settings.max_offsets_retention_ms)
-    return max(row.updated_ms, offset.commit_ms) + settings.offsets_retention_ms
-
-
-def _shares_over_ms(row: GroupRow, settings: SequencerSettings) -> int:
+def shares_over_ms(row: GroupRow, settings: SequencerSettings) -> int:
     """When a share group without members is forgotten with what it has read."""
     return row.updated_ms + settings.share_offsets_retention_ms
 
@@ -384,70 +404,6 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
         )
 
 
-LOOKS_AT_MEMBERS = 4
-"""How often the members of a group are looked at in the time after which they would be forgotten."""
-MAX_LAGS = 2_000
-"""Entries of a page of lags; each takes three look-ups."""
-
-
-def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
-    """A group's positions, the requested ones or all; as many as fit in an answer."""
-    partitions: Iterable[tuple[UUID, int]] | None = request.partitions
-    room = PageRoom(request.limit if partitions is None else MAX_PAGE)
-    if partitions is None:
-        partitions = _known_after(state, request.group_id, request.after)
-    positions: list[OffsetPosition] = []
-    for place in partitions:
-        position = _position(state, request.group_id, *place)
-        if not room.takes(64 + text_bytes(position.metadata)):
-            last = positions[-1]
-            return OffsetPositions(positions, (last.topic_id, last.partition))
-        positions.append(position)
-    return OffsetPositions(positions)
-
-
-def _known_after(
-    state: HotState, group_id: str, after: tuple[UUID, int] | None
-) -> Iterator[tuple[UUID, int]]:
-    """The partitions after this one in which the group has positions, without those of topics being deleted."""
-    keys = state.offsets_of.get(group_id, NO_PLACES).after(after)
-    return (key[1:] for key in keys if state.get(TopicRow, key[1]) is not None)
-
-
-def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
-    if state.live_partition(topic_id, partition) is None:
-        return OffsetPosition(
-            topic_id=topic_id,
-            partition=partition,
-            offset=-1,
-            leader_epoch=-1,
-            metadata="",
-            commit_ms=-1,
-            is_unknown=True,
-        )
-    row = state.get(GroupOffsetRow, group_id, topic_id, partition)
-    has_pending = (group_id, topic_id, partition) in state.pending_at
-    if row is None:
-        return OffsetPosition(
-            topic_id=topic_id,
-            partition=partition,
-            offset=-1,
-            leader_epoch=-1,
-            metadata="",
-            commit_ms=-1,
-            has_pending=has_pending,
-        )
-    return OffsetPosition(
-        topic_id=topic_id,
-        partition=partition,
-        offset=row.offset,
-        leader_epoch=row.leader_epoch,
-        metadata=row.metadata,
-        commit_ms=row.commit_ms,
-        has_pending=has_pending,
-    )
-
-
 def list_groups(state: HotState, request: ListGroups) -> GroupListings:
     """Groups by id."""
     room = PageRoom()
@@ -469,48 +425,20 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
     return GroupListings(listed)
 
 
-def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
-    """The requested groups that have positions, in order, from the one where the page begins. Groups of other
-    coordinators are not read."""
+def groups_asked(state: HotState, request: LagsRequest) -> Iterable[GroupRow]:
+    """The requested groups in order, from the one where the page begins. Groups of other coordinators are not read."""
     least = "" if request.after is None else request.after[0]
     if request.owner < 0:
-        ids = state.group_ids.starting_at(least)
-        return (group_id for group_id in ids if group_id in state.offsets_of)
-    owners = [request.owner] if request.owner in state.groups_of else []
-    if request.with_orphans:
-        owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
-    owned = (group_id for owner in owners for group_id in state.groups_of[owner] if group_id >= least)
-    return sorted(group_id for group_id in owned if group_id in state.offsets_of)
+        ids: Iterable[str] = state.group_ids.starting_at(least)
+    else:
+        owners = [request.owner] if request.owner in state.groups_of else []
+        if request.with_orphans:
+            owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
+        ids = sorted(each for owner in owners for each in state.groups_of[owner] if each >= least)
+    rows = (state.get(GroupRow, group_id) for group_id in ids)
+    return (row for row in rows if row is not None)
 
 
 def _is_live(state: HotState, owner: int) -> bool:
     row = state.get(AgentRow, owner)
     return row is not None and row.expires_ms > 0
-
-
-def lags(state: HotState, request: LagsRequest) -> Lags:
-    """Committed positions with their partitions' ends."""
-    room = PageRoom(MAX_LAGS)
-    entries: list[Lag] = []
-    last: tuple[str, UUID, int] | None = None
-    began = request.after
-    for group_id in _groups_asked(state, request):
-        within = began[1:] if began is not None and began[0] == group_id else None
-        for key in state.offsets_of[group_id].after(within):
-            row = state.get(GroupOffsetRow, *key)
-            topic = state.get(TopicRow, key[1])
-            partition = state.get(PartitionRow, *key[1:])
-            if row is not None and topic is not None and partition is not None:
-                if not room.takes(40 + text_bytes(group_id, topic.name)):
-                    return Lags(entries, last)
-                entries.append(
-                    Lag(
-                        group_id=group_id,
-                        topic=topic.name,
-                        partition=row.partition,
-                        committed=row.offset,
-                        high_watermark=partition.end_offset,
-                    )
-                )
-            last = key
-    return Lags(entries)

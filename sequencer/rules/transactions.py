@@ -18,6 +18,7 @@ Work per partition of a transaction is `Steps`, one unit for each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import cast
 from uuid import UUID
 
 from sequencer.api import (
@@ -55,6 +56,7 @@ from sequencer.api import (
     UnknownPartition,
 )
 from sequencer.bounds import PageRoom, text_bytes
+from sequencer.rules.positions import put_position
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
 from sequencer.store.rows import (
@@ -65,6 +67,7 @@ from sequencer.store.rows import (
     GroupRow,
     OpenRangeRow,
     PartitionRow,
+    PositionKey,
     ProducerRef,
     RunRow,
     TopicRow,
@@ -424,6 +427,16 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
     return ProducerGrant(*ended.producer)
 
 
+def positions_read(state: HotState, request: EndTransaction) -> list[PositionKey]:
+    """The positions that `end_transaction` reads, of those that were pending in this state. Of a position that becomes
+    pending in the same group of requests, the commit that sends it reads it."""
+    row = state.get(TransactionRow, request.transaction.transactional_id)
+    if row is None or not request.is_commit:
+        return []
+    pending = (state.pending_of.get((group_id, row.producer_id), ()) for group_id in row.groups)
+    return [cast("PositionKey", key[:3]) for keys in pending for key in keys]
+
+
 def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:
     """The first answer to an end that is certainly a retry; None to decide it anew."""
     named = ProducerRef(request.transaction.producer_id, request.transaction.producer_epoch)
@@ -546,28 +559,33 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
 
 
 def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> Steps[None]:
-    is_known = draft.get(GroupRow, group_id) is not None
+    group = before_it = draft.get(GroupRow, group_id)
     for pending in draft.pending_of(group_id, producer_id):
         yield 1
         draft.delete(type(pending), group_id, pending.topic_id, pending.partition, producer_id)
         draft.visible_change()
-        if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:
+        if (
+            is_commit
+            and group is not None
+            and draft.live_partition(pending.topic_id, pending.partition) is not None
+        ):
             before = draft.get(GroupOffsetRow, group_id, pending.topic_id, pending.partition)
             if before is not None and 0 < pending.turn < before.turn:
                 continue  # a later one of another transaction
-            draft.put(
-                GroupOffsetRow(
-                    group_id=group_id,
-                    topic_id=pending.topic_id,
-                    partition=pending.partition,
-                    offset=pending.offset,
-                    leader_epoch=pending.leader_epoch,
-                    metadata=pending.metadata,
-                    commit_ms=pending.commit_ms,
-                    expires_ms=pending.expires_ms,
-                    turn=max(pending.turn, 0 if before is None else before.turn),
-                )
+            position = GroupOffsetRow(
+                group_id=group_id,
+                topic_id=pending.topic_id,
+                partition=pending.partition,
+                offset=pending.offset,
+                leader_epoch=pending.leader_epoch,
+                metadata=pending.metadata,
+                commit_ms=pending.commit_ms,
+                expires_ms=pending.expires_ms,
+                turn=max(pending.turn, 0 if before is None else before.turn),
             )
+            group = put_position(draft, group, position, before)
+    if group is not None and group is not before_it:
+        draft.put(group)
 
 
 def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:

@@ -6,7 +6,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -19,11 +19,11 @@ from sequencer.store.rows import (
     KEYS,
     LONGEST_LEASE_MS,
     Changes,
+    GroupOffsetRow,
     Identity,
     JournalRow,
     ObjectRow,
     PartitionBytes,
-    ProducerKey,
     ProducerRow,
     Row,
     RunRow,
@@ -33,6 +33,7 @@ from sequencer.store.rows import (
 )
 from tailrace.clock import Clock
 
+R = TypeVar("R", bound=Row)
 SCHEMA_VERSION = 3
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
@@ -137,14 +138,29 @@ class MemoryRowStore:
     async def load(self) -> dict[type[Row], list[Row]]:
         return {kind: list(self._hot[kind].values()) for kind in HOT}
 
-    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
-        rows = self._hot[ProducerRow]
-        return [cast("ProducerRow", rows[key]) for key in keys if key in rows]
+    async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
+        rows = self._hot[kind]
+        return [cast("R", rows[key]) for key in keys if key in rows]
 
-    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
-        rows = cast("Iterable[ProducerRow]", self._hot[ProducerRow].values())
-        after = sorted((row for row in rows if key is None or row.key > key), key=attrgetter("key"))
-        return after[:limit]
+    async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
+        rows = cast("dict[Any, R]", self._hot[kind])
+        return [rows[each] for each in sorted(each for each in rows if key is None or each > key)[:limit]]
+
+    def _positions(self) -> Iterable[GroupOffsetRow]:
+        return cast("Iterable[GroupOffsetRow]", self._hot[GroupOffsetRow].values())
+
+    async def positions_of(
+        self, group_id: str, after: tuple[UUID, int] | None, limit: int
+    ) -> list[GroupOffsetRow]:
+        rows = [row for row in self._positions() if row.group_id == group_id]
+        following = (row for row in rows if after is None or row.key[1:] > after)
+        return sorted(following, key=attrgetter("key"))[:limit]
+
+    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+        return [row for row in self._positions() if row.group_id in group_ids]
+
+    async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
+        return [row for row in self._positions() if row.topic_id == topic_id][:limit]
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         return [self._journal[each] for each in sorted(self._journal) if each >= number][:limit]

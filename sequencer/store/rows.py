@@ -1,8 +1,9 @@
 """Rows: what the sequencer remembers, and the interface of the stores that hold them.
 
-Two kinds. *Hot* rows (topics, sessions, producers, transactions, groups, ...) are all in the committer's memory
-and mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows
-(objects, runs) live in the store and are looked up.
+*Hot* rows (topics, sessions, transactions, groups, ...) are all in the committer's memory and mirrored to the store;
+their number is bounded by what is alive, not by what was written. *Cold* rows (objects, runs) live in the store and are
+looked up. So are producers and the positions of groups, of which those that were written last are in memory too
+(sequencer.store.recent_rows).
 
 The committer is the only writer. It decides in memory, collects the `Changes` and writes them in one
 transaction. It sends an answer only after that transaction is durable.
@@ -13,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, NamedTuple, Protocol, TypeAlias, cast
+from typing import Annotated, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
 from sequencer.api import CLASSIC_GROUP, ObjectKind, Run, TransactionState
 
+R = TypeVar("R", bound="Row")
 Int32 = Annotated[int, "int32"]
 """A number that needs no more than 32 bits in a column."""
 
@@ -141,7 +143,8 @@ class ProducerRow(Row, frozen=True):
 
 class GroupRow(Row, frozen=True):
     """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch. `term` counts how often an owner took the
-    group up. `turn`: of the state that is kept (see api.SaveGroup)."""
+    group up. `turn`: of the state that is kept (see api.SaveGroup). `positions`: how many the group has;
+    `has_expiries`: whether some may have an expiry of their own (sequencer.rules.positions)."""
 
     group_id: str
     owner: int
@@ -155,6 +158,12 @@ class GroupRow(Row, frozen=True):
     term: int = 0
     turn: int = 0
     type: str = CLASSIC_GROUP
+    positions: int = 0
+    has_expiries: bool = False
+
+
+PositionKey: TypeAlias = tuple[str, UUID, int]
+"""Group id, topic id, partition."""
 
 
 class GroupOffsetRow(Row, frozen=True):
@@ -169,6 +178,10 @@ class GroupOffsetRow(Row, frozen=True):
     commit_ms: int
     expires_ms: int | None
     turn: int = 0
+
+    @property
+    def key(self) -> PositionKey:
+        return self.group_id, self.topic_id, self.partition
 
 
 class ShareSpan(NamedTuple):
@@ -562,7 +575,10 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
 JOURNALED: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow, JournalRow))
 """The kinds whose changes followers read in the journal."""
 
-HOT: tuple[type[Row], ...] = tuple(kind for kind in JOURNALED if kind is not ProducerRow)
+LOOKED_UP: tuple[type[Row], ...] = (ProducerRow, GroupOffsetRow)
+"""The kinds that are looked up: only what was written last is in memory."""
+
+HOT: tuple[type[Row], ...] = tuple(kind for kind in JOURNALED if kind not in LOOKED_UP)
 """The kinds that a server loads, and has in memory whole."""
 
 
@@ -707,12 +723,26 @@ class RowStore(Protocol):
         """All hot rows, by kind."""
         ...
 
-    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
-        """The producers' rows under these keys, as far as they exist."""
+    async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
+        """The rows under these keys, as far as they exist. `kind`: one that is looked up."""
         ...
 
-    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
-        """Producers' rows in the order of their key, after this one (None: from the first)."""
+    async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
+        """Rows in the order of their key, after this one (None: from the first). `kind`: one that is looked up."""
+        ...
+
+    async def positions_of(
+        self, group_id: str, after: tuple[UUID, int] | None, limit: int
+    ) -> list[GroupOffsetRow]:
+        """A group's positions in the order of topic ids and partitions, after this one (None: from the first)."""
+        ...
+
+    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+        """All positions of these groups, in any order."""
+        ...
+
+    async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
+        """Some of the groups' positions on a topic."""
         ...
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:

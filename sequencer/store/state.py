@@ -24,9 +24,10 @@ import msgspec
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
 from sequencer.store.ordered import NO_PLACES, Names, Ordered, Places
-from sequencer.store.recent_producers import RecentProducers
+from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     HOT,
+    LOOKED_UP,
     AbortedRow,
     AgentRow,
     AnswerRow,
@@ -40,7 +41,7 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionRow,
     PendingOffsetRow,
-    ProducerKey,
+    PositionKey,
     ProducerRow,
     Row,
     RunRow,
@@ -95,11 +96,10 @@ class HotState:
         self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
         self.topic_ids: dict[str, UUID] = {}
         self.commits_of: dict[UUID, set[int]] = {}
-        self.offsets_of: dict[str, Places] = {}
         self.shares_of: dict[str, Places] = {}
         """The partitions that a share group has read."""
-        self.producers = RecentProducers()
-        """Not all of them: see its module."""
+        self.recent: dict[type[Row], RecentRows] = {kind: RecentRows(kind) for kind in LOOKED_UP}
+        """Not all of their rows: see its module."""
         self.transactional_ids: dict[int, str] = {}
         """By the current producer id."""
         self.transaction_names = Names()
@@ -139,7 +139,7 @@ class HotState:
             rows = loaded.get(kind, ())
             for first in range(0, len(rows), TAKEN_AT_ONCE):
                 state.add_loaded(kind, rows[first : first + TAKEN_AT_ONCE])
-                added.add(TAKEN_AT_ONCE)
+                added.add(len(rows[first : first + TAKEN_AT_ONCE]))
                 await clock.sleep(0)
         return state
 
@@ -236,8 +236,8 @@ class HotState:
         for kind, rows in changes.by_kind.items():
             if kind in self._rows:
                 self._apply_rows(kind, rows)
-            elif kind is ProducerRow:
-                self.producers.apply(rows)
+            elif kind in self.recent:
+                self.recent[kind].apply(rows)
 
     def _apply_rows(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
         mine = self._rows[kind]
@@ -277,13 +277,6 @@ class HotState:
         numbers.discard(row.number)
         if not numbers:
             del self.commits_of[row.session_id]
-
-    def _put_position(self, key: Key, row: Any, before: Any) -> None:
-        if before is None:
-            _add_place(self.offsets_of, key)
-
-    def _delete_position(self, key: Key, row: Any) -> None:
-        _remove_place(self.offsets_of, key)
 
     def _put_share(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
@@ -410,7 +403,6 @@ class HotState:
 _INDEXES: dict[type[Row], _Index] = {
     TopicRow: (HotState._put_topic, HotState._delete_topic),
     CommitRow: (HotState._put_commit, HotState._delete_commit),
-    GroupOffsetRow: (HotState._put_position, HotState._delete_position),
     ShareRow: (HotState._put_share, HotState._delete_share),
     TransactionRow: (HotState._put_transaction, HotState._delete_transaction),
     OpenRangeRow: (HotState._put_range, HotState._delete_range),
@@ -502,8 +494,9 @@ class AddedRun(NamedTuple):
 class Draft:
     """Changes on top of the durable state (or of another draft), not yet durable and visible to nobody else.
 
-    `now_ms` is the database's clock, one reading for the whole transaction. `objects` and `producers` are rows that
-    were looked up from the store. `published` is what the feed sends: runs added per partition, in order.
+    `now_ms` is the database's clock, one reading for the whole transaction. `objects` and `looked_up` are rows that
+    were looked up from the store, and `positions_of` the keys of all positions of some groups. `published` is what the
+    feed sends: runs added per partition, in order.
     """
 
     __slots__ = (
@@ -513,7 +506,8 @@ class Draft:
         "published",
         "now_ms",
         "objects",
-        "producers",
+        "looked_up",
+        "positions_of",
         "partition_sets",
         "_aborted",
         "_commit_number",
@@ -530,7 +524,10 @@ class Draft:
         """Of runs only: changes of objects and producers are taken from their rows in `settle_sums`."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
-        self.producers: dict[ProducerKey, ProducerRow | None] = {} if parent is None else parent.producers
+        self.looked_up: dict[type[Row], dict[Key, Row | None]] = (
+            {kind: {} for kind in LOOKED_UP} if parent is None else parent.looked_up
+        )
+        self.positions_of: dict[str, list[PositionKey]] = {} if parent is None else parent.positions_of
         self.partition_sets: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
             {} if parent is None else parent.partition_sets
         )
@@ -542,6 +539,21 @@ class Draft:
         self._live_topic: UUID | None = None
         """The topic that was last found not to be deleted."""
         self._parent = parent
+
+    def note_rows(self, keys: Mapping[type[Row], Sequence[Key]], rows: Iterable[Sequence[Row]]) -> None:
+        """These keys, by kind, were looked up, and these rows were found, in the order of the kinds."""
+        for (kind, of_kind), found in zip(keys.items(), rows, strict=True):
+            self.looked_up[kind].update(dict.fromkeys(of_kind))
+            self.looked_up[kind].update((key_of(row), row) for row in found)
+
+    def note_groups(self, group_ids: Iterable[str]) -> None:
+        """All positions of these groups were looked up. `note_position` comes next, for each that was found."""
+        self.positions_of.update((group_id, []) for group_id in group_ids)
+
+    def note_position(self, row: GroupOffsetRow) -> None:
+        """This position of such a group was found."""
+        self.positions_of[row.group_id].append(row.key)
+        self.looked_up[GroupOffsetRow][row.key] = row
 
     def savepoint(self) -> Draft:
         """A draft on top of this one; its `merge` moves its changes into this one."""
@@ -578,18 +590,16 @@ class Draft:
             layer = layer._parent
         if kind is ObjectRow:
             return cast("R | None", self.objects.get(cast("UUID", key[0])))
-        if kind is ProducerRow:
-            found = self._durable_producer(key)
-            return found  # type: ignore[no-any-return]
+        if kind in self.looked_up:
+            return cast("R | None", self._durable_row(kind, key))
         return self.durable.get(kind, *key)
 
-    def _durable_producer(self, key: Key) -> ProducerRow | None:
-        """The row below this draft. A decision names the producers that it needs beforehand."""
-        named: ProducerKey = key  # type: ignore[assignment]
-        row = self.durable.producers.get(named)
+    def _durable_row(self, kind: type[Row], key: Key) -> Row | None:
+        """The row below this draft, of a kind that is looked up. A decision names those that it needs beforehand."""
+        row = self.durable.recent[kind].get(key)
         if row is None:
-            assert named in self.producers, f"producer {named} was not looked up"
-            row = self.producers[named]
+            assert key in self.looked_up[kind], f"{kind.__name__} {key} was not looked up"
+            row = self.looked_up[kind][key]
         return row
 
     def all(self, kind: type[R]) -> list[R]:
@@ -686,7 +696,7 @@ class Draft:
         known = self.durable
         pending = (key for owner, keys in known.pending_of.items() if owner[0] == group_id for key in keys)
         for kind, durable in (
-            (GroupOffsetRow, known.offsets_of.get(group_id, NO_PLACES)),
+            (GroupOffsetRow, self._all_positions_of(group_id)),
             (PendingOffsetRow, pending),
             (ShareRow, known.shares_of.get(group_id, NO_PLACES)),
         ):
@@ -740,10 +750,10 @@ class Draft:
         keys = ((session_id,) for session_id in self.durable.open_sessions)
         return [row for row in self.matching(SessionRow, keys, lambda key: True) if row.closed_ms is None]
 
-    def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
-        """A group's positions."""
-        durable = self.durable.offsets_of.get(group_id, NO_PLACES)
-        return self.matching(GroupOffsetRow, durable, lambda key: key[0] == group_id)
+    def _all_positions_of(self, group_id: str) -> list[PositionKey]:
+        """Below this draft. A decision names the groups of which it needs them all beforehand."""
+        assert group_id in self.positions_of, f"the positions of group {group_id!r} were not looked up"
+        return self.positions_of[group_id]
 
     def shares_of(self, group_id: str) -> list[ShareRow]:
         """The partitions that a share group has read."""
@@ -846,10 +856,10 @@ class Draft:
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
-        recent = self.durable.producers
+        recent = self.durable.recent[ProducerRow]
         for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
             if row is None or key not in recent:
-                self.moves.producer(self._durable_producer(key), cast("ProducerRow | None", row))
+                self.moves.producer(self._durable_row(ProducerRow, key), row)
         for name, by in self.moves.by_name.items():
             if by:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))

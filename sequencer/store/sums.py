@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sequencer.api import ObjectKind
-from sequencer.store.rows import ObjectRow, ProducerRow, StoreStatistics
+from sequencer.store.rows import ObjectRow, Row, StoreStatistics
 
 RUNS = "sum_runs"
 UNCOMPACTED_BYTES = "sum_uncompacted_bytes"
@@ -48,7 +48,7 @@ class Moves:
                 self._move(RETIRED_OBJECTS, times)
                 self._move(RETIRED_BYTES, times * row.size)
 
-    def producer(self, before: ProducerRow | None, after: ProducerRow | None) -> None:
+    def producer(self, before: Row | None, after: Row | None) -> None:
         """A producer's row changes; None: it does not exist before, or after."""
         self._move(PRODUCERS, (after is not None) - (before is not None))
 

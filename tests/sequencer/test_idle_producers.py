@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 from uuid import UUID
 
 import pytest
@@ -14,16 +15,17 @@ from sequencer.engine import expiry
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.rules.kept import forget, kept_producers
-from sequencer.store import recent_producers
+from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.recent_producers import RecentProducers
-from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow
+from sequencer.store.recent_rows import RecentRows
+from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_of
 from sequencer.store.state import Draft, HotState
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.sequencer_bench import Bench, batch, info
 from tests.support.sequencers import Opened
 
+R = TypeVar("R", bound=Row)
 DUPLICATE, NONE = BatchError.DUPLICATE, BatchError.NONE
 IN_MEMORY = 2
 SETTINGS = sequencer_bench.SETTINGS.changed(producer_expiry_ms=60_000)
@@ -31,7 +33,7 @@ SETTINGS = sequencer_bench.SETTINGS.changed(producer_expiry_ms=60_000)
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(recent_producers, "MAX_ROWS", IN_MEMORY)
+    monkeypatch.setitem(recent_rows.MOST, ProducerRow, IN_MEMORY)
     return iter([None])
 
 
@@ -54,14 +56,14 @@ class CountedStore(MemoryRowStore):
         await self._meet()
         return await super().object_rows(object_ids)
 
-    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+    async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
         await self._meet()
-        self.looked_up.append([key[2] for key in keys])
-        return await super().producer_rows(keys)
+        self.looked_up.append([cast("ProducerKey", key)[2] for key in keys])
+        return await super().rows_under(kind, keys)
 
-    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
+    async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
         self.pages += 1
-        return await super().producer_rows_after(key, limit)
+        return await super().rows_after(kind, key, limit)
 
 
 @dataclass
@@ -75,7 +77,9 @@ class World(Bench):
         return outcome
 
     async def producers(self) -> list[int]:
-        return [row.producer_id for row in await MemoryRowStore.producer_rows_after(self.rows, None, 1_000)]
+        return [
+            row.producer_id for row in await MemoryRowStore.rows_after(self.rows, ProducerRow, None, 1_000)
+        ]
 
     async def return_later(self) -> None:
         """Register again: all leases have run out."""
@@ -124,7 +128,7 @@ def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_aga
         assert world.rows.looked_up == [[7], [7]], (
             "a duplicate changes nothing, so it brings nothing into memory"
         )
-        assert len(world.committer._view.state.producers) == IN_MEMORY
+        assert len(world.committer._view.state.recent[ProducerRow]) == IN_MEMORY
 
     run(use)
 
@@ -165,10 +169,10 @@ def test_a_follower_that_takes_over_knows_what_each_producer_wrote_last() -> Non
             await world.write(producer, 0)
         follower = Follower(world.rows, world.opened.clock, pause_s=0.2)
         await follower.load()
-        assert follower.state is not None and len(follower.state.producers) == 0
+        assert follower.state is not None and len(follower.state.recent[ProducerRow]) == 0
         assert await world.write(4, 1) == (NONE, 4)
         await follower.catch_up()
-        assert [row.producer_id for row in follower.state.producers] == [4]
+        assert [key_of(row)[2] for row in follower.state.recent[ProducerRow]] == [4]
         assert await world.write(4, 2) == (NONE, 5)
         pages = world.rows.pages
         await world.next_committer(follower)
@@ -187,11 +191,11 @@ def test_a_producer_that_was_not_named_beforehand_is_no_new_one() -> None:
 
 
 def test_a_row_that_is_dropped_from_memory_is_the_one_that_was_written_longest_ago() -> None:
-    recent = RecentProducers()
+    recent = RecentRows(ProducerRow)
     rows = {number: ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in range(4)}
     for number in (0, 1, 0, 2):
         recent.apply({rows[number].key: rows[number]})
-    assert [row.producer_id for row in recent] == [0, 2]
+    assert [key_of(row)[2] for row in recent] == [0, 2]
     recent.apply({rows[2].key: None})
     assert rows[2].key not in recent and recent.get(rows[0].key) is rows[0]
 
@@ -226,12 +230,12 @@ def test_one_that_writes_between_the_look_and_the_decision_is_not_forgotten() ->
     kept = kept_producers(SETTINGS)
     row = ProducerRow(UUID(int=1), 0, 7, 0, [], 0, updated_ms=kept.ms)
     draft = Draft(HotState({}), now_ms=kept.ms + 10)
-    draft.producers[row.key] = row
+    draft.looked_up[ProducerRow][row.key] = row
     assert forget(draft, ProducerRow, [row.key], kept) == 0 and not draft.changes
 
 
 def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.rules.deleted_topics.PRODUCERS_AT_ONCE", 3)
+    monkeypatch.setattr("sequencer.rules.deleted_topics.LOOKED_UP_AT_ONCE", 3)
 
     async def use(world: World) -> None:
         for producer in range(8):

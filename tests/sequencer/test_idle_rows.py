@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef
+from sequencer.reading.positions import Positions
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases, sessions
 from sequencer.rules.group_watch import GroupWatch
-from sequencer.rules.groups import lags
 from sequencer.rules.kept import forget
 from sequencer.rules.repeats import are_too_large, forget_surplus
 from sequencer.rules.retention import plan_retention
@@ -38,7 +38,7 @@ from sequencer.store.rows import (
     TransactionRow,
     WriteRow,
 )
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import Draft, HotState, replace_row
 from tests.support.clocks import ManualClock
 
 ME = Identity("c", 1, 1)
@@ -137,26 +137,46 @@ def test_a_session_that_is_renewed_every_second_is_written_every_third() -> None
     assert writes == 10
 
 
-def test_an_agent_that_asks_for_its_groups_lags_visits_no_other_group() -> None:
+class PositionReads(MemoryRowStore):
+    """Every group has a position on partition 0; counts the groups whose positions are read."""
+
+    groups = 0
+
+    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+        self.groups += len(group_ids)
+        return [GroupOffsetRow(each, UUID(int=1), 0, 5, 0, "", NOW, None) for each in group_ids]
+
+    async def positions_of(
+        self, group_id: str, after: tuple[UUID, int] | None, limit: int
+    ) -> list[GroupOffsetRow]:
+        return await self.positions_of_groups([group_id])
+
+
+def test_an_agent_that_asks_for_its_groups_lags_reads_no_other_group() -> None:
     groups = [
-        GroupRow(f"g{number:04}", number % 100 if number < 900 else -1, 1, 0, "Empty", "", [], b"", NOW)
+        GroupRow(
+            f"g{number:04}", number % 100 if number < 900 else -1, 1, 0, "", "", [], b"", NOW, positions=1
+        )
         for number in range(1_000)
     ]
     topic = UUID(int=1)
-    state = Watched(
+    state = HotState(
         {
             AgentRow: [agent(number) for number in range(99)],
             GroupRow: groups,
-            GroupOffsetRow: [GroupOffsetRow(each.group_id, topic, 0, 5, 0, "", NOW, None) for each in groups],
             TopicRow: [TopicRow(topic, "t", 1, {}, NOW)],
             PartitionRow: [PartitionRow(topic, 0, 0, 7, -1, [LogEpoch(0, 0)])],
         }
     )
 
+    async def settled() -> None:
+        """Nothing is written."""
+
     def lags_of(owner: int, *, with_orphans: bool = False) -> list[str]:
-        state.visited.clear()
-        found = lags(state, LagsRequest(None, owner, with_orphans)).lags
-        assert state.visited[GroupOffsetRow] == len(found)
+        store = PositionReads(ManualClock())
+        positions = Positions(store, lambda: state, settled)
+        found = asyncio.run(positions.lags(LagsRequest(None, owner, with_orphans))).lags
+        assert store.groups == len(found)
         assert all(lag.high_watermark - lag.committed == 2 for lag in found)
         return [lag.group_id for lag in found]
 
@@ -171,29 +191,24 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
     day = 24 * 3_600_000
     now = NOW + 30 * day
 
-    def group(name: str, owner: int = -1, members: tuple[str, ...] = (), updated_ms: int = now) -> GroupRow:
-        return GroupRow(name, owner, 1, 0, "", "", list(members), b"", updated_ms)
+    def group(
+        name: str, owner: int = -1, members: tuple[str, ...] = (), updated_ms: int = now, **of_positions: Any
+    ) -> GroupRow:
+        return GroupRow(name, owner, 1, 0, "", "", list(members), b"", updated_ms, **of_positions)
 
-    def position(group_id: str, commit_ms: int, expires_ms: int | None = None) -> GroupOffsetRow:
-        return GroupOffsetRow(group_id, UUID(int=1), 0, 5, 0, "", commit_ms, expires_ms)
-
+    kept = group("kept", updated_ms=0, positions=1)
     state = HotState(
         {
             AgentRow: [agent(1)],
             GroupRow: [
-                group("watched", owner=1, members=("m",), updated_ms=0),
+                group("watched", owner=1, members=("m",), updated_ms=0, positions=1, has_expiries=True),
                 group("abandoned", owner=2, members=("m",)),
                 group("fresh"),
+                group("young", updated_ms=now - day, positions=3),
                 group("empty", updated_ms=0),
-                group("kept", updated_ms=0),
-                group("over", updated_ms=0),
-                group("over-by-itself"),
-            ],
-            GroupOffsetRow: [
-                position("kept", now - day),
-                position("over", now - 8 * day),
-                position("over-by-itself", now, now - 1),
-                position("watched", 0, 1),
+                kept,
+                group("maybe over", updated_ms=now - 8 * day, positions=1),
+                group("maybe over by itself", positions=1, has_expiries=True),
             ],
         }
     )
@@ -201,7 +216,23 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
     for row in state.all(GroupRow):
         watch.watch(row.group_id)
     found = asyncio.run(watch.take(state, now))
-    assert found == ["abandoned", "empty", "over", "over-by-itself"]
+    assert found == ["abandoned", "empty", "kept", "maybe over", "maybe over by itself"]
+    watch.positions_last(kept, now + day)
+    assert "kept" not in asyncio.run(watch.take(state, now)), "its position was read: it was committed lately"
+    sooner = Changes()
+    sooner.put(GroupOffsetRow("kept", UUID(int=1), 0, 5, 0, "", now, now - 1))
+    watch.note(sooner)
+    assert "kept" in asyncio.run(watch.take(state, now)), "it has one with an expiry of its own"
+    watch.positions_last(kept, now + day)
+    state.apply(changed(replace_row(kept, positions=2)))
+    watch.note(changed(replace_row(kept, positions=2)))
+    assert "kept" in asyncio.run(watch.take(state, now)), "what was read is not all that it has"
+
+
+def changed(row: Row) -> Changes:
+    changes = Changes()
+    changes.put(row)
+    return changes
 
 
 # --- what housekeeping looks at
@@ -222,9 +253,8 @@ def idle(rows: int) -> Watched:
             SwapRow: [SwapRow(UUID(int=each), 1, NOW) for each in range(rows)],
             AnswerRow: [AnswerRow(UUID(int=each), b"", NOW) for each in range(rows)],
             WriteRow: [WriteRow(UUID(int=each), 0, 1, NOW + 60_000) for each in range(rows)],
-            GroupRow: [GroupRow(f"g{each}", -1, -1, 0, "", "", [], b"", NOW) for each in range(rows)],
-            GroupOffsetRow: [
-                GroupOffsetRow(f"g{each}", topic, 0, 5, 0, "", NOW, None) for each in range(rows)
+            GroupRow: [
+                GroupRow(f"g{each}", -1, -1, 0, "", "", [], b"", NOW, positions=1) for each in range(rows)
             ],
         }
     )

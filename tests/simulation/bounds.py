@@ -10,11 +10,12 @@ from unittest import mock
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
 from sequencer.engine import expiry, group_commit
+from sequencer.reading import positions
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics
-from sequencer.store import recent_producers
+from sequencer.store import recent_rows
 
-LOW: tuple[tuple[ModuleType, str, int], ...] = (
+LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
     (bounds, "MAX_ANSWER_BYTES", 1_500),
     (reading, "PARTITIONS_AT_ONCE", 2),
@@ -23,9 +24,13 @@ LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (group_commit, "WORK_IN_A_TURN", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),
-    (recent_producers, "MAX_ROWS", 2),
+    (recent_rows, "MOST", dict.fromkeys(recent_rows.MOST, 2)),
     (expiry, "PRODUCERS_OF_A_PAGE", 3),
-    (deleted_topics, "PRODUCERS_AT_ONCE", 1),
+    (expiry, "POSITIONS_AT_ONCE", 2),
+    (expiry, "MOST_POSITIONS", 3),
+    (positions, "MAX_LAGS", 2),
+    (positions, "LEAST_AT_ONCE", 1),
+    (deleted_topics, "LOOKED_UP_AT_ONCE", 1),
     (snapshot, "PART_ROWS", 5),
     (compaction, "MAX_PAGE_BYTES", 2_000),
     (compaction, "MAX_LOOKED_AT", 1),

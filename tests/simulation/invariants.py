@@ -5,7 +5,8 @@ Rows are seen through the store's interface, so that any implementation of it ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from sequencer.api import BatchStatus, ObjectKind, Run
@@ -15,9 +16,11 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.store.rows import (
     HOT,
+    LOOKED_UP,
     Changes,
     CounterRow,
     GroupOffsetRow,
+    GroupRow,
     ObjectRow,
     PartitionRow,
     ProducerRow,
@@ -147,9 +150,9 @@ async def all_objects(rows: RowStore) -> list[ObjectRow]:
     return await rows.objects_after("", MANY)
 
 
-async def all_producers(rows: RowStore) -> list[ProducerRow]:
-    """Every producer's row."""
-    return await rows.producer_rows_after(None, MANY)
+async def looked_up(rows: RowStore) -> dict[type[Row], list[Row]]:
+    """Every row of the kinds that are not all in memory."""
+    return {kind: await rows.rows_after(kind, None, MANY) for kind in LOOKED_UP}
 
 
 async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
@@ -157,9 +160,10 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
     hot = await rows.load()
     left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
     topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
-    for kind, topic_at in (*TOPIC_IN_KEY.items(), (PartitionRow, 0), (ProducerRow, 0)):
-        rows_of_kind = await all_producers(rows) if kind is ProducerRow else hot[kind]
-        keys = [key_of(row) for row in rows_of_kind]
+    all_rows = {**hot, **await looked_up(rows)}
+    by_topic = (*TOPIC_IN_KEY.items(), (PartitionRow, 0), (ProducerRow, 0), (GroupOffsetRow, 1))
+    for kind, topic_at in by_topic:
+        keys = [key_of(row) for row in all_rows[kind]]
         left += [f"{kind.__name__} {key} of a deleted topic" for key in keys if key[topic_at] not in topics]
     described = await all_objects(rows)
     left += [f"{row.key} is retired" for row in described if row.retired_ms is not None]
@@ -181,7 +185,7 @@ def _is_small(row: ObjectRow) -> bool:
 
 async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
     """Rows of a follower's copy that are not the database's, as of the same number of the journal."""
-    loaded, producers = await rows.load(), await all_producers(rows)
+    loaded, others = await rows.load(), await looked_up(rows)
     while follower.state is not None:
         numbers = [
             row.value for row in loaded[CounterRow] if isinstance(row, CounterRow) and row.name == NUMBER
@@ -192,7 +196,9 @@ async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
     state = follower.state
     if state is None or [follower.number] != numbers:
         return []  # nothing to compare: it has no copy, or is ahead of what was read here
-    outdated = {*map(repr, state.producers)} - {*map(repr, producers)}
+    outdated = [
+        row for kind in LOOKED_UP for row in {*map(repr, state.recent[kind])} - {*map(repr, others[kind])}
+    ]
     return [f"a follower's {row} is not the database's" for row in sorted(outdated)] + [
         f"a follower's {kind.__name__} {sorted(different)[0]} is not the database's"
         for kind in HOT
@@ -234,11 +240,33 @@ async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[
             faults.append(
                 f"{stored.key}: {runs_of.get(stored.object_id, 0)} runs, its row counts {stored.live_runs}"
             )
+    positions = await looked_up(rows)
+    faults += _faults_of_groups(hot[GroupRow], positions[GroupOffsetRow])
     counted = {row.name: row.value for row in hot[CounterRow] if isinstance(row, CounterRow)}
     said, summed = statistics_of(lambda name: counted.get(name, 0)), await rows.statistics()
     if said != summed:
         faults.append(f"the counters say {said}, the rows {summed}")
     return faults
+
+
+def _faults_of_groups(groups: Iterable[Row], positions: Iterable[Row]) -> Iterator[str]:
+    """What groups' rows say of their positions."""
+    counts, with_expiries = Counter[str](), set[str]()
+    for position in positions:
+        assert isinstance(position, GroupOffsetRow)
+        counts[position.group_id] += 1
+        if position.expires_ms is not None:
+            with_expiries.add(position.group_id)
+    for group in groups:
+        assert isinstance(group, GroupRow)
+        found = counts.pop(group.group_id, 0)
+        if found != group.positions:
+            yield f"group {group.group_id} has {found} positions, its row counts {group.positions}"
+        if group.group_id in with_expiries and not group.has_expiries:
+            yield f"group {group.group_id} has positions with expiries, its row says it has none"
+    yield from (
+        f"{count} positions of group {group_id}, which has no row" for group_id, count in counts.items()
+    )
 
 
 def _faults_of_run(run: Run) -> list[str]:

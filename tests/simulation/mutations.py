@@ -47,14 +47,17 @@ import sequencer.engine.expiry as expiry_module
 import sequencer.engine.follower as follower_module
 import sequencer.engine.group_commit as group_commit_module
 import sequencer.engine.term as term_module
+import sequencer.reading.positions as reading_positions
 import sequencer.reading.queries as reading_queries
 import sequencer.recovery.bucket_scan as bucket_module
 import sequencer.rules.compaction as compaction
 import sequencer.rules.deleted_topics as deleted_topics
 import sequencer.rules.garbage as garbage
+import sequencer.rules.group_watch as group_watch
 import sequencer.rules.groups as groups
 import sequencer.rules.kept as kept
 import sequencer.rules.leases as leases
+import sequencer.rules.positions as positions
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.sessions as sessions
@@ -103,6 +106,7 @@ from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.term import Term
+from sequencer.reading.positions import Positions
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
 from sequencer.reading.view import View
@@ -111,20 +115,23 @@ from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.rules.share_partition import SharePartition
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.recent_producers import RecentProducers
+from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
     CounterRow,
+    GroupOffsetRow,
     GroupRow,
     LeaseRow,
     OpenRangeRow,
     ProducerRef,
     ProducerRow,
+    Row,
     RunRow,
     SessionRow,
     SmallObjectRow,
     WriteRow,
+    key_of,
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
@@ -502,32 +509,44 @@ def _takes_any_epoch(original: Any) -> Any:
     return write
 
 
-def _looks_no_producer_up(original: Any) -> Any:
-    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
-        return []
+def _looks_none_up(kind: type[Row]) -> Callable[[Any], Any]:
+    def plant(original: Any) -> Any:
+        async def look_up(self: Any, asked: type[Row], keys: Any) -> list[Row]:
+            return [] if asked is kind else await original(self, asked, keys)
 
-    return look_up
+        return look_up
 
-
-def _keeps_what_it_looked_up(original: Any) -> Any:
-    kept: dict[tuple[int, Any], Any] = {}
-
-    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
-        found = {row.key: row for row in await original(self, keys)}
-        rows = [kept.setdefault((id(self), key), found.get(key)) for key in keys]
-        return [row for row in rows if row is not None]
-
-    return look_up
+    return plant
 
 
-def _follows_no_producer_twice(original: Any) -> Any:
-    def apply(self: Any, shown: Any, changes: Any) -> None:
-        rows = changes.by_kind.get(ProducerRow, {})
-        for key in [key for key in rows if key in shown.state.producers]:
-            del rows[key]
-        original(self, shown, changes)
+def _keeps_what_it_looked_up(kind: type[Row]) -> Callable[[Any], Any]:
+    def plant(original: Any) -> Any:
+        kept: dict[tuple[int, Any], Any] = {}
 
-    return apply
+        async def look_up(self: Any, asked: type[Row], keys: Any) -> list[Row]:
+            rows: list[Row] = await original(self, asked, keys)
+            if asked is not kind:
+                return rows
+            found = {key_of(row): row for row in rows}
+            kept_rows = [kept.setdefault((id(self), key), found.get(key)) for key in keys]
+            return [row for row in kept_rows if row is not None]
+
+        return look_up
+
+    return plant
+
+
+def _follows_none_twice(kind: type[Row]) -> Callable[[Any], Any]:
+    def plant(original: Any) -> Any:
+        def apply(self: Any, shown: Any, changes: Any) -> None:
+            rows = changes.by_kind.get(kind, {})
+            for key in [key for key in rows if key in shown.state.recent[kind]]:
+                del rows[key]
+            original(self, shown, changes)
+
+        return apply
+
+    return plant
 
 
 def _keeps_what_is_read_over(original: Any) -> Any:
@@ -537,14 +556,49 @@ def _keeps_what_is_read_over(original: Any) -> Any:
     return take
 
 
-def _drops_the_newest_producers(original: Any) -> Any:
-    def apply(self: Any, rows: Any) -> None:
-        was = {key: self._rows.get(key) for key in rows}
-        original(self, rows)
-        if len(self) >= 2:
-            self._rows.update({key: row for key, row in was.items() if row is not None})
+def _drops_the_newest_rows(kind: type[Row]) -> Callable[[Any], Any]:
+    def plant(original: Any) -> Any:
+        def apply(self: Any, rows: Any) -> None:
+            was = {key: self._rows.get(key) for key in rows}
+            original(self, rows)
+            if self._kind is kind and len(self) >= 2:
+                self._rows.update({key: row for key, row in was.items() if row is not None})
 
-    return apply
+        return apply
+
+    return plant
+
+
+def _knows_only_recent_positions(original: Any) -> Any:
+    async def look_up(self: Any, state: Any, group_id: str, keys: Any) -> list[Any]:
+        recent = state.recent[GroupOffsetRow]
+        return [recent.get(key) for key in keys if key in recent]
+
+    return look_up
+
+
+def _looks_at_pending_positions_last(original: Any) -> Any:
+    async def named(self: Any, group_id: str, places: Any) -> Any:
+        answer = await original(self, group_id, places)
+        for _ in range(4):  # as long as a slow answer takes
+            await self._store.positions_of(group_id, None, 1)
+        await self._settle()
+        pending = self._current().pending_at
+        told = [
+            msgspec.structs.replace(each, has_pending=(group_id, each.topic_id, each.partition) in pending)
+            for each in answer.positions
+        ]
+        return msgspec.structs.replace(answer, positions=told)
+
+    return named
+
+
+def _counts_no_position(original: Any) -> Any:
+    def put_position(draft: Any, group: Any, *rest: Any) -> Any:
+        original(draft, group, *rest)
+        return group
+
+    return put_position
 
 
 def _hands_over_what_it_has(original: Any) -> Any:
@@ -560,9 +614,9 @@ async def always_nothing() -> None:
 
 
 def _takes_a_failed_read_for_an_empty_one(original: Any) -> Any:
-    async def look_up(self: Any, keys: Any) -> list[ProducerRow]:
+    async def look_up(self: Any, asked: type[Row], keys: Any) -> list[Row]:
         try:
-            found: list[ProducerRow] = await original(self, keys)
+            found: list[Row] = await original(self, asked, keys)
         except SequencerUnavailable:
             return []
         return found
@@ -763,13 +817,22 @@ def _forgets_without_a_second_look(original: Any) -> Any:
     return forget
 
 
+def _reads_all_groups(original: Any) -> Any:
+    def due_ms(state: Any, row: Any, now_ms: int, *rest: Any, **named: Any) -> Any:
+        is_read = row.positions and not row.members
+        return now_ms if is_read else original(state, row, now_ms, *rest, **named)
+
+    return due_ms
+
+
 def _counts_from_the_commit(original: Any) -> Any:
     return lambda row, offset, settings: offset.commit_ms + settings.offsets_retention_ms
 
 
 def _keeps_positions_of_the_deleted(original: Any) -> Any:
     def delete_group(draft: Draft, request: Any) -> Steps[Empty]:
-        kept = draft.offsets_of(request.group_id)
+        keys = draft.positions_of[request.group_id]
+        kept = [row for key in keys if (row := draft.get(GroupOffsetRow, *key)) is not None]
         answer = yield from original(draft, request)
         for row in kept:
             draft.put(row)
@@ -851,10 +914,10 @@ def _remembers_ends_too_long(original: Any) -> Any:
 
 
 def _shows_pending_positions(original: Any) -> Any:
-    def position_row(draft: Any, request: Any, position: Any, producer_id: int | None) -> Any:
-        return original(draft, request, position, None)
+    def pending_row(draft: Any, request: Any, position: Any, producer_id: int) -> Any:
+        return groups._position_row(draft, request, position, None)
 
-    return position_row
+    return pending_row
 
 
 def _drops_positions_at_the_end(original: Any) -> Any:
@@ -865,7 +928,7 @@ def _drops_positions_at_the_end(original: Any) -> Any:
 
 
 def _tells_of_nothing_pending(original: Any) -> Any:
-    return lambda *args: msgspec.structs.replace(original(*args), has_pending=False)
+    return lambda *args, **named: original(*args, **{**named, "has_pending": False})
 
 
 def _any_generation_commits(original: Any) -> Any:
@@ -1564,27 +1627,27 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a producer that is not in memory is taken for a new one",
-        [(GroupCommit, "_producer_rows", _looks_no_producer_up)],
+        [(GroupCommit, "_rows_under", _looks_none_up(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
         "a producer whose look-up failed is taken for a new one",
-        [(GroupCommit, "_producer_rows", _takes_a_failed_read_for_an_empty_one)],
+        [(GroupCommit, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
         {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
     ),
     Mutation(
         "a producer that was looked up is kept while it changes",
-        [(GroupCommit, "_producer_rows", _keeps_what_it_looked_up)],
+        [(GroupCommit, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
         {"idempotent_producers": 2, "has_low_bounds": True},
     ),
     Mutation(
         "a follower keeps a producer that has changed",
-        [(Follower, "_apply", _follows_no_producer_twice)],
+        [(Follower, "_apply", _follows_none_twice(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
         "what was written of a producer is dropped, and what was before it is kept",
-        [(RecentProducers, "apply", _drops_the_newest_producers)],
+        [(RecentRows, "apply", _drops_the_newest_rows(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
@@ -1881,15 +1944,50 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**TRANSACTIONS, "misfortunes": at("an agent stops for a while", "a client stops for a while")},
     ),
     Mutation(
-        "pending positions are seen before the end", [(groups, "_position_row", _shows_pending_positions)], PROCESSES
+        "pending positions are seen before the end", [(groups, "_pending_row", _shows_pending_positions)], PROCESSES
     ),
     Mutation(
         "a commit loses its positions", [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES
     ),
     Mutation(
         "positions are told though others are pending",
-        [(groups, "_position", _tells_of_nothing_pending)],
+        [(reading_positions, "_position", _tells_of_nothing_pending)],
         {**GROUP_PROCESSES, "misfortunes": at(*6 * ["a client stops for long"])},
+    ),
+    Mutation(
+        "whether a position is pending is looked up after the position",
+        [(Positions, "_named", _looks_at_pending_positions_last)],
+        {**GROUP_PROCESSES, "misfortunes": at(*6 * ["a client stops for long"])},
+    ),
+    Mutation(
+        "a position that is not in memory is not told",
+        [(Positions, "_looked_up", _knows_only_recent_positions)],
+        {**GROUPS, "has_low_bounds": True},
+    ),
+    Mutation(
+        "a position that is not in memory is taken for a new one",
+        [(GroupCommit, "_rows_under", _looks_none_up(GroupOffsetRow))],
+        {**GROUPS, "has_low_bounds": True},
+    ),
+    Mutation(
+        "a position that was looked up is kept while it changes",
+        [(GroupCommit, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
+        {**GROUPS, "has_low_bounds": True},
+    ),
+    Mutation(
+        "a follower keeps a position that has changed",
+        [(Follower, "_apply", _follows_none_twice(GroupOffsetRow))],
+        GROUPS,
+    ),
+    Mutation(
+        "what was written of a position is dropped, and what was before it is kept",
+        [(RecentRows, "apply", _drops_the_newest_rows(GroupOffsetRow))],
+        GROUPS,
+    ),
+    Mutation(
+        "a group does not count its positions",
+        [(each, "put_position", _counts_no_position) for each in (groups, transactions)],
+        GROUPS,
     ),
     Mutation(
         "a transaction's positions are taken from any generation",
@@ -2008,7 +2106,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         [(kept, "forget", _forgets_without_a_second_look)],
         FORGETS,
     ),
-    Mutation("positions expire by their commit alone", [(groups, "_over_ms", _counts_from_the_commit)], FORGETS),
+    Mutation(
+        "positions expire by their commit alone",
+        [
+            (group_watch, "due_ms", _reads_all_groups),
+            *((each, "over_ms", _counts_from_the_commit) for each in (positions, expiry_module)),
+        ],
+        FORGETS,
+    ),
     Mutation(
         "a deleted group keeps its positions", [(groups, "delete_group", _keeps_positions_of_the_deleted)], FORGETS
     ),

@@ -56,7 +56,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import RowField, fields_of
 
-SCHEMA_VERSION = 19
+SCHEMA_VERSION = 20
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -125,7 +125,9 @@ TABLES: dict[type[Row], sa.Table] = {
     AgentRow: _rows("agents", AgentRow, _UPDATED),
     ProducerRow: _rows("producers", ProducerRow, _UPDATED),
     GroupRow: _rows("groups", GroupRow, _UPDATED),
-    GroupOffsetRow: _rows("group_offsets", GroupOffsetRow, _UPDATED),
+    GroupOffsetRow: _rows(
+        "group_offsets", GroupOffsetRow, _UPDATED, sa.Index("group_offsets_by_topic", "topic_id")
+    ),
     ShareRow: _rows("share_partitions", ShareRow, _UPDATED),
     TransactionRow: _rows("transactions", TransactionRow, _UPDATED),
     OpenRangeRow: _rows("open_ranges", OpenRangeRow, _REMOVED),

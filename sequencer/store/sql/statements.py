@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from sequencer.store.sql.database import TableStatements
 from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES
 from sequencer.store.sql.schema import SCHEMA_VERSION
 
@@ -182,12 +183,35 @@ def run_rows_after(columns: str) -> str:
     )
 
 
-def producer_rows_after(columns: str) -> str:
-    """Producers' rows in the order of their key, after ($1, $2, $3)."""
+def first_rows(table: TableStatements) -> str:
+    """The first rows of a table in the order of their key."""
+    return f"select {table.columns} from {table.name} order by {table.key} limit $1"
+
+
+def rows_after(table: TableStatements) -> str:
+    """Rows in the order of their key, after the key ($1, ...). The last argument is how many."""
+    count = len(table.codec.key)
+    key = ", ".join(f"${position}" for position in range(1, count + 1))
     return (
-        f"select {columns} from producers where (topic_id, partition, producer_id) > ($1, $2, $3) "
-        "order by topic_id, partition, producer_id limit $4"
+        f"select {table.columns} from {table.name} where ({table.key}) > ({key}) "
+        f"order by {table.key} limit ${count + 1}"
     )
+
+
+def positions_of(columns: str) -> str:
+    """A group's positions in the order of their places, after ($2, $3)."""
+    return (
+        f"select {columns} from group_offsets where group_id = $1 and (topic_id, partition) > ($2, $3) "
+        "order by topic_id, partition limit $4"
+    )
+
+
+def positions_of_groups(columns: str) -> str:
+    return f"select {columns} from group_offsets where group_id {{in_values}}"
+
+
+def positions_on(columns: str) -> str:
+    return f"select {columns} from group_offsets where topic_id = $1 limit $2"
 
 
 def journal_from(columns: str) -> str:

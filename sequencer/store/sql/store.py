@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from copy import copy
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from sqlalchemy import URL
@@ -16,12 +17,11 @@ from sequencer.store.rows import (
     HOT,
     LONGEST_LEASE_MS,
     Changes,
+    GroupOffsetRow,
     Identity,
     JournalRow,
     ObjectRow,
     PartitionBytes,
-    ProducerKey,
-    ProducerRow,
     Row,
     RunRow,
     ScannedRuns,
@@ -37,6 +37,8 @@ from sequencer.store.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
 from tailrace.loaded import Loaded
 from tailrace.turns import Turns
+
+R = TypeVar("R", bound=Row)
 
 DECODED_IN_A_TURN = 500
 """Runs decoded in one turn of the event loop."""
@@ -215,26 +217,48 @@ class SqlRowStore:
                 await self._clock.sleep(0)  # other tasks run, so that the lease is renewed
         return loaded
 
-    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
-        decode = self._tables[ProducerRow].codec.decode_row
-        turns = Turns(LOADED_AT_ONCE)
-        found: list[ProducerRow] = []
+    async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
+        found: list[R] = []
         for first in range(0, len(keys), KEYS_AT_ONCE):
-            for values in await self._database.fetch_by_keys(ProducerRow, keys[first : first + KEYS_AT_ONCE]):
-                found.append(decode(values))
-                await turns.did()
+            rows = await self._database.fetch_by_keys(kind, keys[first : first + KEYS_AT_ONCE])
+            found += await self._decoded(kind, rows)
         return found
 
-    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
-        topic_id, partition, producer_id = key or (UUID(int=0), -1, -1)
-        table = self._tables[ProducerRow]
-        statement = statements.producer_rows_after(table.columns)
-        turns = Turns(LOADED_AT_ONCE)
-        found: list[ProducerRow] = []
-        for values in await self._database.fetch(
-            statement, self._uuid(topic_id), partition, producer_id, limit
-        ):
-            found.append(table.codec.decode_row(values))
+    async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
+        table = self._tables[kind]
+        if key is None:
+            return await self._decoded(kind, await self._database.fetch(statements.first_rows(table), limit))
+        values = [column[0] for column in table.codec.encode_keys([key])]
+        return await self._decoded(
+            kind, await self._database.fetch(statements.rows_after(table), *values, limit)
+        )
+
+    async def positions_of(
+        self, group_id: str, after: tuple[UUID, int] | None, limit: int
+    ) -> list[GroupOffsetRow]:
+        topic_id, partition = after or (UUID(int=0), -1)
+        statement = statements.positions_of(self._tables[GroupOffsetRow].columns)
+        place = (self._text(group_id), self._uuid(topic_id), partition)
+        return await self._decoded(GroupOffsetRow, await self._database.fetch(statement, *place, limit))
+
+    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+        statement = statements.positions_of_groups(self._tables[GroupOffsetRow].columns)
+        ids = [self._text(group_id) for group_id in dict.fromkeys(group_ids)]
+        return await self._decoded(
+            GroupOffsetRow, await self._database.fetch_where_in(statement, "text", ids)
+        )
+
+    async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
+        statement = statements.positions_on(self._tables[GroupOffsetRow].columns)
+        return await self._decoded(
+            GroupOffsetRow, await self._database.fetch(statement, self._uuid(topic_id), limit)
+        )
+
+    async def _decoded(self, kind: type[R], rows: Sequence[Values]) -> list[R]:
+        decode, turns = self._tables[kind].codec.decode_row, Turns(LOADED_AT_ONCE)
+        found: list[R] = []
+        for values in rows:
+            found.append(decode(values))
             await turns.did()
         return found
 

@@ -38,6 +38,7 @@ from sequencer.store.rows import (
     Changes,
     CommitRow,
     CounterRow,
+    GroupOffsetRow,
     Identity,
     ProducerRow,
     Row,
@@ -148,7 +149,8 @@ class World:
         for row in (
             *hot,
             *await self.rows.objects_after("", 10_000),
-            *await self.rows.producer_rows_after(None, 10_000),
+            *await self.rows.rows_after(ProducerRow, None, 10_000),
+            *await self.rows.rows_after(GroupOffsetRow, None, 10_000),
             *await self.rows.run_rows_after(None, 10_000),
         ):
             found[type(row)].add(repr(row))
@@ -346,13 +348,18 @@ def test_a_snapshot_has_no_producer_of_a_transaction_that_no_head_has() -> None:
     run(use, leads=False)
 
 
-def test_producers_among_the_hot_rows_of_a_snapshot_of_version_1_are_read() -> None:
-    first, second = (ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in (1, 2))
+PRODUCERS = [ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in (1, 2)]
+POSITIONS = [GroupOffsetRow("g", UUID(int=1), number, 0, 0, "", 0, None) for number in (1, 2)]
+
+
+@pytest.mark.parametrize("written", [PRODUCERS, POSITIONS])
+def test_producers_and_positions_among_the_hot_rows_of_an_older_snapshot_are_read(written: list[Row]) -> None:
+    kind = type(written[0])
     rows = CheckpointedRows()
-    rows.apply([checkpoint.encode_rows(ProducerRow, [first])])
+    rows.apply([checkpoint.encode_rows(kind, written[:1])])
     rows.forget_hot()
-    rows.apply([checkpoint.encode_rows(ProducerRow, [first, second])])
-    assert rows.all(ProducerRow) == [first, second]
+    rows.apply([checkpoint.encode_rows(kind, written)])
+    assert rows.all(kind) == written
 
 
 def test_a_state_that_was_loaded_anew_begins_a_chain_of_its_own() -> None:

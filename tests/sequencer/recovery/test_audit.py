@@ -31,6 +31,7 @@ from sequencer.store.rows import (
     CommitRow,
     CounterRow,
     GroupOffsetRow,
+    GroupRow,
     Identity,
     LogEpoch,
     ObjectRow,
@@ -290,6 +291,10 @@ async def group_offset_past_the_end(world: LosableCluster) -> None:
     await world.plant(GroupOffsetRow("g", world.topics["t"].topic_id, 0, 999, 0, "", 1, None))
 
 
+async def group_that_miscounts_its_positions(world: LosableCluster) -> None:
+    await world.plant(GroupRow("g", -1, -1, 0, "Empty", "", [], b"", 1, positions=3))
+
+
 async def group_offset_of_nothing(world: LosableCluster) -> None:
     await world.plant(GroupOffsetRow("g", UUID(int=5), 0, 0, 0, "", 1, None))
 
@@ -358,6 +363,7 @@ async def half_recovered(world: LosableCluster) -> None:
         (aborted_range_without_marker, "aborted_range"),
         (group_offset_past_the_end, "group_offset"),
         (group_offset_of_nothing, "group_offset"),
+        (group_that_miscounts_its_positions, "group_offset"),
         (producer_past_the_end, "producer"),
         (answer_of_no_session, "session"),
         (topic_without_partition, "topic"),

@@ -47,7 +47,16 @@ from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.rules.sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import AbortedRow, Changes, CounterRow, ObjectRow, RunRow, TopicRow
+from sequencer.store.rows import (
+    AbortedRow,
+    Changes,
+    CounterRow,
+    GroupOffsetRow,
+    ObjectRow,
+    ProducerRow,
+    RunRow,
+    TopicRow,
+)
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
@@ -147,7 +156,7 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kep
 
 
 def test_producers_that_are_not_in_memory_come_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.store.recent_producers.MAX_ROWS", 1)
+    monkeypatch.setattr("sequencer.store.recent_rows.MOST", {ProducerRow: 1, GroupOffsetRow: 1})
 
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
@@ -422,7 +431,7 @@ def test_a_second_loss_starts_from_the_first_recovery() -> None:
         assert found["a"] == 0 and found["b"] == 1_001 and found["c"] >= 2_002
         assert report.incarnation == 3
         assert await read_cluster_file(world.bucket, "c") == ClusterFile(
-            "c", 3, 1, {"mixed": 1, "parquet": 1, "checkpoint": 2}
+            "c", 3, 1, {"mixed": 1, "parquet": 1, "checkpoint": 3}
         )
 
     run(use)
@@ -463,7 +472,7 @@ def test_a_batch_that_is_stored_though_the_one_before_it_is_lost_is_remembered_a
         await world.lose_database()
         await world.recover()
         await world.lead()
-        [producer] = await world.rows.producer_rows_after(None, 10)
+        [producer] = await world.rows.rows_after(ProducerRow, None, 10)
         assert producer.recent == [(0, 1, 0), (4, 4, 1_002)]
         await world.write("t", Batch("after", 1, 7, 4), Batch("next", 1, 7, 5))
         assert (world.told["t", 0, "after"], world.told["t", 0, "next"]) == (1_002, 1_003)

@@ -44,13 +44,13 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.rules.sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import PartitionRow, Row, TopicRow
+from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
 
 PARTITIONS = 6
-KINDS: tuple[type[Row], ...] = (*TOPIC_IN_KEY, PartitionRow)
+KINDS: tuple[type[Row], ...] = (*TOPIC_IN_KEY, PartitionRow, GroupOffsetRow)
 
 
 class World:
@@ -100,7 +100,10 @@ class World:
 
     async def rows_of(self, topic: UUID) -> dict[str, int]:
         """How many rows there are of each kind that is kept under the topic's id."""
-        loaded = await self.store.load()
+        loaded = {
+            **await self.store.load(),
+            GroupOffsetRow: await self.store.rows_after(GroupOffsetRow, None, 1_000),
+        }
         counts = {
             kind.__name__: sum(getattr(row, "topic_id", None) == topic for row in loaded[kind])
             for kind in KINDS

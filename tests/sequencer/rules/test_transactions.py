@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
 from uuid import UUID
@@ -51,6 +52,8 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
+    GroupOffsetRow,
+    GroupRow,
     LogEpoch,
     OpenRangeRow,
     PartitionRow,
@@ -86,6 +89,7 @@ class World:
     def do(self, *decisions: Callable[[Draft], object]) -> list[object]:
         """Decide together, each on a savepoint, and make it durable; what each gave or raised."""
         draft = Draft(self.state, self.now_ms)
+        self._look_positions_up(draft)
         outcomes: list[object] = []
         for decide in decisions:
             savepoint = draft.savepoint()
@@ -97,6 +101,18 @@ class World:
                 outcomes.append(error)
         self.state.apply(draft.changes)
         return outcomes
+
+    def positions(self) -> list[GroupOffsetRow]:
+        """All positions: so few that each is among those that were written last."""
+        return [row for row in self.state.recent[GroupOffsetRow] if isinstance(row, GroupOffsetRow)]
+
+    def _look_positions_up(self, draft: Draft) -> None:
+        places = [(topic_id, partition) for topic_id in TOPICS for partition in (0, 1)]
+        keys = [(group_id, *place) for group_id in GROUPS for place in places]
+        draft.note_rows({GroupOffsetRow: keys}, [self.positions()])
+        draft.note_groups(GROUPS)
+        for row in self.positions():
+            draft.note_position(row)
 
     def init(self, name: str = "a") -> ProducerGrant:
         (granted,) = self.do(lambda draft: init_producer(draft, InitProducer(-1, -1, name, 60_000), SETTINGS))
@@ -344,6 +360,8 @@ def test_whatever_is_asked_the_rows_agree_with_each_other_and_with_the_indexes(
             assert row.end_offset >= ends[place] and row.log_start_offset <= stable <= row.end_offset
             lasts = [one.last_offset for one in state.aborted_from(*place, 0)]
             assert lasts == sorted(set(lasts)) and all(row.log_start_offset <= last for last in lasts)
+        counts = Counter(row.group_id for row in world.positions())
+        assert {row.group_id: row.positions for row in state.all(GroupRow) if row.positions} == counts
         for pending in state.all(PendingOffsetRow):
             assert pending in Draft(state, 0).pending_of(pending.group_id, pending.producer_id)
             owner = transaction_of(state, pending.producer_id)

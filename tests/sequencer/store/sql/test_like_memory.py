@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sequencer.api import ObjectKind
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
+    LOOKED_UP,
     Changes,
     CounterRow,
     GroupOffsetRow,
@@ -23,6 +24,7 @@ from sequencer.store.rows import (
     ObjectRowMissing,
     ProducerRow,
     RememberedBatch,
+    Row,
     RowStore,
     RunRow,
     key_of,
@@ -171,13 +173,31 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
     """What every read says, over a grid of questions."""
     said: dict[str, object] = {}
     loaded = await store.load()
-    producers = await store.producer_rows_after(None, 1_000)
-    keys = [row.key for row in producers]
-    said["producers"] = producers
-    said["producers by key"] = {
-        row.key: row for row in await store.producer_rows([*keys[::2], (UUID(int=0), 0, 0)])
+    unknown: dict[type[Row], tuple[object, ...]] = {
+        ProducerRow: (UUID(int=0), 0, 0),
+        GroupOffsetRow: ("", UUID(int=0), 0),
     }
-    said["producers after"] = [await store.producer_rows_after(key, 2) for key in keys]
+    for kind in LOOKED_UP:
+        rows = await store.rows_after(kind, None, 1_000)
+        keys = [key_of(row) for row in rows]
+        found = await store.rows_under(kind, [*keys[::2], unknown[kind]])
+        said[f"{kind.__name__}s"] = rows
+        said[f"{kind.__name__}s by key"] = {key_of(row): row for row in found}
+        said[f"{kind.__name__}s after"] = [await store.rows_after(kind, key, 2) for key in keys]
+    positions = await store.rows_after(GroupOffsetRow, None, 1_000)
+    group_ids = list(dict.fromkeys(row.group_id for row in positions))
+    for group_id in ("", *group_ids):
+        said[f"positions of {group_id!r}"] = [
+            await store.positions_of(group_id, after, 2)
+            for after in (None, *(row.key[1:] for row in positions), (TOPICS[0], 0))
+        ]
+    for some in ([], group_ids, [*group_ids[::2], "unknown"]):
+        of_groups = await store.positions_of_groups(some)
+        said[f"positions of groups {some}"] = {row.key: row for row in of_groups}
+    for topic_id in TOPICS:
+        on_topic = await store.positions_on(topic_id, 1_000)
+        said[f"positions on {topic_id}"] = {row.key: row for row in on_topic}
+        said[f"a position on {topic_id}"] = len(await store.positions_on(topic_id, 1))
     said["load"] = {kind: {key_of(row): row for row in rows} for kind, rows in loaded.items()}
     for place in PLACES:
         end = world.ends.get(place, (0, 0))[0]
@@ -255,7 +275,8 @@ def test_any_sequence_of_writes_reads_as_in_memory(url: str) -> None:
 
         async def forget_all(world: World) -> None:
             changes = Changes()
-            for rows in (*(await store.load()).values(), await store.producer_rows_after(None, 1_000)):
+            looked_up = [await store.rows_after(kind, None, 1_000) for kind in LOOKED_UP]
+            for rows in (*(await store.load()).values(), *looked_up):
                 for row in rows:
                     changes.delete(type(row), key_of(row))
             for row in (*world.objects.values(), *(row for rows in world.runs.values() for row in rows)):

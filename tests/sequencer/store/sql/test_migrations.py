@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from sequencer.store.rows import GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.migrate import SchemaMismatch, migrate
+from sequencer.store.sql.row_codec import RowCodec
 from sequencer.store.sql.schema import SCHEMA_VERSION, TABLES, metadata
 from sequencer.store.sql.store import open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -116,7 +119,8 @@ def test_a_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.Mon
         assert sa.inspect(connection).get_table_names() == []
 
 
-def test_the_migration_can_be_undone(url: str) -> None:
+def downgrade(connection: sa.Connection, revision: str) -> None:
+    """Make the tables those of an earlier migration."""
     from alembic import command
     from alembic.config import Config
 
@@ -124,8 +128,43 @@ def test_the_migration_can_be_undone(url: str) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
+    migrate(connection, allowed=True)
+    config.attributes["connection"] = connection
+    command.downgrade(config, revision)
+
+
+def insert(connection: sa.Connection, row: Row, left_out: Collection[str] = ()) -> None:
+    """Write a row, without the columns that its table does not have yet."""
+    codec = RowCodec(type(row), "sqlite" if connection.dialect.name == "sqlite" else "postgresql")
+    columns = zip(codec.columns, codec.encode_rows([row]), strict=True)
+    values = {column.name: value for column, (value,) in columns if column.name not in left_out}
+    connection.execute(TABLES[type(row)].insert().values(values))
+
+
+def test_groups_of_an_older_database_count_their_positions(url: str) -> None:
     with engine(url).begin() as connection:
-        migrate(connection, allowed=True)
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
+        downgrade(connection, "0019")
+        for group_id, count, expires_ms in (("none", 0, None), ("two", 2, None), ("some", 3, 7)):
+            group = GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", 1)
+            insert(connection, group, left_out=("positions", "has_expiries"))
+            for partition in range(count):
+                insert(connection, GroupOffsetRow(group_id, UUID(int=1), partition, 5, 0, "", 1, expires_ms))
+
+    async def groups() -> dict[str, tuple[int, bool]]:
+        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+        try:
+            await store.open()
+            rows = (await store.load())[GroupRow]
+            return {
+                row.group_id: (row.positions, row.has_expiries) for row in rows if isinstance(row, GroupRow)
+            }
+        finally:
+            await store.close()
+
+    assert asyncio.run(groups()) == {"none": (0, False), "two": (2, False), "some": (3, True)}
+
+
+def test_the_migration_can_be_undone(url: str) -> None:
+    with engine(url).begin() as connection:
+        downgrade(connection, "base")
         assert sa.inspect(connection).get_table_names() == ["alembic_version"]

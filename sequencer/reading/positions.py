@@ -1,0 +1,234 @@
+"""Committed positions: those of a group, and lags. Read from the database: a server has only some of them in memory.
+
+Invariants:
+- an answer has each position as it was in the database at some moment after the question arrived: what the asker has
+  seen is in it;
+- whether an open transaction will change a position is looked up before the position is. So a position that is not said
+  to be pending is never one from before the end of a transaction that was open when the question arrived;
+- partitions are looked up after the positions, once all is shown that the database had then: a position of a deleted
+  topic is not said to be missing, and no position is beyond the end that is shown beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import TypeAlias, cast
+from uuid import UUID
+
+from sequencer.api import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.rules.groups import groups_asked
+from sequencer.store.rows import (
+    GroupOffsetRow,
+    GroupRow,
+    PartitionRow,
+    PositionKey,
+    RowStore,
+    TopicRow,
+)
+from sequencer.store.state import HotState
+from tailrace.turns import Turns
+
+MAX_LAGS = 2_000
+"""Positions that one page of lags reads."""
+MAX_GROUPS = 10_000
+"""Groups that it looks at."""
+LEAST_AT_ONCE = 100
+"""Positions that one statement reads, though fewer are asked for: some may be of deleted topics."""
+ANSWERED_IN_A_TURN = 2_000
+Place: TypeAlias = tuple[UUID, int]
+_LAST_PLACE: Place = (UUID(int=(1 << 128) - 1), (1 << 31) - 1)
+
+
+class Positions:
+    """Answers from the store and from the state that `current` gives (it is another after a reload).
+
+    `settle` returns once `current` shows all that was in the store when it was called.
+    """
+
+    def __init__(
+        self, store: RowStore, current: Callable[[], HotState], settle: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._current = current
+        self._settle = settle
+
+    async def fetch(self, request: FetchOffsets) -> OffsetPositions:
+        """A group's positions, the requested ones or all; as many as fit in an answer."""
+        if request.partitions is None:
+            return await self._all(request)
+        return await self._named(request.group_id, request.partitions[:MAX_PAGE])
+
+    async def _named(self, group_id: str, places: Sequence[Place]) -> OffsetPositions:
+        state, turns = self._current(), Turns(ANSWERED_IN_A_TURN)
+        keys: list[PositionKey] = []
+        pending: set[Place] = set()
+        for place in places:
+            key = (group_id, *place)
+            if state.live_partition(*place) is not None:
+                keys.append(key)
+                if key in state.pending_at:
+                    pending.add(place)
+            await turns.did()
+        rows = await self._looked_up(state, group_id, keys)
+        found, known = {row.key[1:]: row for row in rows}, {key[1:] for key in keys}
+        room, positions = PageRoom(MAX_PAGE), list[OffsetPosition]()
+        for place in places:
+            is_live = place in known and self._current().live_partition(*place) is not None
+            position = _position(
+                place, found.get(place), has_pending=place in pending, is_unknown=not is_live
+            )
+            if not room.takes(64 + text_bytes(position.metadata)):
+                break
+            positions.append(position)
+            await turns.did()
+        return OffsetPositions(positions)
+
+    async def _looked_up(
+        self, state: HotState, group_id: str, keys: Sequence[PositionKey]
+    ) -> list[GroupOffsetRow]:
+        group = state.get(GroupRow, group_id)
+        if group is None or not group.positions:
+            return []
+        rows = await self._store.rows_under(GroupOffsetRow, keys)
+        await self._settle()
+        return rows
+
+    async def _all(self, request: FetchOffsets) -> OffsetPositions:
+        state, limit = self._current(), max(1, min(request.limit, MAX_PAGE))
+        group = state.get(GroupRow, request.group_id)
+        if group is None or not group.positions:
+            return OffsetPositions([])
+        pending = _pending_in(state, request.group_id)
+        room, positions = PageRoom(limit), list[OffsetPosition]()
+        last, at_once = request.after, max(limit, LEAST_AT_ONCE)
+        while True:
+            page = await self._store.positions_of(request.group_id, last, at_once)
+            await self._settle()
+            async for row in Turns(ANSWERED_IN_A_TURN).over(page):
+                place = row.key[1:]
+                if self._current().live_partition(*place) is not None:
+                    if not room.takes(64 + text_bytes(row.metadata)):
+                        return OffsetPositions(positions, last)
+                    positions.append(_position(place, row, has_pending=place in pending))
+                last = place
+            if len(page) < at_once:
+                return OffsetPositions(positions)
+            if positions:
+                return OffsetPositions(positions, last)
+
+    async def lags(self, request: LagsRequest) -> Lags:
+        """Committed positions with their partitions' ends: those of some groups."""
+        groups, last_looked = _together(_following(self._current(), request))
+        following = None if last_looked is None else (last_looked, *_LAST_PLACE)
+        if not groups:
+            return Lags([], following)
+        rows = await self._of_groups(groups, request.after)
+        if len(groups) == 1 and len(rows) == MAX_LAGS:
+            following = rows[-1].key
+        await self._settle()
+        room, entries, last = PageRoom(MAX_LAGS), list[Lag](), request.after
+        async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
+            lag = _lag(self._current(), row)
+            if lag is not None:
+                if not room.takes(40 + text_bytes(lag.group_id, lag.topic)):
+                    return Lags(entries, last)
+                entries.append(lag)
+            last = row.key
+        return Lags(entries, following)
+
+    async def _of_groups(self, groups: Sequence[GroupRow], after: PositionKey | None) -> list[GroupOffsetRow]:
+        """Their positions in order, after this one; of a single group no more than a page."""
+        if len(groups) == 1:
+            group_id = groups[0].group_id
+            within = after[1:] if after is not None and after[0] == group_id else None
+            return await self._store.positions_of(group_id, within, MAX_LAGS)
+        rows = await self._store.positions_of_groups([group.group_id for group in groups])
+        return sorted((row for row in rows if after is None or row.key > after), key=attrgetter("key"))
+
+
+async def pages_of(
+    store: RowStore, groups: Iterable[GroupRow], at_once: int
+) -> AsyncIterator[list[GroupOffsetRow]]:
+    """All positions of these groups, about `at_once` or fewer by one statement: those of several small groups together,
+    those of a large one page by page."""
+    small: list[str] = []
+    count = 0
+    for group in groups:
+        if group.positions > at_once:
+            async for page in _pages_of_one(store, group.group_id, at_once):
+                yield page
+            continue
+        if small and count + group.positions > at_once:
+            yield await store.positions_of_groups(small)
+            small, count = [], 0
+        if group.positions:
+            small.append(group.group_id)
+            count += group.positions
+    if small:
+        yield await store.positions_of_groups(small)
+
+
+async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIterator[list[GroupOffsetRow]]:
+    last: Place | None = None
+    while page := await store.positions_of(group_id, last, at_once):
+        yield page
+        last = page[-1].key[1:]
+        if len(page) < at_once:
+            return
+
+
+def _following(state: HotState, request: LagsRequest) -> Iterator[GroupRow]:
+    """The requested groups, without the one that the page before ended with."""
+    after = request.after
+    done = after[0] if after is not None and after[1:] == _LAST_PLACE else None
+    return (group for group in groups_asked(state, request) if group.group_id != done)
+
+
+def _together(groups: Iterable[GroupRow]) -> tuple[list[GroupRow], str | None]:
+    """The first groups that have no more positions together than a page, or the first alone; and the last that was
+    looked at, None where it was the last of all."""
+    some: list[GroupRow] = []
+    count, last = 0, None
+    for looked, group in enumerate(groups):
+        if looked == MAX_GROUPS or (some and count + group.positions > MAX_LAGS):
+            return some, last
+        if group.positions:
+            some.append(group)
+            count += group.positions
+        last = group.group_id
+    return some, None
+
+
+def _pending_in(state: HotState, group_id: str) -> set[Place]:
+    """Where a group has positions that open transactions will change."""
+    owners = [owner for owner in state.pending_of if owner[0] == group_id]
+    return {cast("Place", key[1:3]) for owner in owners for key in state.pending_of[owner]}
+
+
+def _position(
+    place: Place, row: GroupOffsetRow | None, *, has_pending: bool = False, is_unknown: bool = False
+) -> OffsetPosition:
+    """A position as it is answered; one without a row, and one in an unknown partition, is at -1."""
+    if row is None or is_unknown:
+        return OffsetPosition(
+            *place, -1, -1, "", commit_ms=-1, has_pending=has_pending, is_unknown=is_unknown
+        )
+    return OffsetPosition(
+        *place, row.offset, row.leader_epoch, row.metadata, commit_ms=row.commit_ms, has_pending=has_pending
+    )
+
+
+def _lag(state: HotState, row: GroupOffsetRow) -> Lag | None:
+    """A position with its partition's end; None where the topic is being deleted."""
+    topic, partition = state.get(TopicRow, row.topic_id), state.get(PartitionRow, row.topic_id, row.partition)
+    if topic is None or partition is None:
+        return None
+    return Lag(
+        group_id=row.group_id,
+        topic=topic.name,
+        partition=row.partition,
+        committed=row.offset,
+        high_watermark=partition.end_offset,
+    )

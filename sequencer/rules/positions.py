@@ -1,0 +1,85 @@
+"""The positions of groups, and what a group's row says of them.
+
+Positions are looked up (decision 65); groups' rows are in memory. So a group's row says what must be known of all its
+positions when nobody reads them.
+
+Invariants:
+- `GroupRow.positions` is how many rows of positions the group has, after each transaction;
+- a group whose positions may have expiries of their own says so (`has_expiries`); without one, no position expires
+  before the group's last change and the retention after it.
+
+So all positions are put and deleted by these functions, but for those of a group that is deleted with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import GroupOffsetRow, GroupRow, PositionKey
+from sequencer.store.state import Draft, replace_row
+from tailrace.turns import Steps
+
+POSITIONS_AS_A_STEP = 5
+"""This many positions take as long as one run of a commit."""
+
+
+def put_position(
+    draft: Draft, group: GroupRow, position: GroupOffsetRow, before: GroupOffsetRow | None
+) -> GroupRow:
+    """Put a position, in place of the one before, which was looked up. Returns the group's row as it is with it: the
+    caller puts that."""
+    draft.put(position)
+    has_expiries = group.has_expiries or position.expires_ms is not None
+    if before is not None and has_expiries == group.has_expiries:
+        return group
+    return replace_row(group, positions=group.positions + (before is None), has_expiries=has_expiries)
+
+
+def delete_positions(draft: Draft, keys: Iterable[PositionKey]) -> Steps[int]:
+    """Delete these positions, which were looked up, as far as they exist; how many."""
+    counts: dict[str, int] = {}
+    for number, key in enumerate(keys):
+        if number % POSITIONS_AS_A_STEP == 0:
+            yield 1
+        if draft.get(GroupOffsetRow, *key) is not None:
+            draft.delete(GroupOffsetRow, *key)
+            counts[key[0]] = counts.get(key[0], 0) + 1
+    for group_id, count in counts.items():
+        group = draft.get(GroupRow, group_id)
+        if group is None:
+            continue  # the audit finds positions without a group
+        assert group.positions >= count, f"{group} has {count} positions at least"
+        left = group.positions - count
+        draft.put(replace_row(group, positions=left, has_expiries=group.has_expiries and left > 0))
+    return sum(counts.values())
+
+
+def own_expiry_ms(position: GroupOffsetRow, settings: SequencerSettings) -> int:
+    """When a position that has an expiry of its own expires, if its group has no members then."""
+    assert position.expires_ms is not None, f"{position} has none"
+    return min(position.expires_ms, position.commit_ms + settings.max_offsets_retention_ms)
+
+
+def over_ms(group: GroupRow, position: GroupOffsetRow, settings: SequencerSettings) -> int:
+    """When a position of a group without members expires: at its own time, or so long after the last member left."""
+    if position.expires_ms is not None:
+        return own_expiry_ms(position, settings)
+    return max(group.updated_ms, position.commit_ms) + settings.offsets_retention_ms
+
+
+def forget_positions(draft: Draft, keys: Iterable[PositionKey], settings: SequencerSettings) -> Steps[int]:
+    """Delete those of these positions, which were looked up, that are over now; how many. One that was committed since
+    somebody looked is kept, and so are all of a group that has members now."""
+    over: list[PositionKey] = []
+    for number, key in enumerate(keys):
+        if number % POSITIONS_AS_A_STEP == 0:
+            yield 1
+        group, position = draft.get(GroupRow, key[0]), draft.get(GroupOffsetRow, *key)
+        if group is None or group.members or position is None:
+            continue
+        if over_ms(group, position, settings) <= draft.now_ms:
+            over.append(key)
+    if over:
+        draft.visible_change()
+    return (yield from delete_positions(draft, over))

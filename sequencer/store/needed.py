@@ -1,0 +1,33 @@
+"""What a decision reads of the kinds of rows that are not all in memory (rows.LOOKED_UP): it names that beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sequencer.store.rows import GroupOffsetRow, PositionKey, Row
+from sequencer.store.state import HotState, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The rows under these keys, and all positions of these groups."""
+
+    keys: Mapping[type[Row], Sequence[Key]] = field(default_factory=dict)
+    groups: Sequence[str] = ()
+
+
+Needs: TypeAlias = Callable[[HotState], Needed]
+"""Says what a decision reads, by the state on which it is decided."""
+
+
+def rows_needed(kind: type[Row], keys: Sequence[Key]) -> Needs:
+    """These rows, whatever the state."""
+    needed = Needed({kind: keys})
+    return lambda state: needed
+
+
+def positions_needed(keys: Iterable[PositionKey]) -> Needed:
+    """These positions."""
+    return Needed({GroupOffsetRow: list(keys)})

@@ -1,0 +1,457 @@
+"""Positions of idle groups are in the database alone: what is looked up, and that nothing is decided without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from sequencer.api import (
+    CommitOffsets,
+    CreateTopic,
+    DeleteOffsets,
+    DeleteTopic,
+    Empty,
+    EndTransaction,
+    FetchOffsets,
+    GroupRef,
+    InitProducer,
+    LagsRequest,
+    OffsetPosition,
+    TransactionRef,
+)
+from sequencer.engine import expiry, group_commit
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Follower
+from sequencer.pages import all_positions, lag_pages
+from sequencer.reading import positions as reading
+from sequencer.rules.groups import delete_group
+from sequencer.store import recent_rows
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import GroupOffsetRow, GroupRow, Row
+from sequencer.store.state import Draft, HotState
+from tailrace.turns import at_once
+from tests.support import sequencer_bench
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.sequencer_bench import Bench
+from tests.support.sequencers import Opened
+
+R = TypeVar("R", bound=Row)
+IN_MEMORY = 2
+WEEK_MS = 7 * 24 * 3_600_000
+SETTINGS = sequencer_bench.SETTINGS.changed(offsets_retention_ms=WEEK_MS)
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(recent_rows.MOST, GroupOffsetRow, IN_MEMORY)
+    return iter([None])
+
+
+class CountedStore(MemoryRowStore):
+    """Counts what is read of positions."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.looked_up: list[list[str]] = []
+        self.groups_read: list[str] = []
+
+    async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
+        if kind is GroupOffsetRow:
+            self.looked_up.append([str(key[0]) for key in keys])
+        return await super().rows_under(kind, keys)
+
+    async def positions_of(
+        self, group_id: str, after: tuple[UUID, int] | None, limit: int
+    ) -> list[GroupOffsetRow]:
+        self.groups_read.append(group_id)
+        return await super().positions_of(group_id, after, limit)
+
+    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+        self.groups_read += group_ids
+        return await super().positions_of_groups(group_ids)
+
+
+@dataclass
+class World(Bench):
+    rows: CountedStore = field(init=False)
+    committer: Committer = field(init=False)
+
+    async def commit_position(self, group_id: str, offset: int, partition: int = 0, **more: int) -> None:
+        position = OffsetPosition(self.topic.topic_id, partition, offset, 0, "")
+        await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", [position], **more))
+
+    async def position(self, group_id: str, partition: int = 0) -> int:
+        asked = FetchOffsets(group_id, [(self.topic.topic_id, partition)])
+        return (await self.sequencer.fetch_offsets(asked)).positions[0].offset
+
+    async def kept(self) -> dict[str, int]:
+        """How many positions there are of each group; the groups' rows must say so."""
+        rows = await MemoryRowStore.rows_after(self.rows, GroupOffsetRow, None, 1_000)
+        counts: dict[str, int] = {}
+        for row in rows:
+            counts[row.group_id] = counts.get(row.group_id, 0) + 1
+        groups = {row.group_id: row.positions for row in self.committer._view.state.all(GroupRow)}
+        assert {group_id: count for group_id, count in groups.items() if count} == counts
+        return counts
+
+    async def later(self, ms: int) -> None:
+        self.opened.clock.advance(ms / 1000)
+        await self.committer.sequencer.apply_retention(Empty())
+
+    async def next_committer(self, follower: Follower | None = None) -> None:
+        await self.committer.close()
+        self.committer = await committer(self.rows, self.opened.clock, 2, follower)
+        self.opened = Opened(self.committer, self.opened.clock)
+
+
+async def committer(
+    rows: CountedStore, clock: ManualClock, seed: int, follower: Follower | None = None
+) -> Committer:
+    made = Committer(rows, clock, SeededEntropy(seed), SETTINGS, keeps_journal=True, follower=follower)
+    await made.start()
+    return made
+
+
+def run(use: Callable[[World], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        rows = CountedStore(clock)
+        first = await committer(rows, clock, 1)
+        world = World(Opened(first, clock))
+        world.rows, world.committer = rows, first
+        await world.prepare()
+        await use(world)
+        await world.kept()
+        await world.committer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+# --- commits
+
+
+def test_a_position_is_looked_up_once_and_an_idle_one_when_it_is_committed_again() -> None:
+    async def use(world: World) -> None:
+        for offset in range(5):
+            await world.commit_position("g", offset)
+        assert world.rows.looked_up == [["g"]], "it was not known to be new"
+        await world.commit_position("h", 1)
+        await world.commit_position("i", 1)
+        world.rows.looked_up.clear()
+        await world.commit_position("g", 7)
+        await world.commit_position("g", 8)
+        assert world.rows.looked_up == [["g"]], "two others were committed after it"
+        assert len(world.committer._view.state.recent[GroupOffsetRow]) == IN_MEMORY
+        assert await world.position("g") == 8 and await world.position("h") == 1
+
+    run(use)
+
+
+def test_one_statement_looks_up_all_positions_of_a_group_of_requests() -> None:
+    async def use(world: World) -> None:
+        names = [f"g{number:02}" for number in range(20)]
+        await asyncio.gather(*(world.commit_position(name, 3) for name in names))
+        assert world.rows.looked_up == [names]
+        assert await world.kept() == dict.fromkeys(names, 1)
+
+    run(use)
+
+
+def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 9, turn=5)
+        await world.commit_position("h", 1)
+        await world.commit_position("i", 1)
+        await world.commit_position("g", 4, turn=3)
+        assert await world.position("g") == 9
+
+    run(use)
+
+
+def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 1)
+        granted = await world.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
+        ref = TransactionRef("tx", granted.producer_id, granted.producer_epoch)
+        positions = [OffsetPosition(world.topic.topic_id, partition, 7, 0, "") for partition in (0, 1)]
+        await world.sequencer.commit_offsets(
+            CommitOffsets("g", -1, -1, -1, "", positions, transaction=ref, joins=True)
+        )
+        await world.commit_position("h", 1)
+        await world.commit_position("i", 1)
+        world.rows.looked_up.clear()
+        await world.sequencer.end_transaction(EndTransaction(ref, True, False))
+        assert world.rows.looked_up == [["g", "g"]]
+        assert [await world.position("g", partition) for partition in (0, 1)] == [7, 7]
+        assert (await world.kept())["g"] == 2
+
+    run(use)
+
+
+def test_what_a_group_commits_and_is_deleted_with_in_one_transaction_is_gone() -> None:
+    async def use(world: World) -> None:
+        for partition in (0, 1):
+            await world.commit_position("g", 3, partition)
+        await world.commit_position("h", 1)
+        await world.commit_position("i", 1)
+        await asyncio.gather(
+            world.sequencer.delete_offsets(DeleteOffsets("h", [(world.topic.topic_id, 0)])),
+            world.commit_position("g", 4),
+            world.sequencer.delete_group(GroupRef("g")),
+            world.commit_position("g", 1, 1),
+        )
+        assert await world.kept() == {"g": 1, "i": 1}
+        assert [await world.position("g", partition) for partition in (0, 1)] == [-1, 1]
+
+    run(use)
+
+
+def test_a_position_that_was_not_named_beforehand_is_no_new_one() -> None:
+    draft = Draft(HotState({GroupRow: [GroupRow("g", -1, -1, 0, "", "", [], b"", 0)]}), 0)
+    with pytest.raises(AssertionError, match="not looked up"):
+        draft.get(GroupOffsetRow, "g", UUID(int=1), 0)
+    with pytest.raises(AssertionError, match="not looked up"):
+        at_once(delete_group(draft, GroupRef("g")))
+
+
+# --- what is in memory
+
+
+def test_neither_a_cold_start_nor_a_follower_loads_positions_and_a_new_committer_knows_the_recent_ones() -> (
+    None
+):
+    async def use(world: World) -> None:
+        for number in range(4):
+            await world.commit_position(f"g{number}", 3)
+        follower = Follower(world.rows, world.opened.clock, pause_s=0.2)
+        await follower.load()
+        assert follower.state is not None and not len(follower.state.recent[GroupOffsetRow])
+        await world.commit_position("g3", 4)
+        await follower.catch_up()
+        await world.next_committer(follower)
+        world.rows.looked_up.clear()
+        await world.commit_position("g3", 5)
+        assert world.rows.looked_up == []
+        await world.next_committer()
+        assert not len(world.committer._view.state.recent[GroupOffsetRow])
+        assert [await world.position(f"g{number}") for number in range(4)] == [3, 3, 3, 5]
+
+    run(use)
+
+
+# --- questions
+
+
+def test_a_groups_positions_are_told_in_pages_without_those_of_deleted_topics() -> None:
+    async def use(world: World) -> None:
+        gone = await world.sequencer.create_topic(CreateTopic("gone", 2, {}))
+        places = [(topic.topic_id, partition) for topic in (world.topic, gone) for partition in (0, 1)]
+        positions = [OffsetPosition(*place, 3, 0, "") for place in places]
+        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        await world.sequencer.delete_topic(DeleteTopic(gone.topic_id))
+        found = await all_positions(world.sequencer, "g")
+        assert [(each.topic_id, each.partition) for each in found] == places[:2]
+        one = await world.sequencer.fetch_offsets(FetchOffsets("g", None, limit=1))
+        assert [each.partition for each in one.positions] == [0] and one.next == places[0]
+        named = await world.sequencer.fetch_offsets(FetchOffsets("g", places))
+        assert [each.is_unknown for each in named.positions] == [False, False, True, True]
+
+    run(use)
+
+
+def test_one_position_is_told_though_many_before_it_are_of_a_deleted_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "LEAST_AT_ONCE", 1)
+
+    async def use(world: World) -> None:
+        topics = [await world.sequencer.create_topic(CreateTopic(f"t{number}", 2, {})) for number in range(3)]
+        *gone, kept = sorted(topics, key=lambda topic: topic.topic_id)
+        positions = [
+            OffsetPosition(each.topic_id, partition, 3, 0, "") for each in topics for partition in (0, 1)
+        ]
+        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        for topic in gone:
+            await world.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        one = await world.sequencer.fetch_offsets(FetchOffsets("g", None, limit=1))
+        assert [(each.topic_id, each.partition) for each in one.positions] == [(kept.topic_id, 0)]
+
+    run(use)
+
+
+def test_a_group_without_positions_is_answered_without_the_database() -> None:
+    async def use(world: World) -> None:
+        world.rows.looked_up.clear()
+        assert await world.position("unknown") == -1
+        assert not (await world.sequencer.fetch_offsets(FetchOffsets("unknown", None))).positions
+        assert (world.rows.looked_up, world.rows.groups_read) == ([], [])
+
+    run(use)
+
+
+def test_lags_come_in_pages_over_large_and_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_LAGS", 3)
+
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("wide", 8, {}))
+        sizes = {"a": 1, "b": 8, "c": 1, "d": 1, "e": 1, "f": 3, "g": 2}
+        for name, count in sizes.items():
+            positions = [
+                OffsetPosition(topic.topic_id, partition, partition, 0, "") for partition in range(count)
+            ]
+            await world.sequencer.commit_offsets(CommitOffsets(name, -1, -1, -1, "", positions))
+        found = [lag async for page in lag_pages(world.sequencer) for lag in page]
+        expected = [(name, partition) for name, count in sizes.items() for partition in range(count)]
+        assert [(lag.group_id, lag.partition) for lag in found] == expected
+        page = await world.sequencer.lags(LagsRequest(None))
+        assert len(page.lags) <= 3 and page.next is not None
+
+    run(use)
+
+
+def test_a_look_at_lags_stops_after_so_many_groups_without_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_GROUPS", 4)
+
+    async def use(world: World) -> None:
+        for number in range(9):
+            await world.commit_position(f"g{number}", 3)
+            if number < 8:
+                asked = DeleteOffsets(f"g{number}", [(world.topic.topic_id, 0)])
+                await world.sequencer.delete_offsets(asked)
+        page = await world.sequencer.lags(LagsRequest(None))
+        assert not page.lags and page.next is not None
+        found = [lag.group_id async for lags in lag_pages(world.sequencer) for lag in lags]
+        assert found == ["g8"]
+
+    run(use)
+
+
+def test_what_is_written_and_not_shown_yet_is_answered_once_it_is_shown() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 3)
+        world.rows.fail_next_write("after")
+        with pytest.raises(Exception, match="not committed"):
+            await world.commit_position("g", 9)
+        assert world.committer._view.is_stale
+        assert await world.position("g") == 9
+        assert not world.committer._view.is_stale, "what the database has is shown"
+
+    run(use)
+
+
+# --- expiry
+
+
+def test_positions_are_read_when_one_may_be_over_and_not_again_before_one_is() -> None:
+    async def use(world: World) -> None:
+        for name in ("idle", "used"):
+            await world.commit_position(name, 3)
+        await world.later(WEEK_MS // 2)
+        await world.commit_position("used", 4)
+        assert world.rows.groups_read == []
+        await world.later(WEEK_MS // 2 + 60_000)
+        assert sorted(world.rows.groups_read) == ["idle", "used"]
+        assert await world.kept() == {"used": 1}
+        world.rows.groups_read.clear()
+        await world.later(60_000)
+        assert world.rows.groups_read == [], "it was read: its position was committed half a week ago"
+        await world.later(WEEK_MS // 2)
+        assert await world.kept() == {}
+
+    run(use)
+
+
+def test_a_position_with_an_expiry_of_its_own_goes_before_the_others_of_its_group() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 3)
+        await world.commit_position("g", 3, 1, retention_ms=60_000)
+        await world.later(30_000)
+        assert await world.kept() == {"g": 2}
+        await world.commit_position("g", 4, 1, retention_ms=60_000)
+        await world.later(40_000)
+        assert await world.kept() == {"g": 2}, "it was committed anew"
+        await world.later(60_000)
+        assert await world.kept() == {"g": 1}
+        assert await world.position("g") == 3
+
+    run(use)
+
+
+def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> None:
+    async def use(world: World) -> None:
+        for name in ("g", "h"):
+            await world.commit_position(name, 3)
+        world.opened.clock.advance(WEEK_MS / 1000 + 60)
+        read = world.rows.positions_of_groups
+
+        async def read_and_commit(group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+            rows = await read(group_ids)
+            await world.commit_position("g", 9)
+            return rows
+
+        world.rows.positions_of_groups = read_and_commit  # type: ignore[method-assign]
+        await world.committer.sequencer.apply_retention(Empty())
+        assert await world.kept() == {"g": 1} and await world.position("g") == 9
+
+    run(use)
+
+
+def test_a_pass_reads_so_many_positions_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
+    monkeypatch.setattr(expiry, "MOST_POSITIONS", 4)
+
+    async def use(world: World) -> None:
+        for number in range(9):
+            await world.commit_position(f"g{number}", 3)
+            await world.commit_position(f"g{number}", 3, 1)
+        await world.later(WEEK_MS + 60_000)
+        left = [len(await world.kept())]
+        for _ in range(4):
+            await world.later(1_000)
+            left.append(len(await world.kept()))
+        assert left == [7, 5, 3, 1, 0]
+
+    run(use)
+
+
+# --- deletion
+
+
+def test_a_group_is_deleted_with_all_its_positions_which_are_read_page_by_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commit, "POSITIONS_AT_ONCE", 2)
+
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        positions = [OffsetPosition(topic.topic_id, partition, 3, 0, "") for partition in range(5)]
+        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        await world.commit_position("h", 3)
+        await world.sequencer.delete_group(GroupRef("g"))
+        assert world.rows.groups_read == ["g", "g", "g"]
+        assert await world.kept() == {"h": 1}
+
+    run(use)
+
+
+def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sequencer.rules.deleted_topics.LOOKED_UP_AT_ONCE", 3)
+
+    async def use(world: World) -> None:
+        other = await world.sequencer.create_topic(CreateTopic("other", 1, {}))
+        for number in range(8):
+            await world.commit_position(f"g{number}", 3)
+        kept = [OffsetPosition(other.topic_id, 0, 3, 0, "")]
+        await world.sequencer.commit_offsets(CommitOffsets("g0", -1, -1, -1, "", kept))
+        await world.committer.sequencer.delete_topic(DeleteTopic(world.topic.topic_id))
+        await world.committer.sequencer.apply_retention(Empty())
+        assert await world.kept() == {"g0": 1}
+
+    run(use)
