@@ -21,7 +21,8 @@ import enum
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar, cast, overload
 from uuid import UUID
 
@@ -76,13 +77,15 @@ REQUEST_AS_RUNS = 10
 CHANGED_ROWS_AS_A_RUN = 50
 """So many rows that a request changes take as long as one run, once they are decided."""
 ROWS_OF_A_GROUP = 10_000
-"""A group to whose changes a request has added so many rows takes no further one."""
+"""A group to whose changes a request has added so many rows takes no further one, nor one that has more rows than so
+many looked up."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
 POSITIONS_AT_ONCE = 10_000
 """Positions of groups that are read whole, by one statement."""
 KEYS_AS_A_RUN = 50
 """As many keys are looked for in memory in the time of one run."""
+_NOTHING = Needed()
 
 
 class _QueuedPhase(enum.Enum):
@@ -118,16 +121,25 @@ class _Outcome:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sought:
-    """What is looked up for a group: objects, rows by kind and key, and all positions of some groups."""
+    """What is looked up for a group: objects, rows by kind and key, and all positions of some groups. `rows`: how many
+    rows it is at most, besides objects."""
 
-    objects: list[UUID]
-    keys: dict[type[Row], list[Key]]
-    groups: list[str]
+    objects: list[UUID] = field(default_factory=list)
+    keys: dict[type[Row], dict[Key, None]] = field(default_factory=lambda: {kind: {} for kind in LOOKED_UP})
+    groups: dict[str, None] = field(default_factory=dict)
+    rows: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.objects or self.groups or any(self.keys.values()))
+
+    def add(self, other: _Sought) -> None:
+        """Look this up as well."""
+        for kind, keys in other.keys.items():
+            self.keys[kind].update(keys)
+        self.groups.update(other.groups)
+        self.rows += other.rows
 
 
 class EarlyCommits:
@@ -333,7 +345,7 @@ class GroupCommit:
         began = self._clock.monotonic()
         for request in group:
             request.phase = _QueuedPhase.TAKEN
-        parts = deque([group])
+        parts = deque([[*group]])
         while parts:
             try:
                 parts.extendleft(reversed(await self._perform_together(parts.popleft())))
@@ -388,9 +400,9 @@ class GroupCommit:
         self, group: list[_Queued], outcomes: list[_Outcome], rest: list[_Queued]
     ) -> Draft:
         """The group's decisions, as they were written. Leaves in `rest` the requests that were not decided; the first
-        may be an early commit, which is not in `group`."""
+        may be an early commit, which is not in `group`. Takes those out of `group` for which nothing was looked up."""
         turns = Turns(WORK_IN_A_TURN)
-        draft = await self._drafted(group, turns)
+        draft = await self._drafted(group, rest, turns)
         waiting = deque(group)
         while waiting and len(draft.changes) < ROWS_OF_A_GROUP:
             before = len(draft.changes)
@@ -399,7 +411,7 @@ class GroupCommit:
                 waiting.appendleft(following)
             changed = len(draft.changes) - before
             await turns.did(REQUEST_AS_RUNS + changed // CHANGED_ROWS_AS_A_RUN)
-        rest += waiting
+        rest[:0] = waiting
         draft.settle_sums()
         if draft.changes:
             if self._view.journal is not None:
@@ -410,16 +422,16 @@ class GroupCommit:
             await self._write(draft)
         return draft
 
-    async def _drafted(self, group: list[_Queued], turns: Turns) -> Draft:
-        """A draft with the rows that the group's decisions may need and that are not in memory. They are asked for
-        together with the time, as each answer may take long. No write is under way, so they are as of the draft's
-        state; they are kept no longer than the draft.
+    async def _drafted(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Draft:
+        """A draft with the rows that the group's decisions may need and that are not in memory; `rest`: see `_sought`.
+        They are asked for together with the time, as each answer may take long. No write is under way, so they are as
+        of the draft's state; they are kept no longer than the draft.
 
         Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this state
         is written over what another committer wrote."""
         with _caused_by_no_request():
             await self._ensure_ready()
-        sought = await self._sought(group, turns)
+        sought = await self._sought(group, rest, turns)
         objects: list[ObjectRow] = []
         positions: list[GroupOffsetRow] = []
         rows: list[list[Row]] = [[] for _ in sought.keys]
@@ -427,49 +439,66 @@ class GroupCommit:
             now_ms, objects, positions, rows = await asyncio.gather(
                 self._now_ms(),
                 self._object_rows(sought.objects),
-                self._positions_of(sought.groups),
-                asyncio.gather(*(self._rows_under(kind, keys) for kind, keys in sought.keys.items())),
+                self._positions_of(list(sought.groups)),
+                asyncio.gather(*(self._rows_under(kind, list(keys)) for kind, keys in sought.keys.items())),
             )
         else:
             now_ms = await self._now_ms()
         draft = Draft(self._view.state, now_ms)
         draft.objects.update((row.object_id, row) for row in objects)
-        draft.note_rows(sought.keys, rows)
+        await in_turns(draft.note_rows(sought.keys, rows), turns)
         draft.note_groups(sought.groups)
         async for position in turns.over(positions):
             draft.note_position(position)
         return draft
 
-    async def _sought(self, group: list[_Queued], turns: Turns) -> _Sought:
-        """What the group's decisions may need and that is not in memory."""
-        state, commits = self._view.state, self._commits_of(group)
-        named: dict[type[Row], list[Key]] = {kind: [] for kind in LOOKED_UP}
-        groups: dict[str, None] = {}
-        for commit in commits:
-            named[ProducerRow] += await in_turns(sessions.producers_of(commit.runs), turns)
-        for request in group:
-            needed = Needed() if request.needs is None else request.needs(state)
-            groups.update(dict.fromkeys(needed.groups))
-            for kind, keys in needed.keys.items():
-                named[kind] += keys
-                await turns.did(len(keys) // KEYS_AS_A_RUN)
-        unknown = {
-            kind: list(dict.fromkeys(key for key in keys if key not in state.recent[kind]))
-            for kind, keys in named.items()
-        }
-        return _Sought(self._named_objects(commits), unknown, list(groups))
+    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> _Sought:
+        """What the group's decisions may need and that is not in memory. Moves requests from `group` to `rest`, from
+        the first on that would have more than ROWS_OF_A_GROUP rows looked up: the first of all is never moved."""
+        sought = _Sought()
+        for number, request in enumerate(group):
+            unknown = await self._unknown(await self._needed(request, turns), turns)
+            if number and sought.rows + unknown.rows > ROWS_OF_A_GROUP:
+                rest += group[number:]
+                del group[number:]
+                break
+            sought.add(unknown)
+        early = self._early_of(group)
+        for commit in early:
+            sought.add(await self._unknown(await _producers_needed(commit, turns), turns))
+        commits = [request.commit for request in group if request.commit is not None]
+        sought.objects = self._named_objects(commits + early)
+        return sought
+
+    async def _needed(self, request: _Queued, turns: Turns) -> Needed:
+        if request.commit is not None:
+            return await _producers_needed(request.commit, turns)
+        return _NOTHING if request.needs is None else request.needs(self._view.state)
+
+    async def _unknown(self, needed: Needed, turns: Turns) -> _Sought:
+        """What of this is not in memory."""
+        state, unknown = self._view.state, _Sought(groups=dict.fromkeys(needed.groups))
+        groups = (state.get(GroupRow, group_id) for group_id in needed.groups)
+        unknown.rows = sum(group.positions for group in groups if group is not None)
+        for kind, keys in needed.keys.items():
+            recent, left = state.recent[kind], iter(keys)
+            while some := list(islice(left, KEYS_AS_A_RUN)):
+                unknown.keys[kind].update((key, None) for key in some if key not in recent)
+                await turns.did(len(some) // KEYS_AS_A_RUN)
+            unknown.rows += len(unknown.keys[kind])
+        return unknown
 
     async def _now_ms(self) -> int:
         with _caused_by_no_request():
             return await self._store.now_ms()
 
-    def _commits_of(self, group: list[_Queued]) -> list[CommitRequest]:
-        """The group's commits, and those that wait for one of them."""
-        commits = [request.commit for request in group if request.commit is not None]
-        for session_id in dict.fromkeys(commit.session_id for commit in commits):
-            early = self._early.of(session_id).values()
-            commits += [request.commit for request in early if request.commit is not None]
-        return commits
+    def _early_of(self, group: list[_Queued]) -> list[CommitRequest]:
+        """The commits that wait for one of the group's."""
+        sessions_of = dict.fromkeys(
+            request.commit.session_id for request in group if request.commit is not None
+        )
+        early = (request for session_id in sessions_of for request in self._early.of(session_id).values())
+        return [request.commit for request in early if request.commit is not None]
 
     def _named_objects(self, commits: list[CommitRequest]) -> list[UUID]:
         """The objects of earlier commits, as far as one can tell without the store."""
@@ -638,6 +667,10 @@ class GroupCommit:
             # Its bytes were collected: a batch that is retried so late is refused.
             return sessions.refuse_commit(draft, session, commit)
         return await in_turns(sessions.apply_commit(draft, session, commit, self._settings), turns)
+
+
+async def _producers_needed(commit: CommitRequest, turns: Turns) -> Needed:
+    return Needed({ProducerRow: await in_turns(sessions.producers_of(commit.runs), turns)})
 
 
 def _fail(request: _Queued, error: BaseException) -> None:

@@ -212,9 +212,9 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
     return OffsetErrors(draft.visible_change(), errors)
 
 
-def positions_committed(request: CommitOffsets) -> list[PositionKey]:
+def positions_committed(request: CommitOffsets) -> Iterable[PositionKey]:
     """The positions that `commit_offsets` reads."""
-    return [(request.group_id, each.topic_id, each.partition) for each in request.offsets]
+    return ((request.group_id, each.topic_id, each.partition) for each in request.offsets)
 
 
 def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
@@ -295,9 +295,9 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
 
 
-def positions_deleted(request: DeleteOffsets) -> list[PositionKey]:
+def positions_deleted(request: DeleteOffsets) -> Iterable[PositionKey]:
     """The positions that `delete_offsets` reads."""
-    return [(request.group_id, *place) for place in request.partitions]
+    return ((request.group_id, *place) for place in request.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,14 +427,14 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
     return ProducerGrant(*ended.producer)
 
 
-def positions_read(state: HotState, request: EndTransaction) -> list[PositionKey]:
+def positions_read(state: HotState, request: EndTransaction) -> Iterable[PositionKey]:
     """The positions that `end_transaction` reads, of those that were pending in this state. Of a position that becomes
     pending in the same group of requests, the commit that sends it reads it."""
     row = state.get(TransactionRow, request.transaction.transactional_id)
     if row is None or not request.is_commit:
         return []
     pending = (state.pending_of.get((group_id, row.producer_id), ()) for group_id in row.groups)
-    return [cast("PositionKey", key[:3]) for keys in pending for key in keys]
+    return (cast("PositionKey", key[:3]) for keys in pending for key in keys)
 
 
 def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:

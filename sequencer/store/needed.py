@@ -12,9 +12,9 @@ from sequencer.store.state import HotState, Key
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The rows under these keys, and all positions of these groups."""
+    """The rows under these keys, which are iterated over once, and all positions of these groups."""
 
-    keys: Mapping[type[Row], Sequence[Key]] = field(default_factory=dict)
+    keys: Mapping[type[Row], Iterable[Key]] = field(default_factory=dict)
     groups: Sequence[str] = ()
 
 
@@ -30,4 +30,4 @@ def rows_needed(kind: type[Row], keys: Sequence[Key]) -> Needs:
 
 def positions_needed(keys: Iterable[PositionKey]) -> Needed:
     """These positions."""
-    return Needed({GroupOffsetRow: list(keys)})
+    return Needed({GroupOffsetRow: keys})

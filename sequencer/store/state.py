@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
@@ -69,6 +69,8 @@ TAKEN_AT_ONCE = 2_000
 
 ADDED_IN_A_STEP = 32
 """Runs that a draft adds per turn of the event loop."""
+NOTED_IN_A_STEP = 50
+"""Rows that were looked up, which are noted in the time of one run of a commit."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -540,11 +542,18 @@ class Draft:
         """The topic that was last found not to be deleted."""
         self._parent = parent
 
-    def note_rows(self, keys: Mapping[type[Row], Sequence[Key]], rows: Iterable[Sequence[Row]]) -> None:
+    def note_rows(
+        self, keys: Mapping[type[Row], Iterable[Key]], rows: Iterable[Iterable[Row]]
+    ) -> Steps[None]:
         """These keys, by kind, were looked up, and these rows were found, in the order of the kinds."""
         for (kind, of_kind), found in zip(keys.items(), rows, strict=True):
-            self.looked_up[kind].update(dict.fromkeys(of_kind))
-            self.looked_up[kind].update((key_of(row), row) for row in found)
+            noted, missing, there = self.looked_up[kind], iter(of_kind), iter(found)
+            while some := list(islice(missing, NOTED_IN_A_STEP)):
+                noted.update(dict.fromkeys(some))
+                yield len(some) // NOTED_IN_A_STEP
+            while rows_of := list(islice(there, NOTED_IN_A_STEP)):
+                noted.update((key_of(row), row) for row in rows_of)
+                yield len(rows_of) // NOTED_IN_A_STEP
 
     def note_groups(self, group_ids: Iterable[str]) -> None:
         """All positions of these groups were looked up. `note_position` comes next, for each that was found."""

@@ -162,6 +162,37 @@ def test_one_statement_looks_up_all_positions_of_a_group_of_requests() -> None:
     run(use)
 
 
+def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 5)
+
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("wide", 3, {}))
+        positions = [OffsetPosition(topic.topic_id, partition, 7, 0, "") for partition in range(3)]
+        names = [f"g{number}" for number in range(5)]
+        commits = [CommitOffsets(name, -1, -1, -1, "", positions) for name in names]
+        await asyncio.gather(*(world.sequencer.commit_offsets(commit) for commit in commits))
+        assert world.rows.looked_up == [[name] * 3 for name in names]
+        assert await world.kept() == dict.fromkeys(names, 3)
+
+    run(use)
+
+
+def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 2)
+
+    async def use(world: World) -> None:
+        for partition in (0, 1):
+            await world.commit_position("old", 3, partition)
+        await asyncio.gather(
+            *(world.commit_position(f"g{number}", 3) for number in range(4)),
+            world.sequencer.delete_group(GroupRef("old")),
+        )
+        assert world.rows.groups_read == ["old"]
+        assert await world.kept() == {f"g{number}": 1 for number in range(4)}
+
+    run(use)
+
+
 def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 9, turn=5)

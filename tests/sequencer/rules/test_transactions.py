@@ -109,7 +109,7 @@ class World:
     def _look_positions_up(self, draft: Draft) -> None:
         places = [(topic_id, partition) for topic_id in TOPICS for partition in (0, 1)]
         keys = [(group_id, *place) for group_id in GROUPS for place in places]
-        draft.note_rows({GroupOffsetRow: keys}, [self.positions()])
+        at_once(draft.note_rows({GroupOffsetRow: keys}, [self.positions()]))
         draft.note_groups(GROUPS)
         for row in self.positions():
             draft.note_position(row)
