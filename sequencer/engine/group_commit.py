@@ -205,8 +205,9 @@ class GroupCommit:
         self._arrived = asyncio.Event()
         self._early = EarlyCommits()
         self._is_stopped = False
-        self._is_writing = False
-        """Whether something may be in the store that is not shown."""
+        self._all_shown = asyncio.Event()
+        """Not set while something may be in the store that is not shown, but for a stale view."""
+        self._all_shown.set()
 
     # --- what callers wait for
 
@@ -263,9 +264,11 @@ class GroupCommit:
         return cast("CommitAnswer", await queued.answer)
 
     async def catch_up(self) -> None:
-        """Wait until all is shown that is in the store now: what is being written, if anything is."""
-        if self._is_writing or self._view.is_stale:
-            await self.decide("catch_up", lambda draft: None)
+        """Wait until all is shown that is in the store now: for the write in progress, if there is one, and not for the
+        requests that are queued. Raises SequencerUnavailable."""
+        await self._all_shown.wait()
+        if self._view.is_stale:
+            await self._ensure_ready()
 
     def _new_answer(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
@@ -350,7 +353,7 @@ class GroupCommit:
             try:
                 parts.extendleft(reversed(await self._perform_together(parts.popleft())))
             finally:
-                self._is_writing = False
+                self._all_shown.set()
         seconds = self._clock.monotonic() - began
         self._view.budgets.worked(seconds)
         self._observer.group_performed(len(group), seconds)
@@ -418,7 +421,7 @@ class GroupCommit:
                 await in_turns(self._view.journal.add(draft), Turns(JOURNALED_IN_A_TURN))
             if self._view.checkpointer is not None:
                 self._view.checkpointer.check_refusal()
-            self._is_writing = True
+            self._all_shown.clear()
             await self._write(draft)
         return draft
 

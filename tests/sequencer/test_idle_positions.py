@@ -37,7 +37,7 @@ from sequencer.store.state import Draft, HotState
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.sequencer_bench import Bench
+from tests.support.sequencer_bench import Bench, settle
 from tests.support.sequencers import Opened
 
 R = TypeVar("R", bound=Row)
@@ -371,6 +371,28 @@ def test_what_is_written_and_not_shown_yet_is_answered_once_it_is_shown() -> Non
         assert world.committer._view.is_stale
         assert await world.position("g") == 9
         assert not world.committer._view.is_stale, "what the database has is shown"
+
+    run(use)
+
+
+def test_a_question_waits_for_the_write_in_progress_and_takes_no_place_in_the_queue() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 3)
+        world.rows.hold_writes()
+        written = asyncio.create_task(world.commit_position("g", 4))
+        await settle()
+        queued = asyncio.create_task(world.commit_position("g", 5))
+        asked = [asyncio.create_task(world.position("g")) for _ in range(3)]
+        await settle()
+        assert len(world.committer._group_commit._queue) == 1
+        assert not any(each.done() for each in asked)
+        world.rows.release_writes()
+        world.rows.hold_writes()
+        await written
+        await settle()
+        assert [each.done() for each in asked] == [True] * 3 and not queued.done()
+        world.rows.release_writes()
+        await queued
 
     run(use)
 
