@@ -265,10 +265,9 @@ class GroupCommit:
 
     async def catch_up(self) -> None:
         """Wait until all is shown that is in the store now: for the write in progress, if there is one, and not for the
-        requests that are queued. Raises SequencerUnavailable."""
+        requests that are queued. Raises SequencerUnavailable, also where another committer may have written."""
         await self._all_shown.wait()
-        if self._view.is_stale:
-            await self._ensure_ready()
+        await self._ensure_ready()
 
     def _new_answer(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()

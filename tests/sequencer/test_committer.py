@@ -286,6 +286,19 @@ def test_a_stalled_committer_that_nobody_replaced_goes_on_without_loading_anew()
     run(use)
 
 
+def test_a_stalled_committer_that_was_replaced_does_not_show_all_that_its_successor_wrote() -> None:
+    async def use(world: World) -> None:
+        world.clock.advance(60.0)
+        second = Committer(world.store, world.clock, SeededEntropy(2))
+        await second.start()
+        await second.create_topic(CreateTopic("t", 1, {}))
+        with pytest.raises(SequencerUnavailable):
+            await world.sequencer._catch_up()  # as a snapshot does after its last page
+        await second.close()
+
+    run(use)
+
+
 def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
     async def use(world: World) -> None:
         world.clock.advance(60.0)
