@@ -13,7 +13,7 @@ from sequencer.rules.due import DueList
 from sequencer.rules.groups import due_ms
 from sequencer.rules.positions import own_expiry_ms
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row
+from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
@@ -42,13 +42,18 @@ class GroupWatch:
         """Groups to examine now."""
         self._read: dict[str, tuple[GroupRow, int]] = {}
         """Groups whose positions were read: the group's row then, and when the first of them is over."""
-        self._positions: dict[Key, Row | None] = {}
-        """Positions that changed."""
+        self._own_expiries: dict[str, int] = {}
+        """When the first of the positions expires, by group, that were written with an expiry of their own."""
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction changed."""
         self._groups.update(changes.by_kind.get(GroupRow, {}))
-        self._positions.update(changes.by_kind.get(GroupOffsetRow, {}))
+        for position in changes.by_kind.get(GroupOffsetRow, {}).values():
+            if isinstance(position, GroupOffsetRow) and position.expires_ms is not None:
+                at_ms = own_expiry_ms(position, self._settings)
+                self._own_expiries[position.group_id] = min(
+                    at_ms, self._own_expiries.get(position.group_id, at_ms)
+                )
 
     def watch(self, group_id: str) -> None:
         """Schedule a group that was loaded."""
@@ -61,10 +66,8 @@ class GroupWatch:
     async def take(self, state: HotState, now_ms: int) -> list[str]:
         """The groups of which something may be over. They are looked at again by the next call."""
         turns = Turns(GROUPS_IN_A_TURN)
-        while self._positions:
-            _, position = self._positions.popitem()
-            if isinstance(position, GroupOffsetRow) and position.expires_ms is not None:
-                self._note_expiry(position)
+        while self._own_expiries:
+            self._expects(*self._own_expiries.popitem())
             await turns.did()
         for key in self._due.take(now_ms, MOST_DUE):
             group_id = str(key[0])
@@ -78,12 +81,12 @@ class GroupWatch:
             await turns.did()
         return expiring
 
-    def _note_expiry(self, position: GroupOffsetRow) -> None:
-        """A position was written that has an expiry of its own; it may be sooner than those that were read."""
-        self.watch(position.group_id)
-        read = self._read.get(position.group_id)
+    def _expects(self, group_id: str, at_ms: int) -> None:
+        """A position of the group expires at this time, which may be sooner than those that were read."""
+        self.watch(group_id)
+        read = self._read.get(group_id)
         if read is not None:
-            self._read[position.group_id] = read[0], min(read[1], own_expiry_ms(position, self._settings))
+            self._read[group_id] = read[0], min(read[1], at_ms)
 
     def _is_due(self, state: HotState, group_id: str, now_ms: int) -> bool:
         """Whether a group is due; then it stays among those to examine. Otherwise it is scheduled."""

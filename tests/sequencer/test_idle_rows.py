@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -227,6 +228,16 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
     state.apply(changed(replace_row(kept, positions=2)))
     watch.note(changed(replace_row(kept, positions=2)))
     assert "kept" in asyncio.run(watch.take(state, now)), "what was read is not all that it has"
+
+
+def test_what_watches_groups_keeps_no_position_in_memory() -> None:
+    watch = GroupWatch(SETTINGS)
+    for expires_ms in (None, NOW + 1):
+        position = GroupOffsetRow("g", UUID(int=1), 0, 5, 0, "", NOW, expires_ms)
+        written = changed(position)
+        held = sys.getrefcount(position)
+        watch.note(written)
+        assert sys.getrefcount(position) == held
 
 
 def changed(row: Row) -> Changes:
