@@ -9,6 +9,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from sequencer.api import (
     CommitOffsets,
@@ -30,6 +31,7 @@ from sequencer.engine.follower import Follower
 from sequencer.pages import all_positions, lag_pages
 from sequencer.reading import positions as reading
 from sequencer.rules.groups import delete_group
+from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import GroupOffsetRow, GroupRow, Row
@@ -508,3 +510,15 @@ def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_re
         assert await world.kept() == {"g0": 1}
 
     run(use)
+
+
+def test_positions_that_their_group_does_not_count_are_deleted_and_logged() -> None:
+    keys = [("g", UUID(int=1), partition) for partition in (0, 1)]
+    draft = Draft(HotState({GroupRow: [GroupRow("g", -1, -1, 0, "", "", [], b"", 0, positions=1)]}), 0)
+    found = [GroupOffsetRow(*key, 5, 0, "", 0, None) for key in keys]
+    at_once(draft.note_rows({GroupOffsetRow: keys}, [found]))
+    with capture_logs() as logs:
+        assert at_once(delete_positions(draft, keys)) == 2
+    group = draft.get(GroupRow, "g")
+    assert group is not None and group.positions == 0
+    assert [(line["group"], line["counted"], line["deleted"]) for line in logs] == [("g", 1, 2)]

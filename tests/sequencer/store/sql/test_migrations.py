@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from sequencer.store.rows import GroupOffsetRow, GroupRow, Row
+from sequencer.api import LeaseLost
+from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.migrate import SchemaMismatch, migrate
 from sequencer.store.sql.row_codec import RowCodec
 from sequencer.store.sql.schema import SCHEMA_VERSION, TABLES, metadata
@@ -162,6 +163,34 @@ def test_groups_of_an_older_database_count_their_positions(url: str) -> None:
             await store.close()
 
     assert asyncio.run(groups()) == {"none": (0, False), "two": (2, False), "some": (3, True)}
+
+
+def test_an_older_server_that_leads_writes_nothing_after_the_migration_that_counts_positions(
+    url: str,
+) -> None:
+    async def lead() -> int | None:
+        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+        try:
+            await store.open()
+            return await store.take_committer_lease("older", "", 60_000)
+        finally:
+            await store.close()
+
+    async def write(epoch: int) -> None:
+        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+        try:
+            await store.open()
+            await store.write(Changes(), epoch)
+        finally:
+            await store.close()
+
+    epoch = asyncio.run(lead())
+    assert epoch is not None
+    asyncio.run(write(epoch))
+    with engine(url).begin() as connection:
+        downgrade(connection, "0019")
+    with pytest.raises(LeaseLost):
+        asyncio.run(write(epoch))
 
 
 def test_the_migration_can_be_undone(url: str) -> None:
