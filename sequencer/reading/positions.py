@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TypeAlias, cast
+from typing import TypeAlias
 from uuid import UUID
 
 from sequencer.api import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
@@ -100,23 +100,35 @@ class Positions:
         group = state.get(GroupRow, request.group_id)
         if group is None or not group.positions:
             return OffsetPositions([])
-        pending = _pending_in(state, request.group_id)
         room, positions = PageRoom(limit), list[OffsetPosition]()
         last, at_once = request.after, max(limit, LEAST_AT_ONCE)
         while True:
+            has_pending = request.group_id in self._current().pending_of
             page = await self._store.positions_of(request.group_id, last, at_once)
+            rows, pending = await self._read_again(page) if has_pending else (page, {})
             await self._settle()
-            async for row in Turns(ANSWERED_IN_A_TURN).over(page):
+            async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
                 place = row.key[1:]
                 if self._current().live_partition(*place) is not None:
                     if not room.takes(64 + text_bytes(row.metadata)):
                         return OffsetPositions(positions, last)
-                    positions.append(_position(place, row, has_pending=place in pending))
+                    positions.append(_position(place, row, has_pending=row.key in pending))
                 last = place
             if len(page) < at_once:
                 return OffsetPositions(positions)
+            last = page[-1].key[1:]
             if positions:
                 return OffsetPositions(positions, last)
+
+    async def _read_again(
+        self, page: Sequence[GroupOffsetRow]
+    ) -> tuple[list[GroupOffsetRow], dict[PositionKey, None]]:
+        """The rows under the keys of a page, as they are after it was looked up which of them open transactions will
+        change; and these."""
+        keys, pending_at = [row.key for row in page], self._current().pending_at
+        pending = dict.fromkeys(key for key in keys if key in pending_at)
+        found = {row.key: row for row in await self._store.rows_under(GroupOffsetRow, keys)}
+        return [found[key] for key in keys if key in found], pending
 
     async def lags(self, request: LagsRequest) -> Lags:
         """Committed positions with their partitions' ends: those of some groups."""
@@ -199,12 +211,6 @@ def _together(groups: Iterable[GroupRow]) -> tuple[list[GroupRow], str | None]:
             count += group.positions
         last = group.group_id
     return some, None
-
-
-def _pending_in(state: HotState, group_id: str) -> set[Place]:
-    """Where a group has positions that open transactions will change."""
-    owners = [owner for owner in state.pending_of if owner[0] == group_id]
-    return {cast("Place", key[1:3]) for owner in owners for key in state.pending_of[owner]}
 
 
 def _position(

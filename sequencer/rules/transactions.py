@@ -433,7 +433,7 @@ def positions_read(state: HotState, request: EndTransaction) -> Iterable[Positio
     row = state.get(TransactionRow, request.transaction.transactional_id)
     if row is None or not request.is_commit:
         return []
-    pending = (state.pending_of.get((group_id, row.producer_id), ()) for group_id in row.groups)
+    pending = (state.pending_of.get(group_id, {}).get(row.producer_id, ()) for group_id in row.groups)
     return (cast("PositionKey", key[:3]) for keys in pending for key in keys)
 
 

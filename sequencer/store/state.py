@@ -108,8 +108,8 @@ class HotState:
         self.open_transactions: dict[str, None] = {}
         self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
         """First offset by producer id."""
-        self.pending_of: dict[tuple[str, int], dict[Key, None]] = {}
-        """By group and producer id."""
+        self.pending_of: dict[str, dict[int, dict[Key, None]]] = {}
+        """By group, then by producer id."""
         self.pending_at: dict[Key, dict[int, None]] = {}
         """How many transactions will change this position of a group."""
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
@@ -394,11 +394,14 @@ class HotState:
 
     def _put_pending(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
-            self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
+            self.pending_of.setdefault(row.group_id, {}).setdefault(row.producer_id, {})[key] = None
             self.pending_at.setdefault(key[:3], {})[row.producer_id] = None
 
     def _delete_pending(self, key: Key, row: Any) -> None:
-        _take_from(self.pending_of, (row.group_id, row.producer_id), key)
+        of_group = self.pending_of[row.group_id]
+        _take_from(of_group, row.producer_id, key)
+        if not of_group:
+            del self.pending_of[row.group_id]
         _take_from(self.pending_at, key[:3], row.producer_id)
 
 
@@ -703,7 +706,7 @@ class Draft:
         """Delete what is known of partitions by a group: its positions, also those of open transactions, and what it
         has read as a share group. Pauses after each."""
         known = self.durable
-        pending = (key for owner, keys in known.pending_of.items() if owner[0] == group_id for key in keys)
+        pending = (key for keys in known.pending_of.get(group_id, {}).values() for key in keys)
         for kind, durable in (
             (GroupOffsetRow, self._all_positions_of(group_id)),
             (PendingOffsetRow, pending),
@@ -776,7 +779,7 @@ class Draft:
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""
-        durable = self.durable.pending_of.get((group_id, producer_id), {})
+        durable = self.durable.pending_of.get(group_id, {}).get(producer_id, {})
         return self.matching(
             PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id
         )
@@ -812,7 +815,7 @@ class Draft:
             for row in self.changed(PendingOffsetRow).values()
             if isinstance(row, PendingOffsetRow)
         }
-        return put.union(group_id for group_id, _ in self.durable.pending_of)
+        return put.union(self.durable.pending_of)
 
     def open_transactions(self) -> list[TransactionRow]:
         """The transactional ids with something open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -42,6 +42,8 @@ from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.sequencer_bench import Bench, settle
 from tests.support.sequencers import Opened
 
+K = TypeVar("K")
+V = TypeVar("V")
 R = TypeVar("R", bound=Row)
 IN_MEMORY = 2
 WEEK_MS = 7 * 24 * 3_600_000
@@ -100,6 +102,17 @@ class World(Bench):
         groups = {row.group_id: row.positions for row in self.committer._view.state.all(GroupRow)}
         assert {group_id: count for group_id, count in groups.items() if count} == counts
         return counts
+
+    async def send_pending(self, group_id: str, offset: int, *partitions: int) -> TransactionRef:
+        granted = await self.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
+        ref = TransactionRef("tx", granted.producer_id, granted.producer_epoch)
+        positions = [
+            OffsetPosition(self.topic.topic_id, partition, offset, 0, "") for partition in partitions
+        ]
+        await self.sequencer.commit_offsets(
+            CommitOffsets(group_id, -1, -1, -1, "", positions, transaction=ref, joins=True)
+        )
+        return ref
 
     async def later(self, ms: int) -> None:
         self.opened.clock.advance(ms / 1000)
@@ -209,12 +222,7 @@ def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:
 def test_the_end_of_a_transaction_looks_its_idle_positions_up() -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 1)
-        granted = await world.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
-        ref = TransactionRef("tx", granted.producer_id, granted.producer_epoch)
-        positions = [OffsetPosition(world.topic.topic_id, partition, 7, 0, "") for partition in (0, 1)]
-        await world.sequencer.commit_offsets(
-            CommitOffsets("g", -1, -1, -1, "", positions, transaction=ref, joins=True)
-        )
+        ref = await world.send_pending("g", 7, 0, 1)
         await world.commit_position("h", 1)
         await world.commit_position("i", 1)
         world.rows.looked_up.clear()
@@ -395,6 +403,47 @@ def test_a_question_waits_for_the_write_in_progress_and_takes_no_place_in_the_qu
         assert [each.done() for each in asked] == [True] * 3 and not queued.done()
         world.rows.release_writes()
         await queued
+
+    run(use)
+
+
+class NeverRead(dict[K, V]):
+    """Looked up by key, and never looked through."""
+
+    def __iter__(self) -> Iterator[K]:
+        raise AssertionError("it was looked through")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def test_what_is_pending_in_all_other_groups_is_not_looked_through() -> None:
+    async def use(world: World) -> None:
+        for partition in (0, 1):
+            await world.commit_position("g", 3, partition)
+        await world.send_pending("g", 7, 1)
+        state = world.committer._view.state
+        state.pending_of, before = NeverRead(state.pending_of), state.pending_of
+        found = await all_positions(world.sequencer, "g")
+        assert [(each.offset, each.has_pending) for each in found] == [(3, False), (3, True)]
+        state.pending_of = before
+
+    run(use)
+
+
+def test_a_position_is_told_as_its_transaction_left_it_or_said_to_be_pending() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 3)
+        ref = await world.send_pending("g", 7, 0)
+        read = world.rows.positions_of
+
+        async def read_and_end(*asked: Any) -> list[GroupOffsetRow]:
+            rows = await read(*asked)
+            await world.sequencer.end_transaction(EndTransaction(ref, True, False))
+            return rows
+
+        world.rows.positions_of = read_and_end  # type: ignore[method-assign]
+        (found,) = (await world.sequencer.fetch_offsets(FetchOffsets("g", None))).positions
+        assert found.has_pending or found.offset == 7
 
     run(use)
 

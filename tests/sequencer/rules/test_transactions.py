@@ -322,7 +322,7 @@ def indexes(state: HotState) -> dict[str, object]:
         "ids": state.transactional_ids,
         "open": set(state.open_transactions),
         "ranges": dict(state.open_ranges.items()),
-        "pending": {owner: set(keys) for owner, keys in state.pending_of.items()},
+        "pending": state.pending_of,
         "pending at": state.pending_at,
         "aborted": {
             (topic_id, partition): state.aborted_from(topic_id, partition, 0)
