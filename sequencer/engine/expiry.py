@@ -267,29 +267,39 @@ class Expiry:
     async def _forget_positions(self, rows: list[GroupRow]) -> int:
         """Forget positions of groups without members that are over; how many. One call reads the positions of some of
         the groups, the next those of others: what was read is not due until one of its positions may be over."""
-        step, watch, turns = self._settings.removal_step, self._upkeep.groups, Turns(ROWS_IN_A_TURN)
+        watch, turns = self._upkeep.groups, Turns(ROWS_IN_A_TURN)
         forgotten = looked_at = 0
         while rows and looked_at < MOST_POSITIONS:
             some, rows = _together(rows)
             now_ms = await self._context.store.now_ms()
-            over: list[PositionKey] = []
             until: dict[str, int] = {}
             by_id = {row.group_id: row for row in some}
             async for page in pages_of(self._context.reads, some, POSITIONS_AT_ONCE):
                 looked_at += len(page)
+                over: list[PositionKey] = []
                 async for position in turns.over(page):
                     at_ms = over_ms(by_id[position.group_id], position, self._settings)
                     if at_ms <= now_ms:
                         over.append(position.key)
-                    until[position.group_id] = min(at_ms, until.get(position.group_id, at_ms))
-            for first in range(0, len(over), step):
-                keys = over[first : first + step]
-                forget = partial(forget_positions, keys=keys, settings=self._settings)
-                forgotten += await self._group_commit.decide(
-                    "apply_retention", forget, needs=rows_needed(GroupOffsetRow, keys)
-                )
+                    else:
+                        until[position.group_id] = min(at_ms, until.get(position.group_id, at_ms))
+                gone = await self._forget_over(over)
+                if gone < len(over):  # something changed meanwhile: the next call looks again
+                    until.update((key[0], now_ms) for key in over)
+                forgotten += gone
             for row in some:
-                watch.positions_last(row, until.get(row.group_id, now_ms))
+                watch.positions_last(row.group_id, until.get(row.group_id, now_ms))
+        return forgotten
+
+    async def _forget_over(self, over: list[PositionKey]) -> int:
+        """Forget those of these positions that are over when it is decided; how many."""
+        step, forgotten = self._settings.removal_step, 0
+        for first in range(0, len(over), step):
+            keys = over[first : first + step]
+            forget = partial(forget_positions, keys=keys, settings=self._settings)
+            forgotten += await self._group_commit.decide(
+                "apply_retention", forget, needs=rows_needed(GroupOffsetRow, keys)
+            )
         return forgotten
 
 

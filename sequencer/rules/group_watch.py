@@ -2,7 +2,8 @@
 
 A commit of a position only postpones a group's time, unless the position has an expiry of its own. A group with
 members is examined several times within the period after which members without a coordinator are dropped. Positions are
-not in memory: a group's row says when some may be over, and expiry reads them then (`positions_last`).
+not in memory: a group's row says when some may be over, and expiry reads them then (`positions_last`). What was read
+is not read again before one of them, or one that was written since, may be over: a group's last change only grows.
 
 Pure: the caller passes the state and the time.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from sequencer.rules.due import DueList
 from sequencer.rules.groups import due_ms
-from sequencer.rules.positions import own_expiry_ms
+from sequencer.rules.positions import soonest_over_ms
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow
 from sequencer.store.state import HotState, Key
@@ -40,34 +41,33 @@ class GroupWatch:
         """When each group is examined next."""
         self._groups: dict[Key, object] = {}
         """Groups to examine now."""
-        self._read: dict[str, tuple[GroupRow, int]] = {}
-        """Groups whose positions were read: the group's row then, and when the first of them is over."""
-        self._own_expiries: dict[str, int] = {}
-        """When the first of the positions expires, by group, that were written with an expiry of their own."""
+        self._read: dict[str, int] = {}
+        """Groups whose positions were read: none is over before this time."""
+        self._written: dict[str, int] = {}
+        """Groups with positions that were written since the last `take`: none of these is over before this time."""
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction changed."""
         self._groups.update(changes.by_kind.get(GroupRow, {}))
         for position in changes.by_kind.get(GroupOffsetRow, {}).values():
-            if isinstance(position, GroupOffsetRow) and position.expires_ms is not None:
-                at_ms = own_expiry_ms(position, self._settings)
-                self._own_expiries[position.group_id] = min(
-                    at_ms, self._own_expiries.get(position.group_id, at_ms)
-                )
+            if isinstance(position, GroupOffsetRow):
+                at_ms = soonest_over_ms(position, self._settings)
+                if at_ms < self._written.get(position.group_id, _NEVER):
+                    self._written[position.group_id] = at_ms
 
     def watch(self, group_id: str) -> None:
         """Schedule a group that was loaded."""
         self._groups[group_id,] = None
 
-    def positions_last(self, group: GroupRow, until_ms: int) -> None:
-        """The group's positions were read, after its row: none of them is over before this time."""
-        self._read[group.group_id] = group, until_ms
+    def positions_last(self, group_id: str, until_ms: int) -> None:
+        """All of the group's positions were read since the last `take`: none of them is over before this time."""
+        self._read[group_id] = until_ms
 
     async def take(self, state: HotState, now_ms: int) -> list[str]:
         """The groups of which something may be over. They are looked at again by the next call."""
         turns = Turns(GROUPS_IN_A_TURN)
-        while self._own_expiries:
-            self._expects(*self._own_expiries.popitem())
+        while self._written:
+            self._expects(*self._written.popitem())
             await turns.did()
         for key in self._due.take(now_ms, MOST_DUE):
             group_id = str(key[0])
@@ -82,11 +82,11 @@ class GroupWatch:
         return expiring
 
     def _expects(self, group_id: str, at_ms: int) -> None:
-        """A position of the group expires at this time, which may be sooner than those that were read."""
-        self.watch(group_id)
-        read = self._read.get(group_id)
-        if read is not None:
-            self._read[group_id] = read[0], min(read[1], at_ms)
+        """A position of the group may be over at this time, which may be before all those that were read. Before they
+        are read, the group's row says when to read them."""
+        if at_ms < self._read.get(group_id, at_ms):
+            self._read[group_id] = at_ms
+            self.watch(group_id)
 
     def _is_due(self, state: HotState, group_id: str, now_ms: int) -> bool:
         """Whether a group is due; then it stays among those to examine. Otherwise it is scheduled."""
@@ -95,7 +95,7 @@ class GroupWatch:
             self._next.pop(group_id, None)
             self._read.pop(group_id, None)
         else:
-            at_ms = due_ms(state, row, now_ms, self._settings, positions_ms=self._read_ms(row))
+            at_ms = due_ms(state, row, now_ms, self._settings, positions_ms=self._read.get(group_id, 0))
             if at_ms <= now_ms:
                 return True
             if not now_ms < self._next.get(group_id, _NEVER) <= at_ms:
@@ -103,11 +103,3 @@ class GroupWatch:
                 self._due.put_back((group_id,), at_ms)
         del self._groups[group_id,]
         return False
-
-    def _read_ms(self, row: GroupRow) -> int | None:
-        """When the first of the group's positions is over, where they were read since its row changed."""
-        read = self._read.get(row.group_id)
-        if read is not None and read[0] is not row:
-            del self._read[row.group_id]
-            return None
-        return None if read is None else read[1]

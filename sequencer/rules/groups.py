@@ -314,10 +314,10 @@ def due_ms(
     now_ms: int,
     settings: SequencerSettings,
     *,
-    positions_ms: int | None = None,
+    positions_ms: int = 0,
 ) -> int:
-    """When something of the group may be over. `positions_ms`: when the first of its positions is; None where they were
-    not read, and the row alone says when they may be. One with members under a live coordinator is looked at again
+    """When something of the group may be over. `positions_ms`: none of its positions is over before it, as far as they
+    were read; the row alone says when they may be, too. One with members under a live coordinator is looked at again
     before they could be forgotten."""
     if row.members:
         if row.owner < 0:
@@ -325,10 +325,9 @@ def due_ms(
         is_owned = _is_owned(row, state.get(AgentRow, row.owner))
         return now_ms + max(1, settings.orphaned_members_ms // LOOKS_AT_MEMBERS) if is_owned else now_ms
     due: list[int] = []
-    if row.positions and positions_ms is None:
-        positions_ms = now_ms if row.has_expiries else row.updated_ms + settings.offsets_retention_ms
-    if row.positions and positions_ms is not None:
-        due.append(positions_ms)
+    if row.positions:
+        by_row_ms = now_ms if row.has_expiries else row.updated_ms + settings.offsets_retention_ms
+        due.append(max(by_row_ms, positions_ms))
     if row.group_id in state.shares_of:
         due.append(shares_over_ms(row, settings))
     return min(due, default=row.updated_ms + settings.empty_group_ms)

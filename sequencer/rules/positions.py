@@ -80,6 +80,13 @@ def over_ms(group: GroupRow, position: GroupOffsetRow, settings: SequencerSettin
     return max(group.updated_ms, position.commit_ms) + settings.offsets_retention_ms
 
 
+def soonest_over_ms(position: GroupOffsetRow, settings: SequencerSettings) -> int:
+    """The same as far as the position alone says: it does not expire before that, whatever its group does."""
+    if position.expires_ms is not None:
+        return own_expiry_ms(position, settings)
+    return position.commit_ms + settings.offsets_retention_ms
+
+
 def forget_positions(draft: Draft, keys: Iterable[PositionKey], settings: SequencerSettings) -> Steps[int]:
     """Delete those of these positions, which were looked up, that are over now; how many. One that was committed since
     somebody looked is kept, and so are all of a group that has members now."""

@@ -523,6 +523,45 @@ def test_a_pass_reads_so_many_positions_and_the_next_goes_on(monkeypatch: pytest
     run(use)
 
 
+def test_positions_of_a_large_group_are_forgotten_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
+
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("wide", 6, {}))
+        positions = [OffsetPosition(topic.topic_id, partition, 3, 0, "") for partition in range(6)]
+        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        read, left = world.rows.positions_of, []
+
+        async def read_and_count(*asked: Any) -> list[GroupOffsetRow]:
+            left.append((await world.kept()).get("g", 0))
+            return await read(*asked)
+
+        world.rows.positions_of = read_and_count  # type: ignore[method-assign]
+        await world.later(WEEK_MS + 60_000)
+        assert left == [6, 4, 2, 0]
+
+    run(use)
+
+
+def test_a_group_that_was_read_is_not_read_again_when_it_has_another_position() -> None:
+    async def use(world: World) -> None:
+        await world.commit_position("g", 3)
+        await world.later(WEEK_MS // 2)
+        await world.commit_position("g", 3, 1)
+        await world.later(WEEK_MS // 2 + 60_000)
+        assert world.rows.groups_read == ["g"] and await world.kept() == {"g": 1}
+        await world.later(60_000)
+        await world.commit_position("g", 3)
+        world.rows.groups_read.clear()
+        for _ in range(3):
+            await world.later(60_000)
+        assert world.rows.groups_read == []
+        await world.later(WEEK_MS // 2)
+        assert await world.kept() == {"g": 1}
+
+    run(use)
+
+
 # --- deletion
 
 

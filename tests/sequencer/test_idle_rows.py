@@ -218,16 +218,21 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
         watch.watch(row.group_id)
     found = asyncio.run(watch.take(state, now))
     assert found == ["abandoned", "empty", "kept", "maybe over", "maybe over by itself"]
-    watch.positions_last(kept, now + day)
+    watch.positions_last("kept", now + day)
     assert "kept" not in asyncio.run(watch.take(state, now)), "its position was read: it was committed lately"
     sooner = Changes()
     sooner.put(GroupOffsetRow("kept", UUID(int=1), 0, 5, 0, "", now, now - 1))
     watch.note(sooner)
     assert "kept" in asyncio.run(watch.take(state, now)), "it has one with an expiry of its own"
-    watch.positions_last(kept, now + day)
-    state.apply(changed(replace_row(kept, positions=2)))
-    watch.note(changed(replace_row(kept, positions=2)))
-    assert "kept" in asyncio.run(watch.take(state, now)), "what was read is not all that it has"
+    watch.positions_last("kept", now + day)
+    for commit_ms, is_due in ((now, False), (now - 8 * day, True)):
+        written = changed(replace_row(kept, positions=2))
+        written.put(GroupOffsetRow("kept", UUID(int=1), 1, 5, 0, "", commit_ms, None))
+        state.apply(written)
+        watch.note(written)
+        assert ("kept" in asyncio.run(watch.take(state, now))) == is_due, (
+            "one with a commit time in the past is over"
+        )
 
 
 def test_what_watches_groups_keeps_no_position_in_memory() -> None:
