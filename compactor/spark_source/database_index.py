@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sequencer.api import (
     FetchOffsets,
     FindAnswer,
@@ -23,14 +21,6 @@ from sequencer.store.state import HotState
 from tailrace.clock import Clock, Entropy
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Answers from one look at the database, and from a second where the first does not suffice."""
-
-    reader: Reader
-    positions: Positions
-
-
 class DatabaseIndex:
     """Read from the database itself, without a committer: one look at it per question."""
 
@@ -42,25 +32,24 @@ class DatabaseIndex:
         return [topic_value(row) for row in (await self._state()).all(TopicRow)]
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        return await (await self._rows()).reader.find_batches(request)
+        return await (await self._reader()).find_batches(request)
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
-        return await (await self._rows()).reader.list_offsets(request)
+        return await (await self._reader()).list_offsets(request)
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
-        return await (await self._rows()).positions.fetch(request)
+        """Positions in partitions that there were before the positions were read."""
+        state = await self._state()
+        return await Positions(self._store, lambda: state, _look_no_further).fetch(request)
 
-    async def _rows(self) -> _Rows:
+    async def _reader(self) -> Reader:
         state = await self._state()
 
         async def look_again() -> None:
             nonlocal state
             state = await self._state()
 
-        return _Rows(
-            Reader(self._store, lambda: state, look_again, RecentRuns(0)),
-            Positions(self._store, lambda: state, look_again),
-        )
+        return Reader(self._store, lambda: state, look_again, RecentRuns(0))
 
     async def _state(self) -> HotState:
         if not self._is_open:
@@ -70,3 +59,7 @@ class DatabaseIndex:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+async def _look_no_further() -> None:
+    return

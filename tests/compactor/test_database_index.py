@@ -1,0 +1,49 @@
+"""A database that is read directly, without a sequencer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from compactor.spark_source.database_index import DatabaseIndex
+from sequencer.api import CommitOffsets, CreateTopic, FetchOffsets, OffsetPosition
+from sequencer.engine.committer import Committer
+from sequencer.store.rows import Row
+from sequencer.store.sql.store import open_row_store
+from tests.support.clocks import ManualClock, SeededEntropy
+
+
+class CountingIndex(DatabaseIndex):
+    """Counts how often the whole state is loaded."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, ManualClock(), SeededEntropy(2))
+        self.loads = 0
+        self._store.load, self._load = self._counted, self._store.load  # type: ignore[method-assign]
+
+    async def _counted(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
+        return await self._load()
+
+
+def test_the_positions_of_a_group_are_told_after_one_look_at_the_database(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        url, clock, entropy = f"sqlite:///{tmp_path}/rows.db", ManualClock(), SeededEntropy(1)
+        rows = open_row_store(url, clock=clock, entropy=entropy)
+        sequencer = Committer(rows, clock, entropy)
+        await sequencer.start()
+        index = CountingIndex(url)
+        try:
+            topic = await sequencer.create_topic(CreateTopic("t", 2, {}))
+            position = OffsetPosition(topic.topic_id, 1, 7, 0, "")
+            await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
+            asked = FetchOffsets("g", [(topic.topic_id, partition) for partition in (0, 1)])
+            found = (await index.fetch_offsets(asked)).positions
+            assert [each.offset for each in found] == [-1, 7]
+            assert index.loads == 1
+        finally:
+            await sequencer.close()
+            await index.close()
+            await rows.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
