@@ -34,7 +34,8 @@ from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import GroupOffsetRow, GroupRow, Row
+from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, Row
+from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
@@ -206,6 +207,11 @@ def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: p
         assert await world.kept() == {f"g{number}": 1 for number in range(4)}
 
     run(use)
+
+
+def test_what_a_group_of_requests_looks_up_is_one_round_trip_to_postgresql() -> None:
+    time_and_objects = 2
+    assert CONNECTIONS["commits"] >= time_and_objects + len(LOOKED_UP)
 
 
 def test_an_earlier_turn_of_an_idle_position_replaces_no_later_one() -> None:

@@ -40,8 +40,9 @@ STATEMENT_SECONDS = 10.0
 IDLE_SECONDS = 2.0
 """How long a transaction whose client has gone silent may block the next committer from the lease."""
 MIGRATION_SECONDS = 300.0
-CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
-"""Connections per lane: slow reads delay neither commits nor the lease; slow commits don't delay the lease."""
+CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 4, "reads": 8}
+"""Connections per lane, at most: slow reads delay neither commits nor the lease; slow commits don't delay the lease. A
+group of requests looks up the time, objects, and rows of each kind that is not in memory, together."""
 LEASE_SECONDS = 10.0
 """A database that takes longer than this is unavailable. For a slow one and the lease see `sequencer.engine.term`."""
 WRITTEN_AT_ONCE = 1_000
