@@ -601,6 +601,19 @@ def _counts_no_position(original: Any) -> Any:
     return put_position
 
 
+def _counts_no_deletion(original: Any) -> Any:
+    def delete_positions(draft: Any, keys: Any) -> Steps[int]:
+        named = list(keys)
+        groups_before = [draft.get(GroupRow, group_id) for group_id in dict.fromkeys(key[0] for key in named)]
+        count: int = yield from original(draft, named)
+        for group in groups_before:
+            if group is not None:
+                draft.put(group)
+        return count
+
+    return delete_positions
+
+
 def _hands_over_what_it_has(original: Any) -> Any:
     async def hand_over(self: Any) -> Any:
         with mock.patch.object(self, "catch_up", always_nothing):
@@ -914,10 +927,18 @@ def _remembers_ends_too_long(original: Any) -> Any:
 
 
 def _shows_pending_positions(original: Any) -> Any:
-    def pending_row(draft: Any, request: Any, position: Any, producer_id: int) -> Any:
-        return groups._position_row(draft, request, position, None)
+    """And counts them, so that only who reads the position sees the difference."""
 
-    return pending_row
+    def put_pending(draft: Any, request: Any, pending: Any) -> None:
+        group = draft.get(GroupRow, request.group_id)
+        if group is None:
+            original(draft, request, pending)
+            return
+        fields = {name: getattr(pending, name) for name in GroupOffsetRow.__struct_fields__}
+        before = draft.get(GroupOffsetRow, pending.group_id, pending.topic_id, pending.partition)
+        draft.put(positions.put_position(draft, group, GroupOffsetRow(**fields), before))
+
+    return put_pending
 
 
 def _drops_positions_at_the_end(original: Any) -> Any:
@@ -1944,7 +1965,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**TRANSACTIONS, "misfortunes": at("an agent stops for a while", "a client stops for a while")},
     ),
     Mutation(
-        "pending positions are seen before the end", [(groups, "_pending_row", _shows_pending_positions)], PROCESSES
+        "pending positions are seen before the end", [(groups, "_put_pending", _shows_pending_positions)], PROCESSES
     ),
     Mutation(
         "a commit loses its positions", [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES
@@ -1988,6 +2009,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a group does not count its positions",
         [(each, "put_position", _counts_no_position) for each in (groups, transactions)],
         GROUPS,
+    ),
+    Mutation(
+        "a group does not count the positions that it loses",
+        [(each, "delete_positions", _counts_no_deletion) for each in (groups, positions, deleted_topics)],
+        FORGETS,
+    ),
+    Mutation(
+        "the end of a transaction names no position that it reads",
+        [(transactions, "positions_read", always(()))],
+        {**GROUP_PROCESSES, "has_low_bounds": True},
     ),
     Mutation(
         "a transaction's positions are taken from any generation",
