@@ -436,20 +436,25 @@ def test_what_is_pending_in_all_other_groups_is_not_looked_through() -> None:
     run(use)
 
 
-def test_a_position_is_told_as_its_transaction_left_it_or_said_to_be_pending() -> None:
+@pytest.mark.parametrize("are_named", [True, False])
+def test_a_position_is_told_as_its_transaction_left_it_or_said_to_be_pending(are_named: bool) -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 3)
         ref = await world.send_pending("g", 7, 0)
-        read = world.rows.positions_of
+        looked_up = "rows_under" if are_named else "positions_of"
+        read = getattr(world.rows, looked_up)
 
         async def read_and_end(*asked: Any) -> list[GroupOffsetRow]:
-            rows = await read(*asked)
+            rows: list[GroupOffsetRow] = await read(*asked)
+            setattr(world.rows, looked_up, read)
             await world.sequencer.end_transaction(EndTransaction(ref, True, False))
             return rows
 
-        world.rows.positions_of = read_and_end  # type: ignore[method-assign]
-        (found,) = (await world.sequencer.fetch_offsets(FetchOffsets("g", None))).positions
+        setattr(world.rows, looked_up, read_and_end)
+        places = [(world.topic.topic_id, 0)] if are_named else None
+        (found,) = (await world.sequencer.fetch_offsets(FetchOffsets("g", places))).positions
         assert found.has_pending or found.offset == 7
+        assert await world.position("g") == 7, "the transaction ended in between"
 
     run(use)
 

@@ -577,22 +577,6 @@ def _knows_only_recent_positions(original: Any) -> Any:
     return look_up
 
 
-def _looks_at_pending_positions_last(original: Any) -> Any:
-    async def named(self: Any, group_id: str, places: Any) -> Any:
-        answer = await original(self, group_id, places)
-        for _ in range(4):  # as long as a slow answer takes
-            await self._store.positions_of(group_id, None, 1)
-        await self._settle()
-        pending = self._current().pending_at
-        told = [
-            msgspec.structs.replace(each, has_pending=(group_id, each.topic_id, each.partition) in pending)
-            for each in answer.positions
-        ]
-        return msgspec.structs.replace(answer, positions=told)
-
-    return named
-
-
 def _counts_no_position(original: Any) -> Any:
     def put_position(draft: Any, group: Any, *rest: Any) -> Any:
         original(draft, group, *rest)
@@ -1973,11 +1957,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "positions are told though others are pending",
         [(reading_positions, "_position", _tells_of_nothing_pending)],
-        {**GROUP_PROCESSES, "misfortunes": at(*6 * ["a client stops for long"])},
-    ),
-    Mutation(
-        "whether a position is pending is looked up after the position",
-        [(Positions, "_named", _looks_at_pending_positions_last)],
         {**GROUP_PROCESSES, "misfortunes": at(*6 * ["a client stops for long"])},
     ),
     Mutation(
