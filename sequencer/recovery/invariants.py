@@ -259,8 +259,13 @@ def check_positions(state: HotState, rows: Iterable[GroupOffsetRow | PendingOffs
     for row in rows:
         is_committed = isinstance(row, GroupOffsetRow)
         subject = f"group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
-        if is_committed and state.get(GroupRow, row.group_id) is None:
+        group = state.get(GroupRow, row.group_id)
+        if is_committed and group is None:
             yield Finding("group_offset", subject, "a position of a group that has no row")
+        elif is_committed and row.expires_ms is not None and group is not None and not group.has_expiries:
+            yield Finding(
+                "group_offset", subject, "has an expiry of its own; its group's row says that none has"
+            )
         if is_of_deleted_topic(state, row.topic_id, row.partition):
             continue
         partition = state.live_partition(row.topic_id, row.partition)

@@ -36,7 +36,7 @@ from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -191,6 +191,13 @@ def test_no_more_is_looked_up_than_is_decided_next(monkeypatch: pytest.MonkeyPat
         assert await world.kept() == dict.fromkeys(names, 3)
 
     run(use)
+
+
+def test_what_was_looked_up_is_noted_in_steps() -> None:
+    keys = [("g", UUID(int=1), partition) for partition in range(1_000)]
+    rows = [GroupOffsetRow(*key, 5, 0, "", 0, None) for key in keys]
+    steps = list(Draft(HotState({}), 0).note_rows({GroupOffsetRow: keys}, [rows]))
+    assert len(steps) == sum(steps) == 2 * 1_000 / NOTED_IN_A_STEP
 
 
 def test_a_group_that_is_deleted_after_large_commits_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,6 +295,11 @@ async def group_that_miscounts_its_positions(world: LosableCluster) -> None:
     await world.plant(GroupRow("g", -1, -1, 0, "Empty", "", [], b"", 1, positions=3))
 
 
+async def group_that_knows_of_no_expiry(world: LosableCluster) -> None:
+    await world.plant(GroupRow("h", -1, -1, 0, "Empty", "", [], b"", 1, positions=1))
+    await world.plant(GroupOffsetRow("h", world.topics["t"].topic_id, 0, 0, 0, "", 1, 7))
+
+
 async def group_offset_of_nothing(world: LosableCluster) -> None:
     await world.plant(GroupOffsetRow("g", UUID(int=5), 0, 0, 0, "", 1, None))
 
@@ -364,6 +369,7 @@ async def half_recovered(world: LosableCluster) -> None:
         (group_offset_past_the_end, "group_offset"),
         (group_offset_of_nothing, "group_offset"),
         (group_that_miscounts_its_positions, "group_offset"),
+        (group_that_knows_of_no_expiry, "group_offset"),
         (producer_past_the_end, "producer"),
         (answer_of_no_session, "session"),
         (topic_without_partition, "topic"),
