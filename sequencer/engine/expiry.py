@@ -6,10 +6,9 @@ Each step is one transaction of bounded size, decided by the committer like any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from uuid import UUID
 
 from sequencer.api import AgentRef, RetentionSummary
@@ -245,13 +244,13 @@ class Expiry:
         share groups."""
         state, now_ms = self._context.state, await self._context.store.now_ms()
         due = await self._upkeep.groups.take(state, now_ms)
-        with_positions = (row for row in _known(state, due) if row.positions and not row.members)
-        forgotten = await self._forget_positions(list(islice(with_positions, MOST_POSITIONS)))
-        left: list[str] = []
-        async for group_id in Turns(ROWS_IN_A_TURN).over(due):
-            row = state.get(GroupRow, group_id)
-            if row is not None and (row.members or not row.positions or group_id in state.shares_of):
-                left.append(group_id)
+        with_positions = [row async for row in _known(state, due) if row.positions and not row.members]
+        forgotten = await self._forget_positions(with_positions)
+        left = [
+            row.group_id
+            async for row in _known(state, due)
+            if row.members or not row.positions or row.group_id in state.shares_of
+        ]
         while left:
             expire = partial(
                 groups.expire_groups,
@@ -303,10 +302,12 @@ class Expiry:
         return forgotten
 
 
-def _known(state: HotState, group_ids: Iterable[str]) -> Iterator[GroupRow]:
+async def _known(state: HotState, group_ids: Sequence[str]) -> AsyncIterator[GroupRow]:
     """The groups' rows, as far as they exist."""
-    rows = (state.get(GroupRow, group_id) for group_id in group_ids)
-    return (row for row in rows if row is not None)
+    async for group_id in Turns(ROWS_IN_A_TURN).over(group_ids):
+        row = state.get(GroupRow, group_id)
+        if row is not None:
+            yield row
 
 
 def _together(rows: list[GroupRow]) -> tuple[list[GroupRow], list[GroupRow]]:

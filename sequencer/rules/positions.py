@@ -53,9 +53,8 @@ def delete_positions(draft: Draft, keys: Iterable[PositionKey]) -> Steps[int]:
         group = draft.get(GroupRow, group_id)
         if group is None:
             continue  # the audit finds positions without a group
-        if (
-            group.positions < count
-        ):  # an older server wrote after the database was migrated: see docs/upgrades.md
+        if group.positions < count:
+            # An older server wrote after the database was migrated: see docs/upgrades.md.
             _log.error(
                 "a group has more positions than its row counts: run `tailrace audit`",
                 group=group_id,
