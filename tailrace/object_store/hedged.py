@@ -8,16 +8,20 @@ bytes. A conditional PUT can't: its second attempt could find the first one's ob
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreUnavailable
 
 T = TypeVar("T")
+
+_Reason = Literal["first", "retry", "hedge", "lost"]
+"""Why an attempt is made."""
 
 _WINDOW = 200  # latencies remembered per operation
 _FREE_HEDGES = 10  # before the share of hedged calls is held
@@ -85,17 +89,17 @@ class HedgedStore:
     @property
     def hedges(self) -> int:
         """Attempts made because an earlier one was slow."""
-        return self._put.hedges + self._get.hedges
+        return self._put.attempts["hedge"] + self._get.attempts["hedge"]
 
     @property
     def lost(self) -> int:
         """Attempts made because the one before was silent for so long that it counts as lost."""
-        return self._put.lost + self._get.lost
+        return self._put.attempts["lost"] + self._get.attempts["lost"]
 
     @property
     def retries(self) -> int:
         """Attempts made because an earlier one failed."""
-        return self._put.retries + self._get.retries
+        return self._put.attempts["retry"] + self._get.attempts["retry"]
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         await self._put.ask(
@@ -124,6 +128,66 @@ class HedgedStore:
         await self._inner.close()
 
 
+class _Schedule:
+    """When the attempts of one call start. Pure: `now` is monotonic seconds.
+
+    first   at once
+    retry   a pause after an attempt has failed
+    hedge   when the newest attempt is slow
+    lost    when the newest attempt counts as lost, even if no attempts are left
+
+    Args:
+        lost_seconds: silence after which an attempt counts as lost; doubled each time.
+    """
+
+    def __init__(self, now: float, *, deadline: float, attempts: int, lost_seconds: float) -> None:
+        self._deadline = deadline
+        self._attempts_left = attempts
+        self._lost_seconds = lost_seconds
+        self._next = now
+        self._lost_at = deadline
+        self._has_failed = False
+        """Whether an attempt has failed since the newest one started."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no attempt is left, but for one that is lost."""
+        return not self._attempts_left
+
+    def due(self, now: float, *, is_running: bool) -> _Reason | None:
+        """Why another attempt may start now. `is_running`: whether one is."""
+        is_lost = is_running and now >= self._lost_at
+        if not is_lost and (self.is_over or now < self._next):
+            return None
+        if self._has_failed:
+            return "retry"
+        if is_lost:
+            return "lost"
+        return "hedge" if is_running else "first"
+
+    def started(self, now: float, reason: _Reason, hedge_seconds: float) -> None:
+        """An attempt was started."""
+        self._attempts_left = max(0, self._attempts_left - 1)
+        self._next = now + hedge_seconds
+        self._lost_at = now + self._lost_seconds
+        self._lost_seconds *= 2 if reason == "lost" else 1
+        self._has_failed = False
+
+    def refused_hedge(self) -> None:
+        """There is no hedge: the next attempt starts if one fails or is lost."""
+        self._next = self._deadline
+
+    def failed(self, now: float, backoff_seconds: float) -> None:
+        """An attempt failed."""
+        self._next = min(self._next, now + backoff_seconds)
+        self._has_failed = True
+
+    def wakes_at(self, *, is_running: bool) -> float:
+        """When another attempt may be due if nothing happens."""
+        until = self._deadline if self.is_over else min(self._next, self._deadline)
+        return min(until, self._lost_at) if is_running else until
+
+
 class _Persistence:
     """Repeats a call until it is answered or the deadline has passed; remembers latencies."""
 
@@ -142,63 +206,49 @@ class _Persistence:
         self._entropy = entropy
         self._patience = patience
         self._latencies: deque[float] = deque(maxlen=_WINDOW)
-        self.calls = 0
-        self.hedges = 0
-        self.retries = 0
-        self.lost = 0
+        self.attempts: dict[_Reason, int] = {"first": 0, "retry": 0, "hedge": 0, "lost": 0}
+        """That were started, by why."""
 
     async def ask(
         self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, may_repeat: bool = True
     ) -> T:
-        self.calls += 1
-        patience = self._patience
-        deadline = self._clock.monotonic() + patience.deadline_seconds
-        attempts_left = patience.attempts if may_repeat else 1
-        next_start = self._clock.monotonic()
-        because_of_failure = False
-        failures = 0
-        failure: StoreUnavailable | None = None
-        lost_seconds = self._lost_seconds()
-        lost_at = deadline  # when the newest attempt counts as lost
+        began = self._clock.monotonic()
+        deadline = began + self._patience.deadline_seconds
+        schedule = _Schedule(
+            began,
+            deadline=deadline,
+            attempts=self._patience.attempts if may_repeat else 1,
+            lost_seconds=self._lost_seconds() if may_repeat else math.inf,
+        )
+        failures: list[StoreUnavailable] = []
         running: list[tuple[asyncio.Task[T], float]] = []  # with when each began, in that order
         try:
-            while True:
-                now = self._clock.monotonic()
-                if now >= deadline:
-                    raise StoreUnavailable(
-                        f"{what}: no answer within {patience.deadline_seconds} s; last failure: {failure}"
-                    ) from failure
-                is_lost = bool(running) and may_repeat and now >= lost_at
-                if is_lost or (attempts_left and now >= next_start):
-                    if running and not because_of_failure and not is_lost and not self._may_hedge():
-                        next_start = deadline  # unless an attempt fails or is lost
-                    else:
-                        self._count(running, because_of_failure, is_lost)
-                        attempts_left = max(0, attempts_left - 1)
-                        running.append((asyncio.get_running_loop().create_task(call()), now))
-                        next_start = now + self._hedge_seconds()
-                        lost_at, lost_seconds = now + lost_seconds, lost_seconds * (2 if is_lost else 1)
-                        because_of_failure = False
-                until = min(next_start, deadline) if attempts_left else deadline
-                if running and may_repeat:
-                    until = min(until, lost_at)
-                await self._wait([task for task, _ in running], until - now)
-                for task, began in [entry for entry in running if entry[0].done()]:
-                    running.remove((task, began))
+            while (now := self._clock.monotonic()) < deadline:
+                reason = schedule.due(now, is_running=bool(running))
+                if reason == "hedge" and not self._may_hedge():
+                    schedule.refused_hedge()
+                elif reason is not None:
+                    self._count(reason)
+                    running.append((asyncio.get_running_loop().create_task(call()), now))
+                    schedule.started(now, reason, self._hedge_seconds())
+                wakes_at = schedule.wakes_at(is_running=bool(running))
+                await self._wait([task for task, _ in running], wakes_at - now)
+                for task, started in [entry for entry in running if entry[0].done()]:
+                    running.remove((task, started))
                     try:
                         answer = task.result()
                     except StoreUnavailable as error:
-                        failure = error
-                        next_start = min(
-                            next_start, self._clock.monotonic() + self._backoff_seconds(failures)
-                        )
-                        because_of_failure = True
-                        failures += 1
+                        schedule.failed(self._clock.monotonic(), self._backoff_seconds(len(failures)))
+                        failures.append(error)
                     else:
-                        self._latencies.append(self._clock.monotonic() - began)
+                        self._latencies.append(self._clock.monotonic() - started)
                         return answer
-                if not running and not attempts_left and failure is not None:
-                    raise failure
+                if failures and schedule.is_over and not running:
+                    raise failures[-1]
+            last = failures[-1] if failures else None
+            raise StoreUnavailable(
+                f"{what}: no answer within {self._patience.deadline_seconds} s; last failure: {last}"
+            ) from last
         finally:
             for task, _ in running:
                 task.cancel()
@@ -218,21 +268,11 @@ class _Persistence:
 
     def _may_hedge(self) -> bool:
         share = self._patience.hedged_share
-        return share > 0 and self.hedges < _FREE_HEDGES + self.calls * share
+        return share > 0 and self.attempts["hedge"] < _FREE_HEDGES + self.attempts["first"] * share
 
-    def _count(self, running: Sequence[object], because_of_failure: bool, is_lost: bool) -> None:
-        if because_of_failure:
-            self.retries += 1
-            reason = "retry"
-        elif is_lost:
-            self.lost += 1
-            reason = "lost"
-        elif running:
-            self.hedges += 1
-            reason = "hedge"
-        else:
-            return
-        if self._observer is not None:
+    def _count(self, reason: _Reason) -> None:
+        self.attempts[reason] += 1
+        if reason != "first" and self._observer is not None:
             self._observer.repeated(self._operation, reason)
 
     def _lost_seconds(self) -> float:
