@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import numpy as np
@@ -25,7 +25,7 @@ from tailrace.parquet_object.decode import decode_batches, unpack
 from tailrace.parquet_object.encode import encode_records
 from tailrace.parquet_object.read import record_batches
 from tailrace.parquet_object.verify import verify
-from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
+from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
 from tailrace.record_batch import check_crc, read_header, validate_produced
 from tailrace.records import NewRecord, decode_records, encode_batch
 
@@ -63,67 +63,76 @@ def batches_of(record_bytes: int, megabytes: int) -> list[SourceBatch]:
     return found
 
 
+def steps_of(batches: list[SourceBatch]) -> Iterator[tuple[str, float, Callable[[], object]]]:
+    """What is measured: its name, which part of the batches it takes, and one round of it."""
+    views = [memoryview(batch.data) for batch in batches]
+    headers = [read_header(view) for view in views]
+    unpacked = [unpack(header, view) for header, view in zip(headers, views, strict=True)]
+    groups = [unpacked[start : start + 256] for start in range(0, len(unpacked), 256)]
+    yield "CRC-32C", 1, lambda: [check_crc(view) for view in views]
+    yield (
+        "validate_produced",
+        1,
+        lambda: [validate_produced(view, max_message_bytes=1 << 20) for view in views],
+    )
+
+    sealed = [(coordinates(header), [view]) for header, view in zip(headers, views, strict=True)]
+    yield (
+        "seal a mixed object",
+        1,
+        lambda: seal(
+            [(PARTITION, "bench", sealed)],
+            object_id=UUID(int=3),
+            session_id=UUID(int=4),
+            number=0,
+            created_ms=0,
+        ),
+    )
+    yield "decode to Arrow (numba)", 1, lambda: [decode_batches(group) for group in groups]
+
+    table = pa.table(decode_batches(unpacked).columns)
+    counts = [header.record_count for header in headers]
+    yield "encode from Arrow (numba)", 1, lambda: encode_records(table, headers, counts)
+
+    run = SourceRun(PARTITION, "bench", batches)
+
+    def write() -> WrittenParquet:
+        return write_parquet([run], object_id=UUID(int=2), cluster_id="bench", created_ms=0)
+
+    written = write()
+    data, index = memoryview(written.data or b""), written.index
+    yield f"CRC + decode + write Parquet ({written.size / 1e6:.0f} MB)", 1, write
+    yield (
+        "read Parquet + rebuild batches",
+        1,
+        lambda: [
+            record_batches(index, group.number, data[group.start : group.start + group.length])
+            for group in index.row_groups
+        ],
+    )
+    yield "verify (all of it, with CRC)", 1, lambda: verify(data, [run], size=written.size, crc=written.crc)
+
+    few = batches[: max(1, len(batches) // 32)]
+    share = len(few) / len(batches)
+    yield "decode in plain Python", share, lambda: [decode_records(batch.data) for batch in few]
+
+
 def main() -> None:
     """Print one table per record size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--mallopt", action="store_true")
     given = parser.parse_args()
-    megabytes = given.megabytes
     if given.mallopt:
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 256 << 20)
         libc.mallopt(-1, 512 << 20)
     for record_bytes in (100, 1000):
-        batches = batches_of(record_bytes, megabytes)
+        batches = batches_of(record_bytes, given.megabytes)
         size = sum(len(batch.data) for batch in batches) / 1e6
-        views = [memoryview(batch.data) for batch in batches]
-        headers = [read_header(view) for view in views]
-        unpacked = [unpack(header, view) for header, view in zip(headers, views, strict=True)]
-        counts = [header.record_count for header in headers]
-        groups = [unpacked[start : start + 256] for start in range(0, len(unpacked), 256)]
-        table = pa.table(decode_batches(unpacked).columns)
-        run = SourceRun(PARTITION, "bench", batches)
-
-        def write(run: SourceRun = run) -> object:
-            return write_parquet([run], object_id=UUID(int=2), cluster_id="bench", created_ms=0)
-
-        written = write_parquet([run], object_id=UUID(int=2), cluster_id="bench", created_ms=0)
-        data = memoryview(written.data or b"")
-
-        def read(written: object = written, data: memoryview = data) -> object:
-            index = written.index  # type: ignore[attr-defined]
-            return [
-                record_batches(index, group.number, data[group.start : group.start + group.length])
-                for group in index.row_groups
-            ]
-
-        sealed = [(coordinates(header), [view]) for header, view in zip(headers, views, strict=True)]
-        few = batches[: max(1, len(batches) // 32)]
-        share = len(few) / len(batches)
-        rows: list[tuple[str, float, Callable[[], object]]] = [
-            ("CRC-32C", 1, lambda views=views: [check_crc(view) for view in views]),
-            ("validate_produced", 1, lambda views=views: [
-                validate_produced(view, max_message_bytes=1 << 20) for view in views
-            ]),
-            ("seal a mixed object", 1, lambda sealed=sealed: seal(
-                [(PARTITION, "bench", sealed)], object_id=UUID(int=3), session_id=UUID(int=4),
-                number=0, created_ms=0,
-            )),
-            ("decode to Arrow (numba)", 1, lambda groups=groups: [decode_batches(group) for group in groups]),
-            ("encode from Arrow (numba)", 1, lambda table=table, headers=headers, counts=counts: (
-                encode_records(table, headers, counts)
-            )),
-            ("CRC + decode + write Parquet", 1, write),
-            ("read Parquet + rebuild batches", 1, read),
-            ("verify (all of it, with CRC)", 1, lambda data=data, run=run, written=written: verify(
-                data, [run], size=written.size, crc=written.crc
-            )),
-            ("decode in plain Python", share, lambda few=few: [decode_records(batch.data) for batch in few]),
-        ]  # fmt: skip
-        print(f"\nrecords of {record_bytes} B, {size:.0f} MB, Parquet {written.size / 1e6:.0f} MB")
-        for name, part, action in rows:
-            print(f"  {name:<32}{size * part / best(action):>10,.0f} MB/s")
+        print(f"\nrecords of {record_bytes} B, {size:.0f} MB")
+        for name, part, action in steps_of(batches):
+            print(f"  {name:<38}{size * part / best(action):>10,.0f} MB/s")
 
 
 if __name__ == "__main__":

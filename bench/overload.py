@@ -27,7 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -318,13 +318,7 @@ async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
     overload = await watch.during(offered(bootstrap, "load", 2 * SENDERS, 16 * WINDOW, seconds))
     row = keep(_row("twice the senders, 16x the window", overload, seconds, watch))
     row["goodput_of_capacity"] = row["mib_per_second"] / max(capacity["mib_per_second"], 1e-9)
-    recovery = time.monotonic()
-    while True:
-        outcome = await probed(0.5)
-        settled = statistics.median(outcome.latencies or [9.0])
-        if settled <= 2 * before["latency_p50_ms"] / 1000 or time.monotonic() - recovery > 60:
-            break
-    row["recovery_seconds"] = time.monotonic() - recovery
+    row["recovery_seconds"] = await recovery_seconds(probed, before["latency_p50_ms"] / 1000)
     print(
         f"  goodput {100 * row['goodput_of_capacity']:.0f} % of capacity; "
         f"the probe is as fast as before after {row['recovery_seconds']:.1f} s"
@@ -336,6 +330,16 @@ async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
             outcome = await watch.during(probed(seconds))
             keep(_row(f"probe beside {name}", outcome, seconds, watch))
     return rows
+
+
+async def recovery_seconds(probed: Callable[[float], Awaitable[Outcome]], before: float) -> float:
+    """How long it takes until the probe's median is at most twice its seconds before; a minute at most."""
+    began = time.monotonic()
+    while True:
+        outcome = await probed(0.5)
+        taken = time.monotonic() - began
+        if statistics.median(outcome.latencies or [9.0]) <= 2 * before or taken > 60:
+            return taken
 
 
 def main() -> None:
