@@ -5,11 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent.client_metrics.pushed import PushedMetrics
-from agent.declared_metrics import DeclaredMetrics, metric
 from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
 from tailrace.counters import PlainCounter, PlainCounters, PlainHistogram
+from tailrace.declared_metrics import DeclaredMetrics, metric
 from tailrace.kafka import ApiKey
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -6,32 +6,23 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from cache.observer import Tier
 from tailrace.counters import PlainCounter
+from tailrace.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class StoreMetrics:
+class StoreMetrics(DeclaredMetrics, prefix="tailrace_object_store_"):
     """The observer of a metered and of a hedged store: requests as S3 bills them, repeats, bytes, and latencies."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            "tailrace_object_store_requests", "Requests to the object store as S3 would bill them.",
-            ["operation", "outcome"], registry=registry,
-        )  # fmt: skip
-        self._sent = Counter(
-            "tailrace_object_store_sent_bytes", "Bytes put on the object store.", registry=registry
-        )
-        self._received = Counter(
-            "tailrace_object_store_received_bytes", "Bytes got from the object store.", registry=registry
-        )
-        self._repeats = Counter(
-            "tailrace_object_store_repeats", "Requests made again, by why: hedge, lost or retry.",
-            ["operation", "reason"], registry=registry,
-        )  # fmt: skip
-        self._seconds = Histogram(
-            "tailrace_object_store_request_duration_seconds", "Time of a call to the object store.",
-            ["operation"], buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
+    _requests = metric(
+        Counter, "Requests to the object store as S3 would bill them.", ["operation", "outcome"]
+    )
+    _sent_bytes = metric(Counter, "Bytes put on the object store.")
+    _received_bytes = metric(Counter, "Bytes got from the object store.")
+    _repeats = metric(Counter, "Requests made again, by why: hedge, lost or retry.", ["operation", "reason"])
+    _request_duration_seconds = metric(
+        Histogram, "Time of a call to the object store.", ["operation"], buckets=_SECONDS
+    )
 
     def observe(
         self,
@@ -45,62 +36,46 @@ class StoreMetrics:
     ) -> None:
         """Count one call. `outcome` is ok, or the name of the error's type."""
         self._requests.labels(operation, error or "ok").inc(requests)
-        self._sent.inc(sent_bytes)
-        self._received.inc(received_bytes)
-        self._seconds.labels(operation).observe(seconds)
+        self._sent_bytes.inc(sent_bytes)
+        self._received_bytes.inc(received_bytes)
+        self._request_duration_seconds.labels(operation).observe(seconds)
 
     def repeated(self, operation: str, reason: str) -> None:
         """Count one attempt that was not its call's first; `observe` counts it, too."""
         self._repeats.labels(operation, reason).inc()
 
 
-class CacheMetrics:
+class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     """A `cache.observer.CacheObserver`."""
 
+    _chunk_reads = metric(Counter, "Chunks that readers got, by where they came from.", ["tier", "reader"])
+    _chunk_read_bytes = metric(Counter, "Bytes of chunks that readers got.", ["tier"])
+    _framed_read_bytes = metric(
+        PlainCounter,
+        "Bytes that readers got in the form in which they are kept to be sent: no chunk was needed.",
+    )
+    _peer_failures = metric(Counter, "Calls to cache peers that failed.")
+    _peer_bypasses = metric(Counter, "Cache peers not asked, as they failed of late.")
+    _corrupt_batches = metric(Counter, "Batches whose CRC was wrong when they were read.", ["outcome"])
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._reads = Counter(
-            "tailrace_cache_chunk_reads", "Chunks that readers got, by where they came from.",
-            ["tier", "reader"], registry=registry,
-        )  # fmt: skip
-        self._bytes = Counter(
-            "tailrace_cache_chunk_read_bytes",
-            "Bytes of chunks that readers got.",
-            ["tier"],
-            registry=registry,
-        )
+        super().__init__(registry)
         self._of_chunks: dict[tuple[str, bool], tuple[Counter, Counter]] = {}
         """Of a tier and a kind of reader: looking labels up costs more than counting."""
-        self._framed_bytes = PlainCounter(
-            "tailrace_cache_framed_read_bytes_total",
-            "Bytes that readers got in the form in which they are kept to be sent: no chunk was needed.",
-            registry=registry,
-        )
-        self._peer_failures = Counter(
-            "tailrace_cache_peer_failures", "Calls to cache peers that failed.", registry=registry
-        )
-        self._peer_bypasses = Counter(
-            "tailrace_cache_peer_bypasses",
-            "Cache peers not asked, as they failed of late.",
-            registry=registry,
-        )
-        self._corrupt = Counter(
-            "tailrace_cache_corrupt_batches", "Batches whose CRC was wrong when they were read.",
-            ["outcome"], registry=registry,
-        )  # fmt: skip
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
         """Count one chunk."""
         place = tier.value, is_catch_up
         counters = self._of_chunks.get(place)
         if counters is None:
-            reads = self._reads.labels(tier.value, "catch_up" if is_catch_up else "tail")
-            counters = self._of_chunks[place] = reads, self._bytes.labels(tier.value)
+            reads = self._chunk_reads.labels(tier.value, "catch_up" if is_catch_up else "tail")
+            counters = self._of_chunks[place] = reads, self._chunk_read_bytes.labels(tier.value)
         counters[0].inc()
         counters[1].inc(length)
 
     def framed_read(self, length: int) -> None:
         """Count what one read got."""
-        self._framed_bytes.inc(length)
+        self._framed_read_bytes.inc(length)
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
         """Count one; which peer and why is the log's."""
@@ -112,4 +87,4 @@ class CacheMetrics:
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """Count one."""
-        self._corrupt.labels("repaired" if is_repaired else "lost").inc()
+        self._corrupt_batches.labels("repaired" if is_repaired else "lost").inc()

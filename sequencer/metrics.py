@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sequencer.api import Statistics
 from sequencer.observer import DatabaseWork
+from tailrace.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ROW_KINDS = (
@@ -23,19 +24,12 @@ _ROW_KINDS = (
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class StatisticsGauges:
+class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
     """What the sequencer keeps, as gauges: on the server that commits and on every agent, which asks for it."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._rows = Gauge(
-            "tailrace_sequencer_rows", "Rows at the sequencer, by kind.", ["kind"], registry=registry
-        )
-        self._object_bytes = Gauge(
-            "tailrace_sequencer_object_bytes", "Bytes of objects, by state.", ["state"], registry=registry
-        )
-        self._group_bytes = Gauge(
-            "tailrace_sequencer_group_bytes", "Bytes of the stored states of all groups.", registry=registry
-        )
+    _rows = metric(Gauge, "Rows at the sequencer, by kind.", ["kind"])
+    _object_bytes = metric(Gauge, "Bytes of objects, by state.", ["state"])
+    _group_bytes = metric(Gauge, "Bytes of the stored states of all groups.")
 
     def show(self, statistics: Statistics) -> None:
         """Set all of them."""
@@ -46,33 +40,26 @@ class StatisticsGauges:
         self._object_bytes.labels("retired").set(statistics.retired_bytes)
 
 
-class SequencerMetrics:
+class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
     """A `sequencer.observer.SequencerObserver`."""
 
+    _queued_requests = metric(Gauge, "Requests waiting for the committer.")
+    _group_commit_requests = metric(
+        Histogram, "Requests written in one database transaction.", buckets=_REQUESTS
+    )
+    _group_commit_duration_seconds = metric(
+        Histogram, "Time of a group commit, from its first decision to its answers.", buckets=_SECONDS
+    )
+    _database_duration_seconds = metric(
+        Histogram, "Time of the sequencer's database, by kind of work.", ["work"], buckets=_SECONDS
+    )
+    _request_failures = metric(
+        Counter, "Requests that failed alone with an unexpected exception.", ["request"]
+    )
+    _terms = metric(Counter, "Times that this process became the committer.")
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._queued = Gauge(
-            "tailrace_sequencer_queued_requests", "Requests waiting for the committer.", registry=registry
-        )
-        self._group = Histogram(
-            "tailrace_sequencer_group_commit_requests", "Requests written in one database transaction.",
-            buckets=_REQUESTS, registry=registry,
-        )  # fmt: skip
-        self._commit = Histogram(
-            "tailrace_sequencer_group_commit_duration_seconds",
-            "Time of a group commit, from its first decision to its answers.",
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._database = Histogram(
-            "tailrace_sequencer_database_duration_seconds", "Time of the sequencer's database, by kind of work.",
-            ["work"], buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._failed = Counter(
-            "tailrace_sequencer_request_failures", "Requests that failed alone with an unexpected exception.",
-            ["request"], registry=registry,
-        )  # fmt: skip
-        self._terms = Counter(
-            "tailrace_sequencer_terms", "Times that this process became the committer.", registry=registry
-        )
+        super().__init__(registry)
         self._calls = {
             side: Histogram(
                 f"tailrace_rpc_{side}_duration_seconds", f"Time of the sequencer's RPC calls, as the {side} sees them.",
@@ -83,20 +70,20 @@ class SequencerMetrics:
 
     def queue_changed(self, requests: int) -> None:
         """Keep the length."""
-        self._queued.set(requests)
+        self._queued_requests.set(requests)
 
     def group_performed(self, requests: int, seconds: float) -> None:
         """Count one group."""
-        self._group.observe(requests)
-        self._commit.observe(seconds)
+        self._group_commit_requests.observe(requests)
+        self._group_commit_duration_seconds.observe(seconds)
 
     def database_answered(self, work: DatabaseWork, seconds: float) -> None:
         """Count one transaction."""
-        self._database.labels(work).observe(seconds)
+        self._database_duration_seconds.labels(work).observe(seconds)
 
     def request_failed_alone(self, request: str) -> None:
         """Count one; what went wrong is the log's."""
-        self._failed.labels(request).inc()
+        self._request_failures.labels(request).inc()
 
     def term_began(self) -> None:
         """Count one."""

@@ -5,7 +5,8 @@
 
     Telemetry(CollectorRegistry()).flushes.labels("size").inc()
 
-A metric has the name of its attribute behind the class's prefix: `tailrace_flushes` here.
+A metric has the name of its attribute, without a leading underscore, behind the class's prefix: here
+`tailrace_flushes`.
 """
 
 from __future__ import annotations
@@ -46,5 +47,5 @@ class DeclaredMetrics:
         self.registry = registry or CollectorRegistry()
         for attribute, declared in vars(type(self)).items():
             if isinstance(declared, _Declared):
-                name = self._prefix + (declared.name or attribute)
+                name = self._prefix + (declared.name or attribute.lstrip("_"))
                 setattr(self, attribute, declared.make(name, self.registry))
