@@ -39,7 +39,7 @@ def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
         row = state.get(DelegationTokenRow, request.fingerprint)
         return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
     room, found = PageRoom(), list[DelegationToken]()
-    rows = state.tokens_after(request.principal or "", request.after or "")
+    rows = state.tokens_after(request.principal, request.after)
     for count, row in enumerate(rows, 1):
         if row.expires_ms > now_ms:
             if not room.takes(_bytes_of(row)):

@@ -23,7 +23,7 @@ import msgspec
 
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
-from sequencer.store.ordered import NO_PLACES, Names, Ordered, Places
+from sequencer.store.ordered import NO_PLACES, Names, Places
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     HOT,
@@ -66,6 +66,8 @@ _Index = tuple[Callable[["HotState", Key, Any, Any], None], Callable[["HotState"
 
 TAKEN_AT_ONCE = 2_000
 """Rows that are added to a state in one turn of the event loop."""
+TOKENS_AT_ONCE = 500
+"""The same of delegation tokens: each may concern a hundred principals."""
 
 ADDED_IN_A_STEP = 32
 """Runs that a draft adds per turn of the event loop."""
@@ -123,8 +125,10 @@ class HotState:
         """Open sessions by broker id."""
         self.tokens_of: dict[str, dict[Key, None]] = {}
         """Delegation tokens by their owner."""
-        self.tokens_concerning: Ordered[tuple[str, str]] = Ordered()
-        """Each token's fingerprint by every principal that it concerns, and by "", which is none's name."""
+        self.tokens_concerning: dict[str, dict[str, None]] = {}
+        """Their fingerprints by each principal that is the owner, the requester or a renewer."""
+        self.token_names = Names()
+        """The fingerprints of all."""
         self.group_bytes = 0
         """Of the states of all groups."""
         self.answer_bytes = 0
@@ -139,9 +143,11 @@ class HotState:
         state, added = cls({}), Loaded()
         for kind in HOT:
             rows = loaded.get(kind, ())
-            for first in range(0, len(rows), TAKEN_AT_ONCE):
-                state.add_loaded(kind, rows[first : first + TAKEN_AT_ONCE])
-                added.add(len(rows[first : first + TAKEN_AT_ONCE]))
+            at_once = TOKENS_AT_ONCE if kind is DelegationTokenRow else TAKEN_AT_ONCE
+            for first in range(0, len(rows), at_once):
+                some = rows[first : first + at_once]
+                state.add_loaded(kind, some)
+                added.add(len(some))
                 await clock.sleep(0)
         return state
 
@@ -204,14 +210,14 @@ class HotState:
         row = self.get(CounterRow, name)
         return 0 if row is None else row.value
 
-    def tokens_after(self, principal: str, after: str) -> Iterator[DelegationTokenRow]:
-        """The tokens that concern a principal ("": all), in the order of their fingerprints, after this one."""
-        for concerned, fingerprint in self.tokens_concerning.starting_at((principal, f"{after}\0")):
-            if concerned != principal:
-                return
-            row = self.get(DelegationTokenRow, fingerprint)
-            assert row is not None, "a token is in the index as long as it has a row"
-            yield row
+    def tokens_after(self, principal: str | None, after: str | None) -> Iterator[DelegationTokenRow]:
+        """The tokens that concern a principal, or all, in the order of their fingerprints, after this one."""
+        if principal is None:
+            return self.rows(DelegationTokenRow, self.token_names.after(after))
+        concerning = self.tokens_concerning.get(principal, {})
+        return self.rows(
+            DelegationTokenRow, sorted(each for each in concerning if after is None or each > after)
+        )
 
     def topic_named(self, name: str) -> TopicRow | None:
         topic_id = self.topic_ids.get(name)
@@ -378,13 +384,15 @@ class HotState:
     def _put_token(self, key: Key, row: Any, before: Any) -> None:
         if before is None:  # whom a token concerns never changes
             self.tokens_of.setdefault(row.owner, {})[key] = None
+            self.token_names.add(row.fingerprint)
             for principal in _concerned(row):
-                self.tokens_concerning.add((principal, row.fingerprint))
+                self.tokens_concerning.setdefault(principal, {})[row.fingerprint] = None
 
     def _delete_token(self, key: Key, row: Any) -> None:
         _take_from(self.tokens_of, row.owner, key)
+        self.token_names.remove(row.fingerprint)
         for principal in _concerned(row):
-            self.tokens_concerning.remove((principal, row.fingerprint))
+            _take_from(self.tokens_concerning, principal, row.fingerprint)
 
     def _put_answer(self, key: Key, row: Any, before: Any) -> None:
         self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
@@ -424,7 +432,7 @@ methods: those would be a cycle through the state, which nothing would free (see
 
 
 def _concerned(row: DelegationTokenRow) -> Iterable[str]:
-    return dict.fromkeys(("", row.owner, row.requester, *row.renewers))
+    return dict.fromkeys((row.owner, row.requester, *row.renewers))
 
 
 def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: object) -> None:

@@ -52,11 +52,13 @@ from sequencer.api import (
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups
+from sequencer.rules.tokens import MAX_RENEWERS
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
     CounterRow,
+    DelegationTokenRow,
     LogEpoch,
     PartitionRow,
     ProducerRow,
@@ -435,5 +437,21 @@ def test_checkpoints_of_200_000_rows_leave_the_loop_to_others() -> None:
             await asyncio.create_task(exports.snapshot())
         turns.check(HELD_SECONDS)
         assert exports.is_saved(PartitionRow, (TOPIC, rows - 1))
+
+    asyncio.run(scenario())
+
+
+@least_of_three
+def test_tokens_with_many_renewers_are_loaded_in_turns() -> None:
+    async def scenario() -> None:
+        renewers = [f"User:renewer-{number}" for number in range(MAX_RENEWERS)]
+        rows = [
+            DelegationTokenRow(f"{number:064}", f"t-{number}", "User:a", "User:b", renewers, 0, 1, 1)
+            for number in range(2_000)
+        ]
+        with measured_turns() as turns:
+            state = await asyncio.create_task(HotState.built({DelegationTokenRow: rows}, ManualClock()))
+        assert len(list(state.tokens_after(renewers[-1], None))) == len(rows)
+        turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())
