@@ -18,6 +18,7 @@ import structlog
 
 from sequencer.api import (
     Empty,
+    GroupRef,
     IncarnationChanged,
     RetentionSummary,
     SequencerError,
@@ -29,6 +30,7 @@ from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.engine.expiry import Expiry
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
+from sequencer.engine.group_deletion import delete_positions_first
 from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query, Waits
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
@@ -121,6 +123,7 @@ class Committer(SequencerMethods):
             **{name: partial(self._answer, query) for name, query in QUERIES.items()},
             "commit": self._group_commit.commit,
             "apply_retention": self._apply_retention,
+            "delete_group": self._delete_group,
         }
 
     # --- answering
@@ -167,6 +170,10 @@ class Committer(SequencerMethods):
             lambda draft: decision.decide(draft, request, context),
             needs=decision.needs_of(request),
         )
+
+    async def _delete_group(self, request: GroupRef) -> Value:
+        await delete_positions_first(request, self._context, self._group_commit)
+        return await self._decide(DECISIONS["delete_group"], request)
 
     async def _apply_retention(self, request: Empty) -> RetentionSummary:
         return await self._expiry.apply_retention()

@@ -36,6 +36,7 @@ from sequencer.api import (
     first_turn,
 )
 from sequencer.bounds import PageRoom, text_bytes
+from sequencer.rules import repeats
 from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
 from sequencer.rules.positions import POSITIONS_AS_A_STEP, delete_positions, put_position
 from sequencer.rules.transactions import transaction_for_offsets
@@ -155,6 +156,18 @@ def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
             yield 1
     draft.visible_change()
     return Empty()
+
+
+def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) -> Steps[int]:
+    """Delete these positions, which were looked up, of a group that is to be deleted; how many. None where
+    `delete_group` would refuse it, or has answered this request."""
+    row = draft.get(GroupRow, request.group_id)
+    if row is None or row.members or repeats.is_answered(draft, request.request_id):
+        return 0
+    count = yield from delete_positions(draft, keys)
+    if count:
+        draft.visible_change()
+    return count
 
 
 def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:

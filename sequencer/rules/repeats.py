@@ -44,6 +44,11 @@ def decide_once(
     return decided
 
 
+def is_answered(draft: Draft, request_id: UUID | None) -> bool:
+    """Whether this request was carried out."""
+    return request_id is not None and draft.get(AnswerRow, request_id) is not None
+
+
 def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
     """Whether the answers take more than their bytes. Costs nothing, however many there are."""
     return state.answer_bytes > settings.max_request_answer_bytes

@@ -19,13 +19,18 @@ from sequencer.api import (
     Empty,
     EndTransaction,
     FetchOffsets,
+    GroupNotEmpty,
     GroupRef,
+    GroupState,
     InitProducer,
     LagsRequest,
     OffsetPosition,
+    SaveGroup,
+    Topic,
     TransactionRef,
+    UnknownGroup,
 )
-from sequencer.engine import expiry, group_commit
+from sequencer.engine import expiry, group_commit, group_deletion
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.pages import all_positions, lag_pages
@@ -34,7 +39,7 @@ from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import LOOKED_UP, GroupOffsetRow, GroupRow, Row
+from sequencer.store.rows import LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState
 from tailrace.turns import at_once
@@ -64,6 +69,14 @@ class CountedStore(MemoryRowStore):
         super().__init__(clock)
         self.looked_up: list[list[str]] = []
         self.groups_read: list[str] = []
+        self.written: list[int] = []
+        """How many positions each write has."""
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """What happens once, before the next page of a group is read."""
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        self.written.append(len(changes.by_kind.get(GroupOffsetRow, ())))
+        await super().write(changes, committer_epoch)
 
     async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
         if kind is GroupOffsetRow:
@@ -74,6 +87,9 @@ class CountedStore(MemoryRowStore):
         self, group_id: str, after: tuple[UUID, int] | None, limit: int
     ) -> list[GroupOffsetRow]:
         self.groups_read.append(group_id)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
         return await super().positions_of(group_id, after, limit)
 
     async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
@@ -89,6 +105,17 @@ class World(Bench):
     async def commit_position(self, group_id: str, offset: int, partition: int = 0, **more: int) -> None:
         position = OffsetPosition(self.topic.topic_id, partition, offset, 0, "")
         await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", [position], **more))
+
+    async def commit_wide(self, group_id: str, topic: Topic) -> None:
+        """Commit a position in each partition of a topic."""
+        places = [(topic.topic_id, partition) for partition in range(topic.partitions)]
+        positions = [OffsetPosition(*place, 3, 0, "") for place in places]
+        await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", positions))
+
+    async def join(self, group_id: str) -> None:
+        """Save the group with a member."""
+        state = GroupState(group_id, 1, "Stable", "consumer", ["member"], b"")
+        await self.sequencer.save_group(SaveGroup(self.agent.broker_id, self.agent.epoch, state))
 
     async def position(self, group_id: str, partition: int = 0) -> int:
         asked = FetchOffsets(group_id, [(self.topic.topic_id, partition)])
@@ -545,9 +572,7 @@ def test_positions_of_a_large_group_are_forgotten_page_by_page(monkeypatch: pyte
     monkeypatch.setattr(expiry, "POSITIONS_AT_ONCE", 2)
 
     async def use(world: World) -> None:
-        topic = await world.sequencer.create_topic(CreateTopic("wide", 6, {}))
-        positions = [OffsetPosition(topic.topic_id, partition, 3, 0, "") for partition in range(6)]
-        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 6, {})))
         read, left = world.rows.positions_of, []
 
         async def read_and_count(*asked: Any) -> list[GroupOffsetRow]:
@@ -589,13 +614,62 @@ def test_a_group_is_deleted_with_all_its_positions_which_are_read_page_by_page(
     monkeypatch.setattr(group_commit, "POSITIONS_AT_ONCE", 2)
 
     async def use(world: World) -> None:
-        topic = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
-        positions = [OffsetPosition(topic.topic_id, partition, 3, 0, "") for partition in range(5)]
-        await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", positions))
+        await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
         await world.commit_position("h", 3)
         await world.sequencer.delete_group(GroupRef("g"))
         assert world.rows.groups_read == ["g", "g", "g"]
         assert await world.kept() == {"h": 1}
+
+    run(use)
+
+
+@pytest.fixture
+def deleted_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_deletion, "POSITIONS_AT_ONCE", 2)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_no_transaction_of_a_deletion_has_more_positions_than_a_page() -> None:
+    async def use(world: World) -> None:
+        await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
+        await world.commit_position("h", 3)
+        world.rows.written.clear()
+        await world.sequencer.delete_group(GroupRef("g"))
+        assert [count for count in world.rows.written if count] == [2, 2, 1]
+        assert await world.kept() == {"h": 1}
+        with pytest.raises(UnknownGroup):
+            await world.sequencer.delete_group(GroupRef("g"))
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_a_group_that_gets_a_member_while_it_is_deleted_stays_with_the_positions_that_are_left() -> None:
+    async def use(world: World) -> None:
+        await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
+
+        async def join_after_the_first_page() -> None:
+            world.rows.meanwhile = lambda: world.join("g")
+
+        world.rows.meanwhile = join_after_the_first_page
+        with pytest.raises(GroupNotEmpty):
+            await world.sequencer.delete_group(GroupRef("g"))
+        assert await world.kept() == {"g": 3}
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_a_retry_of_a_deletion_takes_nothing_from_the_group_that_was_made_since() -> None:
+    async def use(world: World) -> None:
+        wide, request = (
+            await world.sequencer.create_topic(CreateTopic("wide", 5, {})),
+            GroupRef("g", UUID(int=7)),
+        )
+        for _ in range(2):
+            await world.commit_wide("g", wide)
+            await world.sequencer.delete_group(request)
+        assert await world.kept() == {"g": 5}
 
     run(use)
 
