@@ -12,10 +12,8 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import (
-    ActiveProducer,
     ClientConfigs,
     ClientConfigsRequest,
-    DelegationToken,
     FetchOffsets,
     GroupListing,
     Lag,
@@ -26,9 +24,7 @@ from sequencer.api import (
     OffsetResult,
     OffsetsAnswer,
     OffsetsRequest,
-    PartitionError,
     PartitionSize,
-    ProducerQuery,
     Security,
     SecurityRequest,
     Sequencer,
@@ -37,7 +33,6 @@ from sequencer.api import (
     SizesRequest,
     TablePin,
     TablePinsRequest,
-    TokensRequest,
     TransactionDescription,
     TransactionsRequest,
     Value,
@@ -91,12 +86,6 @@ async def all_pins(sequencer: Sequencer) -> list[TablePin]:
     return [each async for page in pages(sequencer.table_pins, TablePinsRequest()) for each in page.pins]
 
 
-async def all_tokens(sequencer: Sequencer, principal: str | None) -> list[DelegationToken]:
-    """The delegation tokens that this principal has, asked for or may renew; None: all."""
-    asked = TokensRequest(principal=principal)
-    return [each async for page in pages(sequencer.tokens, asked) for each in page.tokens]
-
-
 async def lag_pages(
     sequencer: Sequencer, owner: int = -1, *, with_orphans: bool = False
 ) -> AsyncIterator[list[Lag]]:
@@ -111,23 +100,6 @@ async def all_transactions(
     """The transactions of these ids, or all."""
     asked = TransactionsRequest(transactional_ids)
     return [each async for page in pages(sequencer.transactions, asked) for each in page.transactions]
-
-
-async def all_producers(
-    sequencer: Sequencer, topic_id: UUID, partition: int
-) -> tuple[PartitionError, list[ActiveProducer]]:
-    """The producers of a partition, by id."""
-    error, producers = PartitionError.NONE, []
-    async for page in pages(sequencer.describe_producers, ProducerQuery(topic_id, partition)):
-        error = page.error
-        producers += page.producers
-    return error, producers
-
-
-async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
-    """A group's positions, by topic id and partition."""
-    asked = FetchOffsets(group_id, None)
-    return [each async for page in pages(sequencer.fetch_offsets, asked) for each in page.positions]
 
 
 async def positions_at(

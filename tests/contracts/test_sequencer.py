@@ -91,10 +91,10 @@ from sequencer.api import (
     uploaded_key,
 )
 from sequencer.engine.committer import Committer
-from sequencer.pages import all_tokens
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AnswerRow
 from tests.support.clocks import SeededEntropy
+from tests.support.listings import all_tokens
 from tests.support.sequencer_bench import (
     SETTINGS,
     STORED,

@@ -41,8 +41,6 @@ from sequencer.engine.committer import Committer
 from sequencer.pages import (
     all_groups,
     all_offsets,
-    all_positions,
-    all_producers,
     all_sizes,
     all_transactions,
     lag_pages,
@@ -63,6 +61,7 @@ from sequencer.store.state import HotState
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.listings import all_positions, all_producers
 from tests.support.sequencer_bench import Bench, batch, run
 from tests.support.sequencers import memory
 

@@ -33,7 +33,7 @@ from sequencer.api import (
 from sequencer.engine import expiry, group_commit, group_deletion
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
-from sequencer.pages import all_positions, lag_pages
+from sequencer.pages import lag_pages
 from sequencer.reading import positions as reading
 from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
@@ -45,6 +45,7 @@ from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.listings import all_positions
 from tests.support.sequencer_bench import Bench, settle
 from tests.support.sequencers import Opened
 

@@ -30,12 +30,13 @@ from sequencer.api import (
     ScramName,
     TransactionRef,
 )
-from sequencer.pages import all_groups, all_positions, all_tokens, all_transactions
+from sequencer.pages import all_groups, all_transactions
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.quotas import QuotaEntity
 from tailrace.tenants import Tenant
 from tests.support.agents import AgentBench, connection, made, token_of
+from tests.support.listings import all_positions, all_tokens
 
 ACME, OTHER = Tenant.named("acme"), Tenant.named("zwilling")
 SECRET, HIDDEN, NOBODYS = "umbra", "penumbra", "communal"

@@ -1,0 +1,40 @@
+"""Listings of a sequencer, read to their end."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer.api import (
+    ActiveProducer,
+    DelegationToken,
+    FetchOffsets,
+    OffsetPosition,
+    PartitionError,
+    ProducerQuery,
+    Sequencer,
+    TokensRequest,
+)
+from sequencer.pages import pages
+
+
+async def all_tokens(sequencer: Sequencer, principal: str | None) -> list[DelegationToken]:
+    """The delegation tokens that this principal has, asked for or may renew; None: all."""
+    asked = TokensRequest(principal=principal)
+    return [each async for page in pages(sequencer.tokens, asked) for each in page.tokens]
+
+
+async def all_producers(
+    sequencer: Sequencer, topic_id: UUID, partition: int
+) -> tuple[PartitionError, list[ActiveProducer]]:
+    """The producers of a partition, by id."""
+    error, producers = PartitionError.NONE, []
+    async for page in pages(sequencer.describe_producers, ProducerQuery(topic_id, partition)):
+        error = page.error
+        producers += page.producers
+    return error, producers
+
+
+async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
+    """A group's positions, by topic id and partition."""
+    asked = FetchOffsets(group_id, None)
+    return [each async for page in pages(sequencer.fetch_offsets, asked) for each in page.positions]
