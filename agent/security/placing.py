@@ -76,9 +76,6 @@ class TenantRules:
         return Placed(tenant, tenant.stored(user))
 
 
-NO_TENANTS = TenantRules()
-
-
 def parse_tenants(
     tenant_listeners: Sequence[str], tenant_rules: Sequence[str], listeners: Sequence[str]
 ) -> TenantRules:

@@ -56,7 +56,6 @@ LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow, JournalRow})
 journal is for servers that follow this database."""
 KEPT: frozenset[type[Row]] = frozenset(KEYS) - LEFT_OUT
 KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind in KEPT)
-COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind in KEPT and kind not in HOT)
 KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}
 
 
