@@ -20,6 +20,7 @@ _ROW_KINDS = (
     "producers",
     "groups",
     "small_objects",
+    "open_transactions",
 )
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -30,12 +31,14 @@ class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
     _rows = metric(Gauge, "Rows at the sequencer, by kind.", ["kind"])
     _object_bytes = metric(Gauge, "Bytes of objects, by state.", ["state"])
     _group_bytes = metric(Gauge, "Bytes of the stored states of all groups.")
+    _oldest_transaction_age_seconds = metric(Gauge, "Age of the oldest open transaction; 0 if none is open.")
 
     def show(self, statistics: Statistics) -> None:
         """Set all of them."""
         for kind in _ROW_KINDS:
             self._rows.labels(kind).set(getattr(statistics, kind))
         self._group_bytes.set(statistics.group_bytes)
+        self._oldest_transaction_age_seconds.set(statistics.oldest_transaction_ms / 1_000)
         self._object_bytes.labels("live").set(statistics.live_bytes)
         self._object_bytes.labels("retired").set(statistics.retired_bytes)
 

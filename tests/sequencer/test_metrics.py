@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sequencer.metrics import SequencerMetrics
+from sequencer.api import Statistics
+from sequencer.metrics import SequencerMetrics, StatisticsGauges
 from sequencer.observer import SequencerObserver
 
 
@@ -31,3 +32,14 @@ def test_every_event_is_counted_under_its_name() -> None:
         'tailrace_rpc_client_duration_seconds_count{method="commit"} 1.0',
     ):
         assert line in lines
+
+
+def test_every_statistic_is_a_gauge() -> None:
+    no_gauge = {"commit_number", "uncompacted_bytes"}  # the latter is tailrace_compactor_backlog_bytes
+    numbers = {name: 1_000 + place for place, name in enumerate(Statistics.__struct_fields__)}
+    registry = CollectorRegistry()
+    StatisticsGauges(registry).show(Statistics(**numbers))
+
+    values = {sample.value for family in registry.collect() for sample in family.samples}
+    missing = {name for name, number in numbers.items() if not values & {number, number / 1_000}}
+    assert missing == no_gauge
