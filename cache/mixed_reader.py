@@ -7,7 +7,7 @@ where one of its batches is not sound or its bytes are not to be had, each batch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunks_of
@@ -51,6 +51,8 @@ class MixedReader:
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
         """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
+        if runs and self._waits_at_once(runs[0], request, out):
+            return False
         begun = 1 if runs and runs[0].base_offset < out.end_offset else 0
         kept = self._add_held(runs[:begun], request, out) if begun else 0
         if kept is not None and out.is_complete:
@@ -62,6 +64,17 @@ class MixedReader:
             return False
         self._observer.framed_read(kept)
         return True
+
+    def _waits_at_once(self, run: Run, request: ReadRequest, out: ReadBatches) -> bool:
+        """Whether a small batch of the first run must be brought. So who reads what nobody has read before does not
+        look at all the other runs twice."""
+        if run.kind is ObjectKind.PARQUET:
+            return True
+        spans = self._select((run,), request, out).spans
+        if not spans or spans[0].framed.is_large(spans[0].first):
+            return False
+        piece, _ = next(spans[0].by_piece())
+        return spans[0].framed.framed(piece, request.leader_epoch) is None
 
     def _add_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int | None:
         """Append what the runs hold, without waiting. Returns the bytes that were kept as they are sent; None where
@@ -233,6 +246,7 @@ class MixedReader:
     def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
         """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""
         run = part.framed
+        to_check: Sequence[ChunkBytes] = ()
         if part.run.kind == ObjectKind.MARKERS:
             data = bytearray().join(map(_marker_batch, _markers_of(part.run, run, piece)))
         else:
@@ -242,11 +256,10 @@ class MixedReader:
             if len(found) < len(refs):
                 return None
             data = bytearray().join(_views_of(start, end, refs, found))
-            if not _are_sound(memoryview(data), run, piece, found):
-                return None
+            to_check = [chunk for chunk in found if not chunk.is_trusted]
         framed = memoryview(data)
-        for batch, view in _batches_of(framed, run, piece):
-            patch_base_offset_and_epoch(view, run.base_offsets[batch], leader_epoch)
+        if not _are_made_ready(framed, run, piece, leader_epoch=leader_epoch, to_check=to_check):
+            return None
         framed = framed.toreadonly()
         run.keep(piece, leader_epoch, framed)
         return framed
@@ -313,28 +326,36 @@ def _part_of(framed: memoryview, piece: int, part: RunSpan) -> memoryview:
     return framed[run.sizes[part.first] - begin : run.sizes[part.upto] - begin]
 
 
-def _batches_of(data: memoryview, run: FramedRun, piece: int) -> Iterator[tuple[int, memoryview]]:
-    """Each batch of a piece, by its number."""
+def _are_made_ready(
+    data: memoryview, run: FramedRun, piece: int, *, leader_epoch: int, to_check: Sequence[ChunkBytes]
+) -> bool:
+    """Write offsets and epoch into each batch of a piece. False where one does not have the CRC that it carries: those
+    that come from the chunks `to_check` are summed."""
     first, upto = run.pieces[piece], run.pieces[piece + 1]
-    begin = run.sizes[first]
+    sizes, starts, base_offsets = run.sizes, run.starts, run.base_offsets
+    begin = sizes[first]
     for batch in range(first, upto):
-        yield batch, data[run.sizes[batch] - begin : run.sizes[batch + 1] - begin]
-
-
-def _are_sound(data: memoryview, run: FramedRun, piece: int, chunks: Sequence[ChunkBytes]) -> bool:
-    """Whether every batch has the CRC that it carries; each batch of a chunk is summed once."""
-    if all(chunk.is_trusted for chunk in chunks):
-        return True
-    for batch, view in _batches_of(data, run, piece):
-        start = run.starts[batch]
-        if all(chunk.is_trusted or start in chunk.checked for chunk in chunks):
-            continue
-        try:
-            check_crc(view)
-        except InvalidBatch:
+        view = data[sizes[batch] - begin : sizes[batch + 1] - begin]
+        if to_check and not _is_sound(view, starts[batch], to_check):
             return False
-        for chunk in chunks:
-            chunk.checked.add(start)
+        patch_base_offset_and_epoch(view, base_offsets[batch], leader_epoch)
+    return True
+
+
+def _is_sound(batch: memoryview, start: int, chunks: Sequence[ChunkBytes]) -> bool:
+    """Whether the batch that begins at `start` of its object has the CRC that it carries; it is summed once for its
+    chunks."""
+    for chunk in chunks:
+        if start not in chunk.checked:
+            break
+    else:
+        return True
+    try:
+        check_crc(batch)
+    except InvalidBatch:
+        return False
+    for chunk in chunks:
+        chunk.checked.add(start)
     return True
 
 
