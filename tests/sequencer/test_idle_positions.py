@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -31,7 +30,6 @@ from sequencer.api import (
     UnknownGroup,
 )
 from sequencer.engine import expiry, group_commit, group_deletion
-from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.pages import lag_pages
 from sequencer.reading import positions as reading
@@ -44,10 +42,10 @@ from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
-from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.clocks import ManualClock
+from tests.support.committer_bench import CommitterBench, run_on_committer
 from tests.support.listings import all_positions
-from tests.support.sequencer_bench import Bench, settle
-from tests.support.sequencers import Opened
+from tests.support.sequencer_bench import settle
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,10 +96,8 @@ class CountedStore(MemoryRowStore):
         return await super().positions_of_groups(group_ids)
 
 
-@dataclass
-class World(Bench):
-    rows: CountedStore = field(init=False)
-    committer: Committer = field(init=False)
+class World(CommitterBench[CountedStore]):
+    settings = SETTINGS
 
     async def commit_position(self, group_id: str, offset: int, partition: int = 0, **more: int) -> None:
         position = OffsetPosition(self.topic.topic_id, partition, offset, 0, "")
@@ -147,33 +143,13 @@ class World(Bench):
         self.opened.clock.advance(ms / 1000)
         await self.committer.sequencer.apply_retention(Empty())
 
-    async def next_committer(self, follower: Follower | None = None) -> None:
-        await self.committer.close()
-        self.committer = await committer(self.rows, self.opened.clock, 2, follower)
-        self.opened = Opened(self.committer, self.opened.clock)
-
-
-async def committer(
-    rows: CountedStore, clock: ManualClock, seed: int, follower: Follower | None = None
-) -> Committer:
-    made = Committer(rows, clock, SeededEntropy(seed), SETTINGS, keeps_journal=True, follower=follower)
-    await made.start()
-    return made
-
 
 def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        rows = CountedStore(clock)
-        first = await committer(rows, clock, 1)
-        world = World(Opened(first, clock))
-        world.rows, world.committer = rows, first
-        await world.prepare()
+    async def scenario(world: World) -> None:
         await use(world)
         await world.kept()
-        await world.committer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    run_on_committer(World, CountedStore, scenario)
 
 
 # --- commits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar, cast
 from uuid import UUID
 
@@ -12,7 +11,6 @@ import pytest
 
 from sequencer.api import BatchError, DeleteTopic, Empty, ProducerQuery
 from sequencer.engine import expiry
-from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.rules.kept import forget, kept_producers
 from sequencer.store import recent_rows
@@ -21,9 +19,9 @@ from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_of
 from sequencer.store.state import Draft, HotState
 from tests.support import sequencer_bench
-from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.sequencer_bench import Bench, batch, info
-from tests.support.sequencers import Opened
+from tests.support.clocks import ManualClock
+from tests.support.committer_bench import CommitterBench, run_on_committer
+from tests.support.sequencer_bench import batch, info
 
 R = TypeVar("R", bound=Row)
 DUPLICATE, NONE = BatchError.DUPLICATE, BatchError.NONE
@@ -66,10 +64,8 @@ class CountedStore(MemoryRowStore):
         return await super().rows_after(kind, key, limit)
 
 
-@dataclass
-class World(Bench):
-    rows: CountedStore = field(init=False)
-    committer: Committer = field(init=False)
+class World(CommitterBench[CountedStore]):
+    settings = SETTINGS
 
     async def write(self, producer: int, sequence: int) -> tuple[BatchError, int]:
         """A batch of one record."""
@@ -86,32 +82,9 @@ class World(Bench):
         self.agent = await self.sequencer.register_agent(info("a"))
         self.session = await self.open()
 
-    async def next_committer(self, follower: Follower) -> None:
-        await self.committer.close()
-        self.committer = await committer(self.rows, self.opened.clock, 2, follower)
-        self.opened = Opened(self.committer, self.opened.clock)
-
-
-async def committer(
-    rows: CountedStore, clock: ManualClock, seed: int, follower: Follower | None = None
-) -> Committer:
-    made = Committer(rows, clock, SeededEntropy(seed), SETTINGS, keeps_journal=True, follower=follower)
-    await made.start()
-    return made
-
 
 def run(use: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        rows = CountedStore(clock)
-        first = await committer(rows, clock, 1)
-        world = World(Opened(first, clock))
-        world.rows, world.committer = rows, first
-        await world.prepare()
-        await use(world)
-        await world.committer.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    run_on_committer(World, CountedStore, use)
 
 
 def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_again() -> None:

@@ -1,0 +1,62 @@
+"""A bench whose committer and rows are at hand. Another committer may follow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
+
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Follower
+from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.sequencer_bench import Bench
+from tests.support.sequencers import Opened
+
+S = TypeVar("S", bound=MemoryRowStore)
+B = TypeVar("B", bound="CommitterBench[MemoryRowStore]")
+
+
+@dataclass
+class CommitterBench(Bench, Generic[S]):
+    settings: ClassVar[SequencerSettings]
+    rows: S = field(init=False)
+    committer: Committer = field(init=False)
+
+    async def next_committer(self, follower: Follower | None = None) -> None:
+        """End the committer, and start one that takes over the follower's copy, if there is one."""
+        await self.committer.close()
+        self.committer = await _started(self.rows, self.opened.clock, 2, self.settings, follower)
+        self.opened = Opened(self.committer, self.opened.clock)
+
+
+async def _started(
+    rows: MemoryRowStore,
+    clock: ManualClock,
+    seed: int,
+    settings: SequencerSettings,
+    follower: Follower | None = None,
+) -> Committer:
+    made = Committer(rows, clock, SeededEntropy(seed), settings, keeps_journal=True, follower=follower)
+    await made.start()
+    return made
+
+
+def run_on_committer(
+    kind: type[B], store: Callable[[ManualClock], MemoryRowStore], use: Callable[[B], Awaitable[None]]
+) -> None:
+    """Use a prepared bench of this kind over such a store."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        rows = store(clock)
+        committer = await _started(rows, clock, 1, kind.settings)
+        bench = kind(Opened(committer, clock))
+        bench.rows, bench.committer = rows, committer
+        await bench.prepare()
+        await use(bench)
+        await bench.committer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
