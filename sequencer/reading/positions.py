@@ -136,9 +136,7 @@ class Positions:
         following = None if last_looked is None else (last_looked, *_LAST_PLACE)
         if not groups:
             return Lags([], following)
-        rows = await self._of_groups(groups, request.after)
-        if len(groups) == 1 and len(rows) == MAX_LAGS:
-            following = rows[-1].key
+        rows, following = await self._page_of(groups, request.after, following)
         await self._settle()
         room, entries, last = PageRoom(MAX_LAGS), list[Lag](), request.after
         async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
@@ -150,36 +148,53 @@ class Positions:
             last = row.key
         return Lags(entries, following)
 
-    async def _of_groups(self, groups: Sequence[GroupRow], after: PositionKey | None) -> list[GroupOffsetRow]:
-        """Their positions in order, after this one; of a single group no more than a page."""
-        if len(groups) == 1:
-            group_id = groups[0].group_id
-            within = after[1:] if after is not None and after[0] == group_id else None
-            return await self._store.positions_of(group_id, within, MAX_LAGS)
-        rows = await self._store.positions_of_groups([group.group_id for group in groups])
-        return sorted((row for row in rows if after is None or row.key > after), key=attrgetter("key"))
+    async def _page_of(
+        self, groups: Sequence[GroupRow], after: PositionKey | None, following: PositionKey | None
+    ) -> tuple[list[GroupOffsetRow], PositionKey | None]:
+        """Their positions in order, after this one: at most MAX_LAGS. And after which the next page begins: `following`
+        where these are all."""
+        if len(groups) > 1:
+            group_ids = [group.group_id for group in groups]
+            rows = await self._store.positions_of_groups(group_ids, MAX_LAGS + 1)
+            if len(rows) <= MAX_LAGS:
+                later = (row for row in rows if after is None or row.key > after)
+                return sorted(later, key=attrgetter("key")), following
+            following = (group_ids[0], *_LAST_PLACE)  # they have grown since they were counted
+        group_id = groups[0].group_id
+        within = after[1:] if after is not None and after[0] == group_id else None
+        rows = await self._store.positions_of(group_id, within, MAX_LAGS)
+        return rows, rows[-1].key if len(rows) == MAX_LAGS else following
 
 
 async def pages_of(
     store: RowStore, groups: Iterable[GroupRow], at_once: int
 ) -> AsyncIterator[list[GroupOffsetRow]]:
-    """All positions of these groups, about `at_once` or fewer by one statement: those of several small groups together,
+    """All positions of these groups, `at_once` or fewer by one statement: those of several small groups together,
     those of a large one page by page."""
-    small: list[str] = []
+    for some in _small_together(groups, at_once):
+        if len(some) > 1:
+            rows = await store.positions_of_groups(some, at_once + 1)
+            if len(rows) <= at_once:
+                yield rows
+                continue
+        for group_id in some:  # one alone, or some that have grown since they were counted
+            async for page in _pages_of_one(store, group_id, at_once):
+                yield page
+
+
+def _small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[str]]:
+    """The groups that have positions: some with no more than `at_once` together, or one alone."""
+    some: list[str] = []
     count = 0
     for group in groups:
-        if group.positions > at_once:
-            async for page in _pages_of_one(store, group.group_id, at_once):
-                yield page
-            continue
-        if small and count + group.positions > at_once:
-            yield await store.positions_of_groups(small)
-            small, count = [], 0
+        if some and count + group.positions > at_once:
+            yield some
+            some, count = [], 0
         if group.positions:
-            small.append(group.group_id)
+            some.append(group.group_id)
             count += group.positions
-    if small:
-        yield await store.positions_of_groups(small)
+    if some:
+        yield some
 
 
 async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIterator[list[GroupOffsetRow]]:

@@ -156,8 +156,8 @@ class MemoryRowStore:
         following = (row for row in rows if after is None or row.key[1:] > after)
         return sorted(following, key=attrgetter("key"))[:limit]
 
-    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
-        return [row for row in self._positions() if row.group_id in group_ids]
+    async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
+        return [row for row in self._positions() if row.group_id in group_ids][:limit]
 
     async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
         return [row for row in self._positions() if row.topic_id == topic_id][:limit]

@@ -737,8 +737,8 @@ class RowStore(Protocol):
         """A group's positions in the order of topic ids and partitions, after this one (None: from the first)."""
         ...
 
-    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
-        """All positions of these groups, in any order."""
+    async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
+        """The positions of these groups, in any order; of more than `limit` of them, any so many."""
         ...
 
     async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:

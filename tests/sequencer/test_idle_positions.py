@@ -37,9 +37,9 @@ from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
+from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
-from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState
+from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState, replace_row
 from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
@@ -91,9 +91,9 @@ class CountedStore(MemoryRowStore):
             await meanwhile()
         return await super().positions_of(group_id, after, limit)
 
-    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+    async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
         self.groups_read += group_ids
-        return await super().positions_of_groups(group_ids)
+        return await super().positions_of_groups(group_ids, limit)
 
 
 class World(CommitterBench[CountedStore]):
@@ -389,6 +389,32 @@ def test_a_look_at_lags_stops_after_so_many_groups_without_positions(monkeypatch
     run(use)
 
 
+def test_groups_that_have_grown_since_they_were_counted_are_read_page_by_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "MAX_LAGS", 3)
+
+    async def use(world: World) -> None:
+        wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        for group_id in "abc":
+            await world.commit_wide(group_id, wide)
+        now = world.committer._view.state
+        counted = [replace_row(row, positions=1) for row in now.all(GroupRow)]
+        before = HotState({**{kind: now.all(kind) for kind in HOT}, GroupRow: counted})
+        pages = [len(page) async for page in reading.pages_of(world.rows, counted, 4)]
+        assert pages == [4, 1] * 3
+        positions = reading.Positions(world.rows, lambda: before, settle)
+        page = await positions.lags(LagsRequest(None))
+        found = page.lags
+        while page.next is not None:
+            page = await positions.lags(LagsRequest(page.next))
+            assert len(page.lags) <= 3
+            found += page.lags
+        assert [(lag.group_id, lag.partition) for lag in found] == [(g, p) for g in "abc" for p in range(5)]
+
+    run(use)
+
+
 def test_what_is_written_and_not_shown_yet_is_answered_once_it_is_shown() -> None:
     async def use(world: World) -> None:
         await world.commit_position("g", 3)
@@ -515,8 +541,8 @@ def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> No
         world.opened.clock.advance(WEEK_MS / 1000 + 60)
         read = world.rows.positions_of_groups
 
-        async def read_and_commit(group_ids: Sequence[str]) -> list[GroupOffsetRow]:
-            rows = await read(group_ids)
+        async def read_and_commit(group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
+            rows = await read(group_ids, limit)
             await world.commit_position("g", 9)
             return rows
 

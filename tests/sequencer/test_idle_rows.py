@@ -143,14 +143,14 @@ class PositionReads(MemoryRowStore):
 
     groups = 0
 
-    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
+    async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
         self.groups += len(group_ids)
         return [GroupOffsetRow(each, UUID(int=1), 0, 5, 0, "", NOW, None) for each in group_ids]
 
     async def positions_of(
         self, group_id: str, after: tuple[UUID, int] | None, limit: int
     ) -> list[GroupOffsetRow]:
-        return await self.positions_of_groups([group_id])
+        return await self.positions_of_groups([group_id], limit)
 
 
 def test_an_agent_that_asks_for_its_groups_lags_reads_no_other_group() -> None:

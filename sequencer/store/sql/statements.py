@@ -206,8 +206,8 @@ def positions_of(columns: str) -> str:
     )
 
 
-def positions_of_groups(columns: str) -> str:
-    return f"select {columns} from group_offsets where group_id {{in_values}}"
+def positions_of_groups(columns: str, limit: int) -> str:
+    return f"select {columns} from group_offsets where group_id {{in_values}} limit {limit}"
 
 
 def positions_on(columns: str) -> str:

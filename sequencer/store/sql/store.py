@@ -241,12 +241,11 @@ class SqlRowStore:
         place = (self._text(group_id), self._uuid(topic_id), partition)
         return await self._decoded(GroupOffsetRow, await self._database.fetch(statement, *place, limit))
 
-    async def positions_of_groups(self, group_ids: Sequence[str]) -> list[GroupOffsetRow]:
-        statement = statements.positions_of_groups(self._tables[GroupOffsetRow].columns)
+    async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
+        statement = statements.positions_of_groups(self._tables[GroupOffsetRow].columns, limit)
         ids = [self._text(group_id) for group_id in dict.fromkeys(group_ids)]
-        return await self._decoded(
-            GroupOffsetRow, await self._database.fetch_where_in(statement, "text", ids)
-        )
+        rows = await self._database.fetch_where_in(statement, "text", ids)
+        return await self._decoded(GroupOffsetRow, rows[:limit])
 
     async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
         statement = statements.positions_on(self._tables[GroupOffsetRow].columns)

@@ -192,8 +192,9 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
             for after in (None, *(row.key[1:] for row in positions), (TOPICS[0], 0))
         ]
     for some in ([], group_ids, [*group_ids[::2], "unknown"]):
-        of_groups = await store.positions_of_groups(some)
+        of_groups = await store.positions_of_groups(some, 1_000)
         said[f"positions of groups {some}"] = {row.key: row for row in of_groups}
+        said[f"a position of groups {some}"] = len(await store.positions_of_groups(some, 1))
     for topic_id in TOPICS:
         on_topic = await store.positions_on(topic_id, 1_000)
         said[f"positions on {topic_id}"] = {row.key: row for row in on_topic}
