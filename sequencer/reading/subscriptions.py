@@ -6,7 +6,8 @@ Invariants:
 - a queue is bounded in bytes. A subscriber that is too slow for the bound, silent for SILENCE_S, or of another term
   is dropped as a whole and told so by its next call: changes are never left out.
 
-A commit costs as much as its partitions have subscribers. All runs on one event loop.
+A commit costs as much as its partitions have subscribers. Who is dropped is unwatched some partitions at a time: agents
+fall silent together, with a million partitions. All runs on one event loop.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from uuid import UUID
 
 from sequencer.api import (
@@ -39,6 +41,8 @@ SILENCE_S = 10.0
 MAX_START_BYTES = 1 << 16
 """Encoded bytes of the first runs of a window."""
 MAX_START_RUNS = 256
+UNWATCHED_AT_ONCE = MAX_PAGE
+"""Partitions of dropped subscribers that one call or commit unwatches: as many as a call adds."""
 _CHANGE_BYTES = 120
 
 
@@ -86,6 +90,8 @@ class Subscriptions:
         """The least recent caller first."""
         self._watching: dict[TopicPartition, dict[_Subscriber, None]] = {}
         self._count = 0
+        self._forgotten: deque[_Subscriber] = deque()
+        """Those that were dropped and still stand under some partitions."""
 
     @property
     def count(self) -> int:
@@ -119,14 +125,13 @@ class Subscriptions:
             return
         self._number = number
         self._forget_silent()
+        self._unwatch_forgotten()
         changed, watched = runs.keys(), self._watching.keys()
         fewer, more = (changed, watched) if len(changed) < len(watched) else (watched, changed)
         for partition in [partition for partition in fewer if partition in more]:
             change = self._change_of(partition, runs[partition], replaced.get(partition, -1))
             size = _size_of(change)
-            for subscriber in list(
-                self._watching.get(partition, ())
-            ):  # one that was forgotten meanwhile watches nothing
+            for subscriber in list(self._watching[partition]):
                 self._queue(subscriber, change, size)
                 if change.is_gone:
                     self._unwatch(subscriber, partition)
@@ -137,6 +142,7 @@ class Subscriptions:
         Raises SequencerOverloaded: too many subscribers.
         """
         self._forget_silent()
+        self._unwatch_forgotten()
         subscriber = self._caller(request)
         if subscriber is None:
             return self._reset(request)
@@ -194,6 +200,8 @@ class Subscriptions:
             self._unwatch(subscriber, TopicPartition(*removed))
         for added in request.added:
             partition = TopicPartition(*added)
+            if subscriber.is_forgotten:
+                return  # what its first partitions need is more than it may have
             if partition not in subscriber.partitions:
                 change = self._begin(subscriber, partition)
                 self._queue(subscriber, change, _size_of(change))
@@ -233,7 +241,7 @@ class Subscriptions:
         if partition not in subscriber.partitions:
             return
         del subscriber.partitions[partition]
-        self._count -= 1
+        self._count -= not subscriber.is_forgotten
         watching = self._watching[partition]
         del watching[subscriber]
         if not watching:
@@ -293,13 +301,21 @@ class Subscriptions:
     # --- who is forgotten
 
     def _forget(self, subscriber: _Subscriber) -> None:
-        """Drop all of a subscriber's; its next call learns it."""
+        """Drop a subscriber; its next call learns it."""
         subscriber.is_forgotten = True
-        for partition in list(subscriber.partitions):
-            self._unwatch(subscriber, partition)
-        subscriber.changes.clear()
+        self._count -= len(subscriber.partitions)
+        self._forgotten.append(subscriber)
         self._subscribers.pop(subscriber.subscriber_id, None)
         subscriber.wake()
+
+    def _unwatch_forgotten(self) -> None:
+        """Free some of what the first dropped subscriber had: its changes go with its last partition."""
+        if self._forgotten:
+            subscriber = self._forgotten[0]
+            for partition in list(islice(reversed(subscriber.partitions), UNWATCHED_AT_ONCE)):
+                self._unwatch(subscriber, partition)
+            if not subscriber.partitions:
+                self._forgotten.popleft()
 
     def _forget_silent(self) -> None:
         since = self._clock.monotonic() - SILENCE_S

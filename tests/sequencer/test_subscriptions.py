@@ -11,6 +11,7 @@ import pytest
 import sequencer.bounds as bounds
 import sequencer.reading.subscriptions as subscriptions
 from sequencer.api import (
+    CreateTopic,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
@@ -221,6 +222,38 @@ def test_a_subscriber_that_is_silent_is_forgotten() -> None:
         assert (await watcher.call()).is_reset
 
     run(memory, scenario)
+
+
+def test_what_a_silent_subscriber_watched_is_freed_some_partitions_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "UNWATCHED_AT_ONCE", 2)
+
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 3, {}))
+        watcher, other = Watcher(bench), Watcher(bench, 2)
+        await watcher.call(0, 1, 2)
+        watched = bench.sequencer._view.subscriptions._watching  # type: ignore[attr-defined]
+        await bench.advance(int(1000 * subscriptions.SILENCE_S) + 1)
+        await other.call()
+        assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
+        assert len(watched) == 1, "two of three"
+        await bench.commit(batch(1))
+        assert not watched
+        assert (await watcher.call()).is_reset
+
+    run(memory, scenario)
+
+
+def test_a_subscription_whose_beginning_is_too_much_leaves_nothing_behind() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 20, {}))
+        assert (await Watcher(bench).call(*range(20))).is_reset
+        await Watcher(bench, 2).call()
+        assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
+        assert not bench.sequencer._view.subscriptions._watching  # type: ignore[attr-defined]
+
+    run(memory, scenario, SequencerSettings(max_subscriber_bytes=1024))
 
 
 def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
