@@ -16,7 +16,7 @@ Parquet runs are replaced like others, when small objects are merged (sequencer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -40,12 +40,12 @@ from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
 from sequencer.rules.retention import TopicLimits
 from sequencer.rules.sessions import check_object, live_session, object_row
+from sequencer.rules.sizes import sizes_of
 from sequencer.rules.topics import topic_value
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.rows import (
     AbortedRow,
-    PartitionBytes,
     PartitionRow,
     RowStore,
     RunRow,
@@ -61,9 +61,6 @@ MAX_PAGE_BYTES = 4 << 20
 """Encoded bytes of a page of candidates, and of one candidate's runs; one run may pass it by its own size."""
 MAX_LOOKED_AT = 500
 """Partitions whose runs are read for one page."""
-TOPICS_AT_ONCE = 50
-PARTITIONS_AT_ONCE = 100
-"""Partitions whose runs one statement sums up, of a topic with more."""
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
 LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
@@ -97,7 +94,7 @@ async def find_candidates(
     room = _Room(request.max_runs)
     looked_at = 0
     before = request.after
-    async for size in _sizes_after(state, store, request.after):
+    async for size in sizes_of(store, state.all(TopicRow), request.after):
         is_due = size.uncompacted_bytes >= request.min_bytes or (
             size.oldest_uncompacted_ms <= now - request.min_age_ms
         )
@@ -176,48 +173,6 @@ def _runs_of_one(request: CompactionRequest, topic: TopicRow) -> int:
     if request.runs_each < 1:
         return request.max_runs
     return max(request.runs_each, request.max_runs // topic.partitions)
-
-
-async def _sizes_after(
-    state: HotState, store: RowStore, after: tuple[UUID, int] | None
-) -> AsyncIterator[PartitionBytes]:
-    """The sizes of partitions, in the order of topic id and partition; some topics at a time."""
-    topics = sorted(
-        (row for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]),
-        key=lambda row: row.topic_id,
-    )
-    for step in _summed_together(topics):
-        if step[0].partitions <= PARTITIONS_AT_ONCE:
-            for size in _in_order(await store.partition_bytes([row.topic_id for row in step])):
-                if after is None or (size.topic_id, size.partition) > after:
-                    yield size
-            continue
-        (topic,) = step
-        first = after[1] + 1 if after is not None and after[0] == topic.topic_id else 0
-        for begin in range(first, topic.partitions, PARTITIONS_AT_ONCE):
-            end = begin + PARTITIONS_AT_ONCE
-            for size in _in_order(await store.partition_bytes_within(topic.topic_id, begin, end)):
-                yield size
-
-
-def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
-    """Groups of topics with few partitions, or one topic with many, which is summed up in steps: the cost of a page
-    does not grow with its topic."""
-    begin = 0
-    for number, topic in enumerate(topics):
-        is_wide = topic.partitions > PARTITIONS_AT_ONCE
-        if begin < number and (is_wide or number - begin == TOPICS_AT_ONCE):
-            yield topics[begin:number]
-            begin = number
-        if is_wide:
-            yield [topic]
-            begin = number + 1
-    if begin < len(topics):
-        yield topics[begin:]
-
-
-def _in_order(sizes: Iterable[PartitionBytes]) -> list[PartitionBytes]:
-    return sorted(sizes, key=lambda size: (size.topic_id, size.partition))
 
 
 async def _candidate(

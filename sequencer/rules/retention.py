@@ -9,13 +9,14 @@ below it, and objects without runs are collected after their grace. A run is rem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.retention_watch import PartitionWatch, removable_end
+from sequencer.rules.sizes import sizes_of
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
@@ -27,6 +28,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import Draft, HotState
+from tailrace.turns import Turns
 
 PARTITIONS_OF_A_PLAN = 10_000
 """Partitions that one plan examines."""
@@ -34,6 +36,8 @@ LOOKED_AT_ONCE = 200
 """Partitions whose oldest run is read by one query."""
 RUNS_AT_ONCE = 50_000
 """Runs that one query reads of partitions that have expired ones."""
+RUNS_IN_A_TURN = 10_000
+"""Runs that are decided in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,12 @@ class TopicLimits:
             self._limits[topic_id] = limits
         return limits
 
+    def limited_by_bytes(self, topic_ids: Iterable[UUID]) -> list[TopicRow]:
+        """Those of these topics whose bytes are limited."""
+        limited = (topic_id for topic_id in dict.fromkeys(topic_ids) if self.counts_bytes(topic_id))
+        topics = (self._state.get(TopicRow, topic_id) for topic_id in limited)
+        return [topic for topic in topics if topic is not None]
+
     def counts_bytes(self, topic_id: UUID) -> bool | None:
         """Whether the topic's bytes are limited; None where nothing is."""
         limits = self.of(topic_id)
@@ -202,19 +212,18 @@ async def _ends(
 
     Bytes are summed after the runs are read: a swap in between lowers the sum, so that less is removed, never more.
     """
-    counted = dict.fromkeys(row.topic_id for row, _ in oldest if limits.counts_bytes(row.topic_id))
-    sizes = await store.partition_bytes(list(counted)) if counted else []
-    bytes_of = {(size.topic_id, size.partition): size.bytes for size in sizes}
-    ends = [
-        (
-            row,
-            expired_end(
-                runs, bytes_of.get((row.topic_id, row.partition), 0), limits.of(row.topic_id), now_ms
-            ),
+    topics = limits.limited_by_bytes(row.topic_id for row, _ in oldest)
+    bytes_of = {(size.topic_id, size.partition): size.bytes async for size in sizes_of(store, topics)}
+    turns = Turns(RUNS_IN_A_TURN)
+    ends: list[tuple[PartitionRow, int]] = []
+    for row, runs in oldest:
+        end = expired_end(
+            runs, bytes_of.get((row.topic_id, row.partition), 0), limits.of(row.topic_id), now_ms
         )
-        for row, runs in oldest
-    ]
-    return [(row, end) for row, end in ends if end is not None and end > row.log_start_offset]
+        if end is not None and end > row.log_start_offset:
+            ends.append((row, end))
+        await turns.did(1 + len(runs))
+    return ends
 
 
 def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:

@@ -17,7 +17,7 @@ from itertools import islice
 from uuid import UUID
 
 from sequencer.rules.due import DueList
-from sequencer.store.rows import BrokerConfigRow, Changes, PartitionRow, TopicRow, key_of
+from sequencer.store.rows import BrokerConfigRow, Changes, PartitionRow, Row, TopicRow, key_of
 from sequencer.store.state import Draft, HotState, Key
 from tailrace.turns import Turns
 
@@ -40,7 +40,7 @@ class PartitionWatch:
         self._due = DueList(DUE_STEP_MS)
         self._pending: dict[Key, None] = {}
         """Partitions to examine."""
-        self._changed: dict[Key, object] = {}
+        self._changed: dict[Key, Row | None] = {}
         self._topics: dict[UUID, None] = {}
         """Topics that were changed."""
         self._looked: dict[Key, int] = {}
@@ -93,18 +93,26 @@ class PartitionWatch:
     async def _gather(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int
     ) -> None:
-        """Find what is to be looked at among all that changed. Nothing is forgotten if this is cancelled."""
-        self._pending.update(dict.fromkeys(self._due.take(now_ms, MOST_DUE)))
-        for topic_id in list(self._topics):
-            topic = state.get(TopicRow, topic_id)
-            for partition in range(0 if topic is None else topic.partitions):
-                self._looked.pop((topic_id, partition), None)
-                self._changed[topic_id, partition] = None
-            del self._topics[topic_id]
+        """Find what is to be looked at among all that changed. Nothing is forgotten if this is cancelled, or if more
+        changes meanwhile."""
         turns = Turns(PARTITIONS_IN_A_TURN)
         if self._is_all_changed:
             self._is_all_changed = False
-            self._changed.update(dict.fromkeys(state.keys(PartitionRow)))
+            changed, self._changed = self._changed, state.by_key(PartitionRow)
+            self._changed.update(changed)
+        taken = 0
+        while taken < MOST_DUE and (due := self._due.take(now_ms, PARTITIONS_IN_A_TURN)):
+            self._pending.update(dict.fromkeys(due))
+            taken += len(due)
+            await turns.did(len(due))
+        while self._topics:
+            topic_id, _ = self._topics.popitem()
+            topic = state.get(TopicRow, topic_id)
+            partitions = 0 if topic is None else topic.partitions
+            for partition in range(partitions):
+                self._looked.pop((topic_id, partition), None)
+                self._changed[topic_id, partition] = None
+            await turns.did(partitions)
         while self._changed:
             key, _ = self._changed.popitem()
             row = state.get(PartitionRow, *key)

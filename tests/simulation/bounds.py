@@ -10,9 +10,9 @@ from unittest import mock
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
 from sequencer.engine import expiry, group_commit
-from sequencer.reading import positions
+from sequencer.reading import positions, subscriptions
 from sequencer.reading import queries as reading
-from sequencer.rules import compaction, deleted_topics
+from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
 from sequencer.store import recent_rows
 
 LOW: tuple[tuple[ModuleType, str, object], ...] = (
@@ -34,7 +34,10 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (snapshot, "PART_ROWS", 5),
     (compaction, "MAX_PAGE_BYTES", 2_000),
     (compaction, "MAX_LOOKED_AT", 1),
-    (compaction, "TOPICS_AT_ONCE", 1),
+    (sizes, "TOPICS_AT_ONCE", 1),
+    (garbage, "REMOVED_IN_A_TURN", 1),
+    (retention_watch, "PARTITIONS_IN_A_TURN", 1),
+    (subscriptions, "UNWATCHED_AT_ONCE", 1),
     (compaction, "MOST_AT_ONCE", 2),
 )
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
+import pytest
+
 from sequencer.api import (
     AlterConfig,
     ConfigChange,
@@ -20,12 +22,16 @@ from sequencer.api import (
     Run,
 )
 from sequencer.engine.committer import Committer
+from sequencer.rules import retention_watch, sizes
 from sequencer.rules.retention import RetentionLimits, expired_end, limits_of
+from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import PartitionBytes, PartitionRow
+from sequencer.store.rows import Changes, LogEpoch, PartitionBytes, PartitionRow, TopicRow
+from sequencer.store.state import HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.turns import passes_of
 
 
 def run(base: int, at: int, length: int = 100, created: int = 0, kind: ObjectKind = ObjectKind.MIXED) -> Run:
@@ -152,6 +158,69 @@ def test_while_retention_looks_the_committer_goes_on() -> None:
         await sequencer.close()
 
     asyncio.run(scenario())
+
+
+class SummingStore(MemoryRowStore):
+    """Knows how many partitions' bytes one statement has summed up at most."""
+
+    most = 0
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        return self._counted(await super().partition_bytes(topic_ids))
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        return self._counted(await super().partition_bytes_within(topic_id, first, end))
+
+    def _counted(self, found: list[PartitionBytes]) -> list[PartitionBytes]:
+        self.most = max(self.most, len(found))
+        return found
+
+
+def test_bytes_of_a_wide_topic_are_summed_up_some_partitions_at_a_time() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = SummingStore(clock)
+        await fill(store, partitions=500, runs=2)
+        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=1_000)
+        sequencer = Committer(store, clock, SeededEntropy(1), settings)
+        await sequencer.start()
+        assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
+        assert store.most == sizes.PARTITIONS_AT_ONCE
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def looked_at(partitions: int) -> tuple[PartitionWatch, HotState]:
+    """A watch that has looked at a topic's partitions, which are due again in a second."""
+    rows = [PartitionRow(TOPIC, number, 0, 1, -1, [LogEpoch(0, 0)]) for number in range(partitions)]
+    state = HotState({TopicRow: [TopicRow(TOPIC, "t", partitions, {}, 0)], PartitionRow: rows})
+    watch = PartitionWatch()
+    watch.note(Changes())
+    asyncio.run(watch.take(state, lambda _: False, 0, partitions))
+    for row in rows:
+        watch.looked(row, 0, 1_000, 0)
+    return watch, state
+
+
+def test_partitions_that_are_due_together_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, state = looked_at(1_000)
+    monkeypatch.setattr(retention_watch, "PARTITIONS_IN_A_TURN", 20)
+    taking = watch.take(state, lambda _: False, 10_000, 1_000)
+    assert asyncio.run(passes_of(taking)) >= 50
+    assert len(asyncio.run(watch.take(state, lambda _: False, 10_000, 1_000))[0]) == 1_000
+
+
+def test_topics_that_change_together_are_noted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [TopicRow(UUID(int=1 + number), f"t{number}", 20, {}, 0) for number in range(50)]
+    changes = Changes()
+    for topic in topics:
+        changes.put(topic)
+    watch, state = PartitionWatch(), HotState({TopicRow: topics})
+    watch.note(changes)
+    monkeypatch.setattr(retention_watch, "PARTITIONS_IN_A_TURN", 20)
+    taking = watch.take(state, lambda _: False, 0, 1_000)
+    assert asyncio.run(passes_of(taking)) >= 100, "50 for the topics, 50 for their partitions"
 
 
 class HeldStore(MemoryRowStore):

@@ -1,0 +1,51 @@
+"""Bytes and counts of runs per partition, read in steps: the cost of a step does not grow with its topics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from uuid import UUID
+
+from sequencer.store.rows import PartitionBytes, RowStore, TopicRow
+
+TOPICS_AT_ONCE = 50
+PARTITIONS_AT_ONCE = 100
+"""Partitions whose runs one statement sums up, of a topic with more."""
+
+
+async def sizes_of(
+    store: RowStore, topics: Iterable[TopicRow], after: tuple[UUID, int] | None = None
+) -> AsyncIterator[PartitionBytes]:
+    """The sizes of these topics' partitions that have runs, in the order of topic id and partition; those after this
+    one."""
+    sought = (row for row in topics if after is None or row.topic_id >= after[0])
+    for step in _summed_together(sorted(sought, key=lambda row: row.topic_id)):
+        if step[0].partitions <= PARTITIONS_AT_ONCE:
+            for size in _in_order(await store.partition_bytes([row.topic_id for row in step])):
+                if after is None or (size.topic_id, size.partition) > after:
+                    yield size
+            continue
+        (topic,) = step
+        first = after[1] + 1 if after is not None and after[0] == topic.topic_id else 0
+        for begin in range(first, topic.partitions, PARTITIONS_AT_ONCE):
+            end = begin + PARTITIONS_AT_ONCE
+            for size in _in_order(await store.partition_bytes_within(topic.topic_id, begin, end)):
+                yield size
+
+
+def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
+    """Groups of topics with few partitions, or one topic with many, which is summed up in steps."""
+    begin = 0
+    for number, topic in enumerate(topics):
+        is_wide = topic.partitions > PARTITIONS_AT_ONCE
+        if begin < number and (is_wide or number - begin == TOPICS_AT_ONCE):
+            yield topics[begin:number]
+            begin = number
+        if is_wide:
+            yield [topic]
+            begin = number + 1
+    if begin < len(topics):
+        yield topics[begin:]
+
+
+def _in_order(sizes: Iterable[PartitionBytes]) -> list[PartitionBytes]:
+    return sorted(sizes, key=lambda size: (size.topic_id, size.partition))
