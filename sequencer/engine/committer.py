@@ -32,6 +32,7 @@ from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.group_deletion import delete_positions_first
 from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query, Waits
+from sequencer.engine.silence import SilenceLog
 from sequencer.engine.term import Term
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
@@ -116,6 +117,7 @@ class Committer(SequencerMethods):
             settings=self._settings,
             validate_config=validate_config,
             slack_ms=lambda: leases.slack_ms(self._term.round_trip_s),
+            silence=SilenceLog(clock),
         )
         self._expiry = Expiry(self._context, self._group_commit, self.ensure_ready)
         self._calls: dict[str, Callable[[Any], Awaitable[Value]]] = {

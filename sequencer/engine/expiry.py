@@ -94,10 +94,12 @@ class Expiry:
         by one step."""
         if repeats.are_too_large(draft.durable, self._settings):
             repeats.forget_surplus(draft, self._settings)
-        agents = leases.expire_agents(draft, self._context.has_left)
+        silent = leases.expire_agents(draft, self._context.has_left)
+        for agent in silent:
+            self._context.log_silent(agent)
         sessions = leases.expire_sessions(draft)
         yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
-        return agents, sessions
+        return len(silent), sessions
 
     async def apply_retention(self) -> RetentionSummary:
         """End what has run out, and remove what is too old or too much."""

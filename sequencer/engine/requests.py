@@ -48,6 +48,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.bounds import MAX_PAGE
+from sequencer.engine.silence import SilenceLog
 from sequencer.reading.live_files import live_files
 from sequencer.reading.queries import Reader
 from sequencer.reading.view import Shown, View
@@ -70,7 +71,7 @@ from sequencer.rules import (
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
 from sequencer.store.needed import Needed, Needs, positions_needed
-from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
+from sequencer.store.rows import AgentRow, BrokerConfigRow, ObjectRow, RowStore
 from sequencer.store.state import PRODUCER_ID, Draft, HotState
 from tailrace.clock import Clock, Entropy
 from tailrace.turns import Steps, Turns, in_turns
@@ -114,10 +115,16 @@ class Context(QueryContext):
     entropy: Entropy
     validate_config: ValidateConfig
     slack_ms: Callable[[], int]
+    silence: SilenceLog
 
     def has_left(self, agent: AgentRef) -> bool:
         """Whether an agent was silent for so long that its lease may be ended."""
         return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
+
+    def log_silent(self, agent: AgentRow) -> None:
+        """Log that the agent's lease ends, as nothing was heard of it."""
+        ref = AgentRef(agent.broker_id, agent.epoch)
+        self.silence.lease_ends(agent, self.view.heard.silent_ms(ref, self.clock.monotonic()) / 1000)
 
 
 class Waits(enum.Enum):
@@ -218,6 +225,13 @@ def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLe
     now = context.clock.monotonic()
     context.view.heard.note(lease, now, is_renewal=True)
     return context.view.budgets.answer(lease, request, now)
+
+
+def _suspect_agent(draft: Draft, request: AgentRef, context: Context) -> Empty:
+    silent = leases.suspect_agent(draft, request, has_left=context.has_left(request))
+    if silent is not None:
+        context.log_silent(silent)
+    return Empty()
 
 
 def _init_producer(
@@ -341,12 +355,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(Sequencer.register_agent, _register_agent),
         _decides(Sequencer.renew_agent, _renew_agent),
         _decides(Sequencer.release_agent, lambda draft, request, _: leases.release_agent(draft, request)),
-        _decides(
-            Sequencer.suspect_agent,
-            lambda draft, request, context: leases.suspect_agent(
-                draft, request, has_left=context.has_left(request)
-            ),
-        ),
+        _decides(Sequencer.suspect_agent, _suspect_agent),
         _decides(
             Sequencer.take_lease,
             lambda draft, request, _: leases.take_lease(draft, request),

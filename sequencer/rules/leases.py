@@ -201,14 +201,15 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
     return Empty()
 
 
-def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> Empty:
-    """A neighbour reports the agent as silent: end its lease if it was silent here for too long, too."""
+def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> AgentRow | None:
+    """A neighbour reports the agent as silent: end its lease if it was silent here for too long, too. Returns the agent
+    whose lease this ends."""
     row = draft.get(AgentRow, request.broker_id)
-    is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
-    if row is not None and is_live and has_left:
-        draft.put(replace_row(row, expires_ms=0))
-        draft.bump_once(RING_GENERATION)
-    return Empty()
+    if row is None or row.epoch != request.epoch or row.expires_ms == 0 or not has_left:
+        return None
+    draft.put(replace_row(row, expires_ms=0))
+    draft.bump_once(RING_GENERATION)
+    return row
 
 
 def forget_agents(draft: Draft) -> None:
@@ -222,8 +223,8 @@ def forget_agents(draft: Draft) -> None:
         draft.delete(AgentRow, broker_id)
 
 
-def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> int:
-    """End the leases that ran out; how many. An agent that was heard of keeps its lease: its renewal may be waiting for
+def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> list[AgentRow]:
+    """End the leases that ran out; whose. An agent that was heard of keeps its lease: its renewal may be waiting for
     the database."""
     expired = [
         row
@@ -234,7 +235,7 @@ def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> int:
         draft.put(replace_row(row, expires_ms=0))
     if expired:
         draft.bump_once(RING_GENERATION)
-    return len(expired)
+    return expired
 
 
 def expire_sessions(draft: Draft) -> int:
