@@ -21,9 +21,10 @@ from typing import Protocol
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from tailrace.clock import Clock
+from tailrace.exposition import exposition
 from tailrace.keepers import outlived
 from tailrace.tls import Tls
 
@@ -98,7 +99,7 @@ class HttpServer:
             await self._clock.sleep(GAUGES_EVERY_SECONDS)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = generate_latest(self._pages.registry)
+        text = await exposition(self._pages.registry)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _healthz(self, request: web.Request) -> web.Response:
