@@ -114,19 +114,11 @@ class ChunkBytes:
 
 def cut(parts: Sequence[Buffer], chunk_bytes: int) -> list[ChunkBytes]:
     """The chunks of an object that is, or soon will be, uploaded from `parts`: views, no copies."""
-    chunks: list[ChunkBytes] = []
-    current: list[Buffer] = []
-    room = chunk_bytes
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while len(view):
-            piece = view[:room]
-            current.append(piece)
-            room -= len(piece)
-            view = view[len(piece) :]
-            if not room:
-                chunks.append(ChunkBytes(current, is_trusted=True))
-                current, room = [], chunk_bytes
-    if current:
-        chunks.append(ChunkBytes(current, is_trusted=True))
-    return chunks
+    whole = ChunkBytes(parts, is_trusted=True)
+    if whole.size <= chunk_bytes:
+        return [whole] if whole.size else []
+    starts = range(0, whole.size, chunk_bytes)
+    return [
+        ChunkBytes(whole.views(start, min(start + chunk_bytes, whole.size)), is_trusted=True)
+        for start in starts
+    ]

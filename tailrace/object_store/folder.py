@@ -151,6 +151,7 @@ class FolderStore:
 
     def _write(self, key: str, path: str, parts: Sequence[Buffer], if_absent: bool) -> None:
         unfinished = os.path.join(self._unfinished, str(next(self._names)))
+        is_renamed = False
         try:
             try:
                 descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -169,10 +170,12 @@ class FolderStore:
                 self._place(path, lambda: os.link(unfinished, path))
             else:
                 self._place(path, lambda: os.rename(unfinished, path))
+                is_renamed = True
         except FileExistsError as error:
             raise ObjectExists(f"{key}: exists already") from error
         finally:
-            _unlink_if_there(unfinished)
+            if not is_renamed:
+                _unlink_if_there(unfinished)
 
     def _place(self, path: str, place: Callable[[], None]) -> None:
         """Give a finished file its name, durably, though directories come and go beside us."""
