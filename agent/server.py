@@ -195,9 +195,7 @@ class Agent:
         """The login of pages, if clients must log in; None before the start."""
         self._http_logins: HttpLogins | None = None
         self._peer_server: RpcServer | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._sweeper: asyncio.Task[None] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._neighbour: NeighbourWatch | None = None
         self._draining = False
         self._known = KnownCluster()
@@ -309,8 +307,8 @@ class Agent:
         self._services = services = self._wired(identity)
         self._dispatcher = Dispatcher(services)
         self._open_doors()
-        self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
-        self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
+        self._tasks.append(asyncio.create_task(self._keep_lease(lease), name="agent: lease"))
+        self._tasks.append(asyncio.create_task(self._sweep_connections(), name="agent: connections"))
         self._neighbour = NeighbourWatch(
             ring=lambda: self.catalog.snapshot.ring,
             broker_id=lambda: identity.broker_id,
@@ -319,7 +317,7 @@ class Agent:
             refresh=self.catalog.refresh,
             clock=self._clock,
         )
-        self._watcher = asyncio.create_task(self._neighbour.run(), name="agent: neighbour")
+        self._tasks.append(asyncio.create_task(self._neighbour.run(), name="agent: neighbour"))
         await services.lanes.start()
         await services.groups.start()
         services.tail.start()
@@ -793,10 +791,9 @@ class Agent:
             log.warning("a part of the drain failed", part=name, error=repr(error))
 
     async def _stop(self) -> None:
-        for task in (self._keeper, self._sweeper, self._watcher):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         if self._neighbour is not None:
             await self._neighbour.close()
         if self._services is not None:
