@@ -2,6 +2,9 @@
 
 They read and write raw bytes at computed places, so every length is checked against what is left before it is
 used. Integer arithmetic wraps at 64 bits, as Java's does. Nothing here allocates.
+
+Each loop is one long function: its state is a place in every array, and a part of it would be given all of these and
+would have to return them.
 """
 
 # mypy: ignore-errors
