@@ -168,7 +168,9 @@ class Query:
 
 
 def _request_id(request: Value) -> UUID | None:
-    return getattr(request, "request_id", None)
+    """None for what only validates: it changes nothing, whenever it comes."""
+    is_change = not getattr(request, "validate_only", False)
+    return getattr(request, "request_id", None) if is_change else None
 
 
 def _decides(

@@ -290,7 +290,8 @@ def _position_row(
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
-    """Delete some of a group's positions, which were looked up. One that does not exist is ignored."""
+    """Delete some of a group's positions, which were looked up, and what open transactions will make of them, as in
+    Kafka. One that does not exist is ignored."""
     if draft.get(GroupRow, request.group_id) is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     errors: list[PartitionError] = []
@@ -303,7 +304,11 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
             continue
         errors.append(PartitionError.NONE)
         known.append((request.group_id, topic_id, partition))
-    if (yield from delete_positions(draft, known)):
+    count = yield from delete_positions(draft, known)
+    pending = draft.pending_at(dict.fromkeys(known)) if draft.groups_may_have_pending() else []
+    for row in pending:
+        draft.delete(PendingOffsetRow, *key_of(row))
+    if count or pending:
         draft.visible_change()
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
 

@@ -4,7 +4,8 @@ A caller whose answer was lost retries; and its first request may still arrive l
 stopped. Both carry the same request id. The id and the answer are stored in the transaction that carries out the
 request, so that this holds for the next committer too.
 
-A refusal changes nothing and is not stored: the retry is decided anew.
+The answer is stored even if nothing was changed: a late copy could find something to change. A refusal is not stored:
+the retry is decided anew.
 
 Pure: the caller passes the draft in and drives a decision that takes several turns.
 """
@@ -30,14 +31,14 @@ A = TypeVar("A", bound=Value)
 def decide_once(
     draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
 ) -> Steps[A]:
-    """The first answer to this request, decided and stored now unless it was before. A request without an id, or one
-    that changes nothing, is not stored."""
+    """The first answer to this request, decided and stored now unless it was before. That of a request without an id is
+    not stored."""
     row = None if request_id is None else draft.get(AnswerRow, request_id)
     if row is not None:
         return msgspec.msgpack.decode(row.answer, type=answer)
     decision = decide(draft)
     decided = (yield from decision) if isinstance(decision, Generator) else decision
-    if draft.changes and request_id is not None:
+    if request_id is not None:
         draft.put(
             AnswerRow(request_id=request_id, answer=msgspec.msgpack.encode(decided), created_ms=draft.now_ms)
         )

@@ -29,6 +29,7 @@ from sequencer.api import (
     CreatePartitions,
     CreateToken,
     CreateTopic,
+    DeleteOffsets,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
@@ -1053,6 +1054,27 @@ def test_a_late_copy_of_a_commit_without_turns_replaces_nothing(factory: Factory
             9,
             5,
         ]
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_of_a_change_that_changed_nothing_changes_nothing(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, place = bench.sequencer, (bench.topic.topic_id, 0)
+        commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(*place, 5, 0, "")])
+        other = OffsetPosition(bench.topic.topic_id, 1, 5, 0, "")
+        await sequencer.commit_offsets(msgspec.structs.replace(commit, offsets=[other]))
+        delete = DeleteOffsets("g", [place], request_id=UUID(int=1))
+        assert (await sequencer.delete_offsets(delete)).errors == [PartitionError.NONE]
+        await sequencer.commit_offsets(commit)
+        assert (await sequencer.delete_offsets(delete)).errors == [PartitionError.NONE]
+        found = await sequencer.fetch_offsets(FetchOffsets("g", [place]))
+        assert [each.offset for each in found.positions] == [5]
+
+        empty = DeleteRecords([DeleteRecordsPartition(*place, -1)], request_id=UUID(int=2))
+        assert (await sequencer.delete_records(empty)).log_start_offsets == [0]
+        await bench.commit(batch(2))
+        assert (await sequencer.delete_records(empty)).log_start_offsets == [0], "it was empty"
 
     run(factory, scenario)
 

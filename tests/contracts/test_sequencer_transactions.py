@@ -16,6 +16,7 @@ from sequencer.api import (
     CommitOffsets,
     CompactionRequest,
     CreateTopic,
+    DeleteOffsets,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
@@ -781,6 +782,38 @@ def test_of_two_transactions_the_position_that_was_sent_later_stays(factory: Fac
         await second.end(commit=True)
         await first.end(commit=True)
         assert await position(bench) == (9, False)
+
+    run(factory, scenario)
+
+
+def test_the_end_of_a_transaction_does_not_bring_a_deleted_position_back(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        delete = DeleteOffsets("g", [(bench.topic.topic_id, 0)])
+        mine = await producer(bench)
+        for known in (-1, 3):
+            if known >= 0:
+                await commit_plainly(bench, known)
+            await mine.offsets(5)
+            assert (await bench.sequencer.delete_offsets(delete)).errors == [PartitionError.NONE]
+            assert await position(bench) == (-1, False)
+            await mine.end(commit=True)
+            assert await position(bench) == (-1, False)
+        await mine.offsets(7)
+        await mine.end(commit=True)
+        assert await position(bench) == (7, False)
+
+    run(factory, scenario)
+
+
+def test_a_late_copy_of_an_abort_that_found_nothing_ends_no_later_transaction(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        mine = await producer(bench)
+        place = (bench.topic.topic_id, 0)
+        abort = AbortProducer(mine.now.producer_id, mine.now.producer_epoch, [place], UUID(int=1))
+        await bench.sequencer.abort_producer(abort)
+        await mine.write()
+        await bench.sequencer.abort_producer(abort)
+        assert (await mine.describe()).state is TransactionState.ONGOING
 
     run(factory, scenario)
 

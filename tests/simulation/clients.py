@@ -40,6 +40,7 @@ from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTop
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.record_batch import BatchHeader, check_crc, read_header
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
+from tests.simulation.aborts import AbortWatch
 from tests.simulation.cluster import Cluster
 from tests.simulation.loop import SimulatedClock, SimulatedProcess
 from tests.simulation.network import KafkaStream, NoAnswer
@@ -94,6 +95,8 @@ class Stage(Protocol):
     may_surprise: bool
     """Something may fail in a way that nobody foresaw."""
     names: LogNames
+    aborts: AbortWatch
+    """What transactions are open, and what an operator aborts of them."""
 
     def entropy(self, name: str) -> Entropy: ...
     def note(self, event: str) -> None: ...

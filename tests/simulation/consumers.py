@@ -115,7 +115,7 @@ class ConsumerMember(GroupMember):
     async def _go(self, log: Log, *, is_classic: bool) -> None:
         try:
             if self._positions:
-                await self._commit(log, self._positions)
+                await self.commit(log, self._positions)
         except (MustJoin, NoAnswer):
             self.stage.note(f"{self._me} goes without a last commit")
         self._owners.says(self._me, ())
@@ -141,7 +141,7 @@ class ConsumerMember(GroupMember):
                 self._positions[partition] = got.log_start
                 self.position(log, partition, got.log_start, is_seek=True)
         if self.luck.below(2):
-            await self._commit(log, self._positions)
+            await self.commit(log, self._positions)
 
     async def _own(self, log: Log, partitions: set[int]) -> None:
         """Read what was given, from where the group is; what was read of the rest is committed, and left."""
@@ -149,7 +149,7 @@ class ConsumerMember(GroupMember):
         left = {each: offset for each, offset in self._positions.items() if each not in partitions}
         self._owners.given(self._me, partitions - set(self._positions), now)
         if left:
-            await self._commit(log, left)
+            await self.commit(log, left)
             self._positions = {each: at for each, at in self._positions.items() if each in partitions}
         new = sorted(partitions - set(self._positions))
         if new:
@@ -202,7 +202,7 @@ class ConsumerMember(GroupMember):
             await self.heartbeat()
         except MustJoin as error:
             if not error.is_new and self._positions:
-                await self._commit(log, self._positions)  # before it gives everything up
+                await self.commit(log, self._positions)  # before it gives everything up
             raise
         self._owners.heard(self._me, asked_at)
         await self._read(log)

@@ -271,7 +271,7 @@ class RestingMember(GroupMember):
         asked_at = self.stage.now()
         self._may_be_deleted, self._is_deleted = self._may_be_deleted or self._is_deleted, False
         self._asked += 1
-        await self._commit(log, {0: self._asked})
+        await self.commit(log, {0: self._asked})
         self._offset, self._may_be_deleted = self._asked, False
         self._memory.used(asked_at)
 

@@ -230,11 +230,12 @@ class GroupMember(Reader):
             if self.instance_id is not None or self.luck.below(2):  # others' sessions end at times
                 await self.heartbeat()
             if self.luck.below(2):
-                await self._commit(log, positions)
+                await self.commit(log, positions)
             await self.pause(0.0, 0.3)
-        await self._commit(log, positions)
+        await self.commit(log, positions)
 
-    async def _commit(self, log: Log, positions: dict[int, int]) -> None:
+    async def commit(self, log: Log, positions: dict[int, int]) -> None:
+        """OffsetCommit, told to the history. Raises MustJoin, NoAnswer."""
         asked_at, generation = self.stage.now(), self.generation
         commits: dict[int, str] = {}
         for partition, offset in positions.items():

@@ -40,6 +40,8 @@ from tailrace.object_store.memory import MemoryStore
 MANY = 1 << 30
 NAMED_BY_NO_ROW = ("/meta/", "/cluster.json", "/erasures/")
 """Checkpoints, the note of whose bucket it is, and the log of erasures."""
+STANDALONE = "standalone"
+"""The group without members: no generation fences its commits, so one that is late moves its position back."""
 NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
 
 
@@ -132,7 +134,7 @@ class RowWatch:
             self._positions.pop(key, None)
             return
         before = self._positions.get(key, 0)
-        if row.offset < before:
+        if row.offset < before and row.group_id != STANDALONE:
             self._violated(f"{key}: the group's position fell from {before} to {row.offset}")
         self._positions[key] = row.offset
 

@@ -82,6 +82,7 @@ from cache import framed, mixed_reader
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
 from sequencer.api import (
+    AbortedProducer,
     AcknowledgeType,
     BatchError,
     BatchOutcome,
@@ -97,7 +98,9 @@ from sequencer.api import (
     LeaseLost,
     NamedLease,
     ObjectKind,
+    OffsetErrors,
     PartitionChange,
+    PartitionError,
     ProducerGrant,
     RunOutcome,
     SequencerUnavailable,
@@ -1383,6 +1386,77 @@ def _decides_each_time(original: Any) -> Any:
     return lambda draft, request_id, answer, decide: decide(draft)
 
 
+def _aborts_nothing(original: Any) -> Any:
+    return lambda draft, request: AbortedProducer([PartitionError.NONE] * len(request.partitions))
+
+
+def _aborts_by(end: Callable[[Draft, Any, Any], Steps[None]]) -> Callable[[Any], Any]:
+    """An operator's abort ends the transaction that is open in a partition in another way."""
+
+    def plant(original: Any) -> Any:
+        def abort_producer(draft: Draft, request: Any) -> Steps[AbortedProducer]:
+            row = transactions.transaction_of(draft, request.producer_id)
+            for place in request.partitions:
+                opened = draft.get(OpenRangeRow, *place, request.producer_id)
+                if opened is not None and row is not None:
+                    yield from end(draft, row, opened)
+            return AbortedProducer([PartitionError.NONE] * len(request.partitions))
+
+        return abort_producer
+
+    return plant
+
+
+def _in_one_partition(draft: Draft, row: Any, opened: Any) -> Steps[None]:
+    transactions._end_range(draft, opened, row.producer_epoch, is_commit=False)
+    yield 1
+
+
+def _without_a_fence(draft: Draft, row: Any, opened: Any) -> Steps[None]:
+    draft.put((yield from transactions._finish(draft, row, is_commit=False)))
+
+
+def _whatever_its_epoch(draft: Draft, row: Any, opened: Any) -> Steps[None]:
+    yield from transactions._abort_and_fence(draft, row)
+
+
+def _deletes_no_position(original: Any) -> Any:
+    return lambda draft, request: OffsetErrors(0, [PartitionError.NONE] * len(request.partitions))
+
+
+def _deletes_every_position(original: Any) -> Any:
+    def delete_offsets(draft: Draft, request: Any) -> Steps[OffsetErrors]:
+        everywhere = [(topic_id, number) for topic_id, _ in request.partitions for number in range(2)]
+        yield from original(draft, msgspec.structs.replace(request, partitions=everywhere))
+        answer: OffsetErrors = yield from original(draft, request)
+        return answer
+
+    return delete_offsets
+
+
+def _follows_no_deletion(original: Any) -> Any:
+    """Of positions."""
+
+    def apply(self: Any, shown: Any, changes: Any) -> None:
+        rows = changes.by_kind.get(GroupOffsetRow, {})
+        for key in [key for key, row in rows.items() if row is None]:
+            del rows[key]
+        original(self, shown, changes)
+
+    return apply
+
+
+def _deletes_nothing_pending(original: Any) -> Any:
+    def delete_offsets(draft: Draft, request: Any) -> Steps[OffsetErrors]:
+        rows = draft.pending_at({(request.group_id, *place) for place in request.partitions})
+        answer: OffsetErrors = yield from original(draft, request)
+        for row in rows:
+            draft.put(row)
+        return answer
+
+    return delete_offsets
+
+
 def _forgets_the_last_epoch(original: Any) -> Any:
     """A write is taken for the first of its job."""
 
@@ -1466,6 +1540,8 @@ HOLES = {
     "idempotent_producers": 0,
     "plain_producers": 0,
 }
+ABORTS = {"aborts": True, "transactional_producers": 3, "partitions": 2}
+DELETES = {"standalone_consumers": 2, "partitions": 2}
 TIMED = {"is_timed": True}
 GROWS = {"grows": True, "agents": 3}
 FORGETS = {
@@ -2131,6 +2207,40 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a group with members is deleted",
         [(groups, "delete_group", _deletes_whatever_lives), (GroupCoordinator, "delete", _asks_no_member)],
         FORGETS,
+    ),
+    # --- what operators do
+    Mutation("an operator's abort is answered and not carried out", [(transactions, "abort_producer", _aborts_nothing)],
+             ABORTS),
+    Mutation(
+        "an operator's abort ends a transaction in one of its partitions",
+        [(transactions, "abort_producer", _aborts_by(_in_one_partition))],
+        ABORTS,
+    ),
+    Mutation(
+        "an operator's abort fences nobody", [(transactions, "abort_producer", _aborts_by(_without_a_fence))], ABORTS
+    ),
+    Mutation(
+        "an operator's abort ends what another epoch has open",
+        [(transactions, "abort_producer", _aborts_by(_whatever_its_epoch))],
+        ABORTS,
+    ),
+    Mutation(
+        "a deletion of a position is answered and not carried out",
+        [(groups, "delete_offsets", _deletes_no_position)],
+        DELETES,
+    ),
+    Mutation(
+        "a deletion of a position deletes those beside it",
+        [(groups, "delete_offsets", _deletes_every_position)],
+        DELETES,
+    ),
+    Mutation(
+        "a deletion leaves what an open transaction will change",
+        [(groups, "delete_offsets", _deletes_nothing_pending)],
+        DELETES,
+    ),
+    Mutation(
+        "a follower keeps a position that was deleted", [(Follower, "_apply", _follows_no_deletion)], DELETES
     ),
     # --- groups whose coordinator assigns
     Mutation(

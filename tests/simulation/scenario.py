@@ -137,6 +137,10 @@ TIMED_SEEDS = 0.12
 """Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
 STATIC_SEEDS = 0.12
 """A group has static members, by a stream of its own."""
+ABORT_SEEDS = 0.12
+"""An operator aborts transactions, by a stream of its own."""
+STANDALONE_SEEDS = 0.12
+"""Consumers that are no members commit and delete positions, by a stream of its own."""
 GROWING_SEEDS = 0.12
 """A topic grows, by a stream of its own."""
 RESTART_SEEDS = 0.15
@@ -190,6 +194,8 @@ REMEMBERED_FOR_SHORT: dict[str, Any] = {
     "group_processors": 0,
     "group_members": 0,
     "static_members": 0,
+    "aborts": False,
+    "standalone_consumers": 0,
     "makes_again": False,
 }
 
@@ -213,6 +219,10 @@ class Scenario:
     share_members: int = 0
     consumers: int = 0
     """Members of a group that changes between the classic protocol and KIP-848's."""
+    standalone_consumers: int = 0
+    """They commit positions of a group without members, and delete them."""
+    aborts: bool = False
+    """An operator aborts transactions."""
     jobs: int = 0
     """Streams of Spark that write without an agent."""
     readers: int = 1

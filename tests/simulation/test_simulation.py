@@ -62,6 +62,8 @@ def test_nothing_is_violated_with_everything_at_once() -> None:
         transactional_producers=1,
         processors=1,
         group_members=2,
+        standalone_consumers=1,
+        aborts=True,
         batches=4,
         compactors=2,
         expires=True,

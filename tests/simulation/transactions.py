@@ -100,7 +100,9 @@ class TransactionalProducer(Producer):
         except Fenced as error:
             self.stage.note(f"{self.name} is fenced: {error}")
             has_time = self.stage.now() < began + self.timeout_ms / 1000
-            if self.stage.is_time_kept and has_time and self._inits == progress.instances == 1:
+            is_first = self._inits == progress.instances == 1
+            is_asked = self.stage.aborts.may_have_fenced((self.producer_id, self.epoch))
+            if self.stage.is_time_kept and has_time and is_first and not is_asked:
                 self.stage.violated(
                     f"{self.name} is fenced, {error}, and nobody asked for its id but itself, once"
                 )
@@ -158,6 +160,7 @@ class TransactionalProducer(Producer):
     def begin(self) -> str:
         self._transactions += 1
         transaction = f"{self.name}/{self._transactions}"
+        self.stage.aborts.began((self.producer_id, self.epoch), transaction, self.stage.now())
         self.stage.record(
             Begun(
                 at=self.stage.now(),
@@ -234,6 +237,7 @@ class TransactionalProducer(Producer):
     async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> bool:
         """EndTxn until it is known how it ended; whether as asked. Raises Fenced."""
         asked = CommitAsked if is_commit else AbortAsked
+        self.stage.aborts.end_asked((self.producer_id, self.epoch))
         self.stage.record(asked(at=self.stage.now(), client=self.name, transaction=transaction))
         version = 5 if self._is_v2 else 3
         request = EndTxnRequest(self._transactional_id, self.producer_id, self.epoch, is_commit)

@@ -35,6 +35,7 @@ from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import HEADER_BYTES
+from tests.simulation.aborts import AbortWatch
 from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
@@ -61,8 +62,10 @@ from tests.simulation.keyed import (
     quiet,
 )
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
+from tests.simulation.operators import Operator
 from tests.simulation.poison import Poisoner, is_poison
 from tests.simulation.scenario import (
+    ABORT_SEEDS,
     AGENT_SETTINGS,
     CACHE_SETTINGS,
     CALM,
@@ -82,6 +85,7 @@ from tests.simulation.scenario import (
     SLOW_NODE_SETTINGS,
     SLOW_SEEDS,
     SLOW_SEQUENCER_SETTINGS,
+    STANDALONE_SEEDS,
     STATIC_SEEDS,
     TIMED_SEEDS,
     Scenario,
@@ -92,6 +96,7 @@ from tests.simulation.scenario import (
     turning_retention_off,
 )
 from tests.simulation.shares import ShareMember, ShareWatch, make_dead_letter_topic, missing_letters
+from tests.simulation.standalone import StandaloneConsumer
 from tests.simulation.static import RETURNS, SETTLED_S, StaticMember, StaticWatch
 from tests.simulation.times import AGED, RETENTION_MS, AgeWatch, TimeReader
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
@@ -179,6 +184,13 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "static members")
     if is_usual and luck.fraction() < STATIC_SEEDS:
         drawn = replace(drawn, static_members=2 + luck.below(2))
+    luck = entropy_of(seed, "operator")
+    has_transactions = drawn.transactional_producers or drawn.processors or drawn.group_processors
+    if is_usual and has_transactions and luck.fraction() < ABORT_SEEDS:
+        drawn = replace(drawn, aborts=True)
+    luck = entropy_of(seed, "standalone consumers")
+    if is_usual and luck.fraction() < STANDALONE_SEEDS:
+        drawn = replace(drawn, standalone_consumers=1 + luck.below(2))
     luck = entropy_of(seed, "restarts")
     if is_usual and drawn.misfortunes and luck.fraction() < RESTART_SEEDS:
         drawn = restarting_its_committer(drawn, luck)
@@ -299,7 +311,7 @@ class World:
         self.may_refuse = not scenario.is_calm
         self.may_surprise = scenario.unforeseen > 0.0
         self.is_time_kept = True
-        self.names = LogNames()
+        self.names, self.aborts = LogNames(), AbortWatch()
         self.objects = MemoryStore(self.clock)
         self._database = SimulatedProcess("database", loop, self._wall_error("database"))
         self.rows = self._open_rows()
@@ -545,6 +557,12 @@ class World:
         for number in range(scenario.static_members):
             returning = self._run_static(f"static-{number}", static)
             self._followers.append(asyncio.create_task(returning, name="static members"))
+        for number in range(min(scenario.standalone_consumers, scenario.partitions)):
+            standalone = StandaloneConsumer(self, f"standalone-{number}", number)
+            self._followers.append(self._follow(standalone, standalone.run_steps(EVENTS, scenario.batches)))
+        if scenario.aborts:
+            operator = Operator(self, "operator")
+            self._followers.append(self._follow(operator, operator.run(self._transacted())))
         if scenario.grows:
             grower = Grower(self)
             self._followers.append(self._follow(grower, grower.run_growths(GROWING, 2)))
@@ -552,6 +570,10 @@ class World:
             self._inputs.append(asyncio.create_task(self._write_keyed(), name="keyed"))
             keyed = KeyedReader(self, "keyed-reader", self._keyed_watch)
             self._readers.append(keyed.process.spawn(keyed.read_for_ever()))
+
+    def _transacted(self) -> list[str]:
+        """The topics whose transactions an operator aborts."""
+        return [EVENTS, OUTPUT] if OUTPUT in self._logs else [EVENTS]
 
     def _start_resting(self) -> None:
         resting = RestingProducer(self, "resting")

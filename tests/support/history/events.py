@@ -129,7 +129,8 @@ class Ended(Event, frozen=True, gc=False, tag="ended"):
 
 
 class OffsetsAdded(Event, frozen=True, gc=False, tag="offsets_added"):
-    """A position that becomes the group's when the transaction is committed (TxnOffsetCommit was answered)."""
+    """A position that becomes the group's when the transaction is committed (TxnOffsetCommit was answered). -1: what it
+    added there before was deleted since."""
 
     client: str
     transaction: str
@@ -140,7 +141,7 @@ class OffsetsAdded(Event, frozen=True, gc=False, tag="offsets_added"):
 
 
 class OffsetCommitAsked(Event, frozen=True, gc=False, tag="offset_commit_asked"):
-    """A client asks to make `offset` the group's position. `commit` is unique in the history."""
+    """A client asks to make `offset` the group's position; -1: to delete it. `commit` is unique in the history."""
 
     client: str
     commit: str

@@ -1,8 +1,8 @@
 """Rules of groups' positions: what is fetched was committed, and is not older than what was acknowledged before.
 
-A position is a register. A write may be what a fetch gets if it was asked before the fetch was answered, and if no
-write that was asked after it was done had itself been done when the fetch was asked. A client may move a position back
-by committing a lower one: that is a write like any other.
+A position is a register, and its deletion a write of -1. A write may be what a fetch gets if it was asked before the
+fetch was answered, and if no write that was asked after it was done had itself been done when the fetch was asked. A
+client may move a position back by committing a lower one: that is a write like any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def learn_from_fetches(view: HistoryView) -> None:
         writes = view.writes.get(place, [])
         for fetch in fetches:
             able = [write for write in writes if _may_be(write, fetch)]
-            if len(able) == 1 and able[0].done_at > fetch.at:
+            if fetch.offset >= 0 and len(able) == 1 and able[0].done_at > fetch.at:
                 able[0].done_at = fetch.at
                 if able[0].transaction is not None:
                     able[0].transaction.was_seen_committed = True
@@ -39,10 +39,9 @@ def positions_are_what_was_committed(view: HistoryView) -> Iterator[Violation]:
         for fetch in fetches:
             count = bisect_left(times, fetch.asked)
             asked_last = newest[count - 1] if count else -inf
-            if fetch.offset < 0:
-                if not count or dropped_at <= fetch.at or topic in view.dropped_at:
-                    continue
-            elif any(_may_be(write, fetch) and write.done_at >= asked_last for write in writes):
+            if fetch.offset < 0 and (not count or dropped_at <= fetch.at or topic in view.dropped_at):
+                continue
+            if any(_may_be(write, fetch) and write.done_at >= asked_last for write in writes):
                 continue
             ever = any(_may_be(write, fetch) for write in writes)
             before = max(done[:count], key=lambda write: write.asked_at).offset if count else -1

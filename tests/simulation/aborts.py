@@ -1,0 +1,66 @@
+"""Transactions that an operator aborts by force: what their producers have open, and what the operator asked for.
+
+An abort names a producer's id and epoch. Before version 2 an epoch has many transactions, so an abort may end a later
+one than the operator saw, as in Kafka; but never one that began after the abort was answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+Identity = tuple[int, int]
+"""A producer's id and epoch."""
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """A transaction as its producer knows it."""
+
+    name: str
+    began_at: float
+    is_end_asked: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One request to abort. Without an answer it may still be carried out."""
+
+    asked_at: float
+    answered_at: float = inf
+
+
+class AbortWatch:
+    """The newest transaction of each producer, and the requests to abort it."""
+
+    def __init__(self) -> None:
+        self._open: dict[Identity, Open] = {}
+        self._attempts: dict[Identity, list[Attempt]] = {}
+
+    def began(self, producer: Identity, name: str, at: float) -> None:
+        """A producer begins a transaction; nothing of it was sent before."""
+        self._open[producer] = Open(name, at)
+
+    def end_asked(self, producer: Identity) -> None:
+        """A producer asks for the end of its transaction."""
+        if producer in self._open:
+            self._open[producer].is_end_asked = True
+
+    def asked(self, producer: Identity, at: float) -> Attempt:
+        """The operator asks to abort what this producer has open."""
+        attempt = Attempt(at)
+        self._attempts.setdefault(producer, []).append(attempt)
+        return attempt
+
+    def may_have_fenced(self, producer: Identity) -> bool:
+        """Whether one of these requests may have ended this producer's newest transaction."""
+        newest, attempts = self._open.get(producer), self._attempts.get(producer, ())
+        return newest is not None and any(each.answered_at >= newest.began_at for each in attempts)
+
+    def surely_aborted(self, producer: Identity, seen_at: float) -> str | None:
+        """The transaction that an abort has ended which is answered now, if it was seen open when asked at `seen_at`:
+        its producer has not asked for its end yet."""
+        newest = self._open.get(producer)
+        if newest is None or newest.is_end_asked or newest.began_at >= seen_at:
+            return None
+        return newest.name
