@@ -95,8 +95,7 @@ class Expiry:
         if repeats.are_too_large(draft.durable, self._settings):
             repeats.forget_surplus(draft, self._settings)
         silent = leases.expire_agents(draft, self._context.has_left)
-        for agent in silent:
-            self._context.log_silent(agent)
+        self._context.log_silent(silent)
         sessions = leases.expire_sessions(draft)
         yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
         return len(silent), sessions

@@ -11,7 +11,7 @@ and the answer with the interface's. Two methods are neither: `commit` is decide
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -121,10 +121,12 @@ class Context(QueryContext):
         """Whether an agent was silent for so long that its lease may be ended."""
         return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
-    def log_silent(self, agent: AgentRow) -> None:
-        """Log that the agent's lease ends, as nothing was heard of it."""
-        ref = AgentRef(agent.broker_id, agent.epoch)
-        self.silence.lease_ends(agent, self.view.heard.silent_ms(ref, self.clock.monotonic()) / 1000)
+    def log_silent(self, agents: Sequence[AgentRow]) -> None:
+        """Log that these agents' leases end, as nothing was heard of them."""
+        heard, now = self.view.heard, self.clock.monotonic()
+        self.silence.leases_end(
+            agents, lambda agent: heard.silent_ms(AgentRef(agent.broker_id, agent.epoch), now) / 1000
+        )
 
 
 class Waits(enum.Enum):
@@ -232,7 +234,7 @@ def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLe
 def _suspect_agent(draft: Draft, request: AgentRef, context: Context) -> Empty:
     silent = leases.suspect_agent(draft, request, has_left=context.has_left(request))
     if silent is not None:
-        context.log_silent(silent)
+        context.log_silent([silent])
     return Empty()
 
 

@@ -6,6 +6,8 @@ together, the first are named and the others counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import structlog
 
 from sequencer.store.rows import AgentRow
@@ -27,18 +29,19 @@ class SilenceLog:
         self._began = clock.monotonic()
         self._named = 0
 
-    def lease_ends(self, agent: AgentRow, silent_s: float) -> None:
-        """Say that this agent's lease ends after it was silent for so long."""
+    def leases_end(self, agents: Sequence[AgentRow], silent_s: Callable[[AgentRow], float]) -> None:
+        """Say that these agents' leases end, and for how long each was silent."""
         now = self._clock.monotonic()
         if now - self._began >= WINDOW_S:
             self._began, self._named = now, 0
-        self._named += 1
-        if self._named > NAMED_AT_ONCE:
-            _log.warning("more agents have not been heard of: their leases end")
-            return
-        host, port = address_of(agent)
-        _log.warning(
-            f"agent {agent.broker_id} has not been heard of: its lease ends",
-            address=f"{host}:{port}",
-            silent_s=round(silent_s, 1),
-        )
+        named = agents[: NAMED_AT_ONCE - self._named]
+        self._named += len(named)
+        for agent in named:
+            host, port = address_of(agent)
+            _log.warning(
+                f"agent {agent.broker_id} has not been heard of: its lease ends",
+                address=f"{host}:{port}",
+                silent_s=round(silent_s(agent), 1),
+            )
+        if more := len(agents) - len(named):
+            _log.warning("more agents have not been heard of: their leases end", agents=more)
