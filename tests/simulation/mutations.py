@@ -50,6 +50,7 @@ import sequencer.engine.term as term_module
 import sequencer.reading.positions as reading_positions
 import sequencer.reading.queries as reading_queries
 import sequencer.recovery.bucket_scan as bucket_module
+import sequencer.rules.access as access
 import sequencer.rules.compaction as compaction
 import sequencer.rules.deleted_topics as deleted_topics
 import sequencer.rules.garbage as garbage
@@ -89,6 +90,7 @@ from sequencer.api import (
     BatchStatus,
     CommitAnswer,
     DeadSession,
+    DeletedAcls,
     Empty,
     FindPartition,
     FindRequest,
@@ -121,6 +123,7 @@ from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     AbortedRow,
+    AclRow,
     Changes,
     CounterRow,
     GroupOffsetRow,
@@ -1434,16 +1437,21 @@ def _deletes_every_position(original: Any) -> Any:
     return delete_offsets
 
 
-def _follows_no_deletion(original: Any) -> Any:
-    """Of positions."""
+def _follows_no_deletion(kind: type[Row]) -> Callable[[Any], Any]:
+    def plant(original: Any) -> Any:
+        def apply(self: Any, shown: Any, changes: Any) -> None:
+            rows = changes.by_kind.get(kind, {})
+            for key in [key for key, row in rows.items() if row is None]:
+                del rows[key]
+            original(self, shown, changes)
 
-    def apply(self: Any, shown: Any, changes: Any) -> None:
-        rows = changes.by_kind.get(GroupOffsetRow, {})
-        for key in [key for key, row in rows.items() if row is None]:
-            del rows[key]
-        original(self, shown, changes)
+        return apply
 
-    return apply
+    return plant
+
+
+def _takes_no_right_away(original: Any) -> Any:
+    return lambda draft, request: DeletedAcls([[] for _ in request.filters])
 
 
 def _deletes_nothing_pending(original: Any) -> Any:
@@ -2240,7 +2248,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELETES,
     ),
     Mutation(
-        "a follower keeps a position that was deleted", [(Follower, "_apply", _follows_no_deletion)], DELETES
+        "a follower keeps a position that was deleted",
+        [(Follower, "_apply", _follows_no_deletion(GroupOffsetRow))],
+        DELETES,
+    ),
+    Mutation("a right that is taken away stays", [(access, "delete_acls", _takes_no_right_away)], {"grants": True}),
+    Mutation(
+        "a follower keeps a right that was taken away",
+        [(Follower, "_apply", _follows_no_deletion(AclRow))],
+        {"grants": True},
     ),
     # --- groups whose coordinator assigns
     Mutation(

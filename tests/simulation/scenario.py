@@ -139,6 +139,8 @@ STATIC_SEEDS = 0.12
 """A group has static members, by a stream of its own."""
 ABORT_SEEDS = 0.12
 """An operator aborts transactions, by a stream of its own."""
+RIGHTS_SEEDS = 0.1
+"""ACLs come and go, by a stream of its own."""
 STANDALONE_SEEDS = 0.12
 """Consumers that are no members commit and delete positions, by a stream of its own."""
 GROWING_SEEDS = 0.12
@@ -221,6 +223,8 @@ class Scenario:
     """Members of a group that changes between the classic protocol and KIP-848's."""
     standalone_consumers: int = 0
     """They commit positions of a group without members, and delete them."""
+    grants: bool = False
+    """ACLs come and go."""
     aborts: bool = False
     """An operator aborts transactions."""
     jobs: int = 0

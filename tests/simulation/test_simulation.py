@@ -64,6 +64,7 @@ def test_nothing_is_violated_with_everything_at_once() -> None:
         group_members=2,
         standalone_consumers=1,
         aborts=True,
+        grants=True,
         batches=4,
         compactors=2,
         expires=True,

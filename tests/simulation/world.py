@@ -64,6 +64,7 @@ from tests.simulation.keyed import (
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.operators import Operator
 from tests.simulation.poison import Poisoner, is_poison
+from tests.simulation.rights import Granter
 from tests.simulation.scenario import (
     ABORT_SEEDS,
     AGENT_SETTINGS,
@@ -80,6 +81,7 @@ from tests.simulation.scenario import (
     NODE_SETTINGS,
     RESTART_SEEDS,
     RETENTION_OFF_SEEDS,
+    RIGHTS_SEEDS,
     SEQUENCER_SETTINGS,
     SHARE_SEEDS,
     SLOW_NODE_SETTINGS,
@@ -188,6 +190,8 @@ def scenario_of(seed: int) -> Scenario:
     has_transactions = drawn.transactional_producers or drawn.processors or drawn.group_processors
     if is_usual and has_transactions and luck.fraction() < ABORT_SEEDS:
         drawn = replace(drawn, aborts=True)
+    if is_usual and entropy_of(seed, "rights").fraction() < RIGHTS_SEEDS:
+        drawn = replace(drawn, grants=True)
     luck = entropy_of(seed, "standalone consumers")
     if is_usual and luck.fraction() < STANDALONE_SEEDS:
         drawn = replace(drawn, standalone_consumers=1 + luck.below(2))
@@ -560,6 +564,9 @@ class World:
         for number in range(min(scenario.standalone_consumers, scenario.partitions)):
             standalone = StandaloneConsumer(self, f"standalone-{number}", number)
             self._followers.append(self._follow(standalone, standalone.run_steps(EVENTS, scenario.batches)))
+        if scenario.grants:
+            granter = Granter(self, "granter")
+            self._followers.append(self._follow(granter, granter.run(2 * scenario.batches)))
         if scenario.aborts:
             operator = Operator(self, "operator")
             self._followers.append(self._follow(operator, operator.run(self._transacted())))

@@ -1,0 +1,57 @@
+"""One who gives a right and takes it away again: ACLs, by the sequencer's own interface.
+
+Whoever asks afterwards, of any server, is told what was done last. A right that was taken away is not told once more.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sequencer.api import CreateAcls, DeleteAcls, SecurityRequest, SequencerError
+from sequencer.client import SequencerClient
+from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tests.simulation.clients import Client
+
+RIGHT = Acl(
+    ResourceType.TOPIC, "events", PatternType.LITERAL, "User:reader", "*", Operation.READ, Permission.ALLOW
+)
+THAT_RIGHT = AclFilter(
+    RIGHT.resource_type,
+    RIGHT.resource_name,
+    RIGHT.pattern_type,
+    RIGHT.principal,
+    RIGHT.host,
+    RIGHT.operation,
+    RIGHT.permission,
+)
+
+
+class Granter(Client):
+    """The only one who changes ACLs. A change without an answer may be carried out at any time: that is the end."""
+
+    async def run(self, changes: int) -> None:
+        remote = self.stage.cluster.sequencer_of(self.process)
+        try:
+            for _ in range(changes):
+                is_given = bool(self.luck.below(2))
+                await self._change(remote, is_given)
+                for _ in range(2):
+                    await self._look(remote, is_given)
+                    await self.pause(0.0, 0.4)
+        except SequencerError as error:
+            self.stage.note(f"{self.name}: {type(error).__name__}")
+        finally:
+            with suppress(SequencerError):
+                await remote.close()
+
+    async def _change(self, remote: SequencerClient, is_given: bool) -> None:
+        if is_given:
+            await remote.sequencer.create_acls(CreateAcls([RIGHT]))
+        else:
+            await remote.sequencer.delete_acls(DeleteAcls([THAT_RIGHT]))
+        self.stage.note(f"{self.name}: the right is {'given' if is_given else 'taken away'}")
+
+    async def _look(self, remote: SequencerClient, is_given: bool) -> None:
+        told = await remote.sequencer.security(SecurityRequest())
+        if (RIGHT in (told.acls or ())) is not is_given:
+            self.stage.violated(f"the right is {'given' if is_given else 'taken away'}, and told otherwise")
