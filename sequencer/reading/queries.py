@@ -49,6 +49,7 @@ from sequencer.api import (
 )
 from sequencer.bounds import MAX_PAGE, AnswerRoom, SummedRuns
 from sequencer.reading.recent_runs import RecentRuns
+from sequencer.rules.transactions import transaction_of
 from sequencer.store.rows import (
     AbortedRow,
     GroupRow,
@@ -356,18 +357,7 @@ class Reader:
         rows = [row for row in page if (row.topic_id, row.partition) == (topic_id, partition)]
         return ProducersAnswer(
             PartitionError.NONE,
-            [
-                ActiveProducer(
-                    producer_id=row.producer_id,
-                    producer_epoch=row.producer_epoch,
-                    last_sequence=row.recent[-1].last_sequence,
-                    last_timestamp=row.last_timestamp,
-                    transaction_start_offset=-1
-                    if (began := state.get(OpenRangeRow, *key_of(row))) is None
-                    else began.first_offset,
-                )
-                for row in rows[:MAX_PAGE]
-            ],
+            [_active_producer(state, row) for row in rows[:MAX_PAGE]],
             rows[MAX_PAGE - 1].producer_id if len(rows) > MAX_PAGE else -1,
         )
 
@@ -562,3 +552,16 @@ def _end_of_epoch(row: PartitionRow, epoch: int) -> tuple[int, int]:
     ends = [start for _, start in row.epochs[1:]] + [row.end_offset]
     known = [(number, end) for (number, _), end in zip(row.epochs, ends, strict=True) if number <= epoch]
     return known[-1]
+
+
+def _active_producer(state: HotState, row: ProducerRow) -> ActiveProducer:
+    """The producer, whose row was read before. The epoch of an open transaction is the state's: an abort names it."""
+    began = state.get(OpenRangeRow, *key_of(row))
+    owner = None if began is None else transaction_of(state, row.producer_id)
+    return ActiveProducer(
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch if owner is None else owner.producer_epoch,
+        last_sequence=row.recent[-1].last_sequence,
+        last_timestamp=row.last_timestamp,
+        transaction_start_offset=-1 if began is None else began.first_offset,
+    )

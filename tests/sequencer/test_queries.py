@@ -22,12 +22,15 @@ from sequencer.api import (
     SwapRequest,
     TakeLease,
     TransactionRef,
+    TransactionState,
 )
 from sequencer.engine.committer import Committer
+from sequencer.reading.queries import _active_producer
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes
+from sequencer.store.rows import Changes, OpenRangeRow, ProducerRow, RememberedBatch, TransactionRow
+from sequencer.store.state import HotState, replace_row
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -124,3 +127,14 @@ def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> No
         await bench.sequencer.close()  # type: ignore[attr-defined]
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_an_open_transaction_is_told_with_the_epoch_in_which_it_is_open() -> None:
+    topic_id, named = UUID(int=1), TransactionRow.new("a", producer_id=7, timeout_ms=1, now_ms=0)
+    ongoing = replace_row(named, producer_epoch=2, state=TransactionState.ONGOING)
+    state = HotState({TransactionRow: [ongoing], OpenRangeRow: [OpenRangeRow(topic_id, 0, 7, 19)]})
+    read_before = ProducerRow(topic_id, 0, 7, 0, [RememberedBatch(0, 2, 10)], -1, 8)
+
+    told = _active_producer(state, read_before)
+
+    assert (told.producer_epoch, told.transaction_start_offset) == (2, 19)
