@@ -16,7 +16,7 @@ from uuid import UUID
 from sequencer.api import ObjectKind, Run
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.retention_watch import PartitionWatch, removable_end
-from sequencer.rules.sizes import sizes_of
+from sequencer.rules.sizes import sizes_around
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
@@ -160,8 +160,12 @@ async def _due_of(
     now_ms: int,
     watch: PartitionWatch,
 ) -> list[PartitionRow]:
-    """The partitions whose oldest run must be removed; the others are examined when it is old enough."""
+    """The partitions whose oldest run must be removed, by topic and number: neighbours are summed up together.
+
+    The others are examined when it is old enough.
+    """
     due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
+    due.sort(key=lambda row: (row.topic_id.int, row.partition))
     is_due = {key_of(row) for row in due}
     for row, runs in firsts:
         if key_of(row) not in is_due:
@@ -213,7 +217,8 @@ async def _ends(
     Bytes are summed after the runs are read: a swap in between lowers the sum, so that less is removed, never more.
     """
     topics = limits.limited_by_bytes(row.topic_id for row, _ in oldest)
-    bytes_of = {(size.topic_id, size.partition): size.bytes async for size in sizes_of(store, topics)}
+    sizes = sizes_around(store, topics, ((row.topic_id, row.partition) for row, _ in oldest))
+    bytes_of = {(size.topic_id, size.partition): size.bytes async for size in sizes}
     turns = Turns(RUNS_IN_A_TURN)
     ends: list[tuple[PartitionRow, int]] = []
     for row, runs in oldest:

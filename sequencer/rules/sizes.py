@@ -32,6 +32,21 @@ async def sizes_of(
                 yield size
 
 
+async def sizes_around(
+    store: RowStore, topics: Sequence[TopicRow], partitions: Iterable[tuple[UUID, int]]
+) -> AsyncIterator[PartitionBytes]:
+    """The sizes of these topics' partitions that have runs; of a topic with many partitions, only of those that one
+    statement sums up together with one of these `partitions`."""
+    wide = {row.topic_id for row in topics if row.partitions > PARTITIONS_AT_ONCE}
+    async for size in sizes_of(store, [row for row in topics if row.topic_id not in wide]):
+        yield size
+    steps = ((topic_id, partition // PARTITIONS_AT_ONCE) for topic_id, partition in partitions)
+    for topic_id, step in dict.fromkeys(each for each in steps if each[0] in wide):
+        begin = step * PARTITIONS_AT_ONCE
+        for size in await store.partition_bytes_within(topic_id, begin, begin + PARTITIONS_AT_ONCE):
+            yield size
+
+
 def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
     """Groups of topics with few partitions, or one topic with many, which is summed up in steps."""
     begin = 0

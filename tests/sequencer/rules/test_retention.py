@@ -23,7 +23,13 @@ from sequencer.api import (
 )
 from sequencer.engine.committer import Committer
 from sequencer.rules import retention_watch, sizes
-from sequencer.rules.retention import RetentionLimits, expired_end, limits_of
+from sequencer.rules.retention import (
+    RUNS_AT_ONCE,
+    RetentionLimits,
+    expired_end,
+    limits_of,
+    plan_retention,
+)
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
@@ -161,9 +167,10 @@ def test_while_retention_looks_the_committer_goes_on() -> None:
 
 
 class SummingStore(MemoryRowStore):
-    """Knows how many partitions' bytes one statement has summed up at most."""
+    """Counts the statements that sum up bytes, and knows how many partitions one of them has summed up at most."""
 
     most = 0
+    statements = 0
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         return self._counted(await super().partition_bytes(topic_ids))
@@ -173,6 +180,7 @@ class SummingStore(MemoryRowStore):
 
     def _counted(self, found: list[PartitionBytes]) -> list[PartitionBytes]:
         self.most = max(self.most, len(found))
+        self.statements += 1
         return found
 
 
@@ -187,6 +195,45 @@ def test_bytes_of_a_wide_topic_are_summed_up_some_partitions_at_a_time() -> None
         assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
         assert store.most == sizes.PARTITIONS_AT_ONCE
         await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_partition_of_a_wide_topic_costs_one_sum() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = SummingStore(clock)
+        await fill(store, partitions=500, runs=2)
+        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=2_000)
+        sequencer = Committer(store, clock, SeededEntropy(1), settings)
+        await sequencer.start()
+        assert (await sequencer.apply_retention(Empty())).partitions_moved == 0
+        assert store.statements == 5
+        await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 250, 1)]))
+        await sequencer.apply_retention(Empty())
+        assert store.statements == 5 + 1
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_sums_of_a_wide_topic_are_as_few_as_its_hundreds_in_whatever_order_its_partitions_are_due() -> None:
+    rows = [
+        PartitionRow(TOPIC, hundred * 100 + number, 0, 10, -1, [LogEpoch(0, 0)])
+        for number in range(100)
+        for hundred in range(5)
+    ]
+
+    async def scenario() -> None:
+        store = SummingStore(ManualClock())
+        await fill(store, partitions=500, runs=2)
+        state = HotState({TopicRow: [TopicRow(TOPIC, "old", 500, {}, 0)], PartitionRow: rows})
+        watch = PartitionWatch()
+        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=1_000)
+        plan = await plan_retention(state, store, settings, watch)
+        assert len(plan.due) == 500
+        queries = 500 * settings.removal_step // RUNS_AT_ONCE
+        assert store.statements == 5 + queries, "each query's partitions lie in one hundred"
 
     asyncio.run(scenario())
 
