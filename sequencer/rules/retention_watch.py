@@ -46,6 +46,8 @@ class PartitionWatch:
         self._looked: dict[Key, int] = {}
         """The removable end of each partition when it was last examined."""
         self._is_all_changed = True
+        self._has_new_defaults = False
+        """The cluster's configs have changed. A plan that was made by the old ones may still say what it looked at."""
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction changed."""
@@ -56,7 +58,7 @@ class PartitionWatch:
                 self._is_all_changed = True  # its partitions are known by their rows alone
             self._topics[topic_id] = None
         if BrokerConfigRow in changes.by_kind:
-            self._looked.clear()
+            self._has_new_defaults = True
             self._is_all_changed = True
 
     async def take(
@@ -96,6 +98,9 @@ class PartitionWatch:
         """Find what is to be looked at among all that changed. Nothing is forgotten if this is cancelled, or if more
         changes meanwhile."""
         turns = Turns(PARTITIONS_IN_A_TURN)
+        if self._has_new_defaults:
+            self._has_new_defaults = False
+            self._looked.clear()
         if self._is_all_changed:
             self._is_all_changed = False
             changed, self._changed = self._changed, state.by_key(PartitionRow)

@@ -33,7 +33,7 @@ from sequencer.rules.retention import (
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, LogEpoch, PartitionBytes, PartitionRow, TopicRow
+from sequencer.store.rows import BrokerConfigRow, Changes, LogEpoch, PartitionBytes, PartitionRow, TopicRow
 from sequencer.store.state import HotState
 from tests.support.backlog import TOPIC, CountingStore, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -248,6 +248,16 @@ def looked_at(partitions: int) -> tuple[PartitionWatch, HotState]:
     for row in rows:
         watch.looked(row, 0, 1_000, 0)
     return watch, state
+
+
+def test_a_partition_is_looked_at_again_if_the_clusters_defaults_change_while_it_is_looked_at() -> None:
+    watch, state = looked_at(1)
+    changes = Changes()
+    changes.put(BrokerConfigRow("", {"log.retention.ms": "1"}))
+    (row,) = state.all(PartitionRow)
+    watch.note(changes)
+    watch.looked(row, 0, 1_000, 0)
+    assert asyncio.run(watch.take(state, lambda _: False, 0, 1)) == ([row], False)
 
 
 def test_partitions_that_are_due_together_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
