@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 
 class CallbackCounter(Collector):
-    """A counter whose value `read` returns at each scrape. `name` ends in `_total`."""
+    """A counter whose value `read` returns at each scrape."""
 
     def __init__(
         self, name: str, documentation: str, read: Callable[[], float], *, registry: CollectorRegistry

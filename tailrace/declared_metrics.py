@@ -6,7 +6,7 @@
     Telemetry(CollectorRegistry()).flushes.labels("size").inc()
 
 A metric has the name of its attribute, without a leading underscore, behind the class's prefix: here
-`tailrace_flushes`.
+`tailrace_flushes`. A subclass has its parent's prefix and metrics too.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ def metric(
 class DeclaredMetrics:
     """All metrics of an instance are in one registry: the one given, or its own."""
 
-    _prefix: str
+    _prefix = "tailrace_"
 
-    def __init_subclass__(cls, prefix: str = "tailrace_") -> None:
-        cls._prefix = prefix
+    def __init_subclass__(cls, prefix: str | None = None) -> None:
+        cls._prefix = cls._prefix if prefix is None else prefix
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        for attribute, declared in vars(type(self)).items():
+        attributes = {
+            name: value for cls in reversed(type(self).__mro__) for name, value in vars(cls).items()
+        }
+        for attribute, declared in attributes.items():
             if isinstance(declared, _Declared):
                 name = self._prefix + (declared.name or attribute.lstrip("_"))
                 setattr(self, attribute, declared.make(name, self.registry))

@@ -156,7 +156,7 @@ class _Schedule:
 
     def due(self, now: float, *, is_running: bool) -> _Reason | None:
         """Why another attempt may start now. `is_running`: whether one is."""
-        is_lost = is_running and now >= self._lost_at
+        is_lost = self._is_lost(now, is_running)
         if not is_lost and (self.is_over or now < self._next):
             return None
         if self._has_failed:
@@ -165,12 +165,16 @@ class _Schedule:
             return "lost"
         return "hedge" if is_running else "first"
 
-    def started(self, now: float, reason: _Reason, hedge_seconds: float) -> None:
-        """An attempt was started."""
+    def _is_lost(self, now: float, is_running: bool) -> bool:
+        return is_running and now >= self._lost_at
+
+    def started(self, now: float, hedge_seconds: float, *, is_running: bool) -> None:
+        """An attempt was started. `is_running`: whether another one is."""
+        is_lost = self._is_lost(now, is_running)
         self._attempts_left = max(0, self._attempts_left - 1)
         self._next = now + hedge_seconds
         self._lost_at = now + self._lost_seconds
-        self._lost_seconds *= 2 if reason == "lost" else 1
+        self._lost_seconds *= 2 if is_lost else 1
         self._has_failed = False
 
     def refused_hedge(self) -> None:
@@ -229,8 +233,8 @@ class _Persistence:
                     schedule.refused_hedge()
                 elif reason is not None:
                     self._count(reason)
+                    schedule.started(now, self._hedge_seconds(), is_running=bool(running))
                     running.append((asyncio.get_running_loop().create_task(call()), now))
-                    schedule.started(now, reason, self._hedge_seconds())
                 wakes_at = schedule.wakes_at(is_running=bool(running))
                 await self._wait([task for task, _ in running], wakes_at - now)
                 for task, started in [entry for entry in running if entry[0].done()]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
-from tailrace.object_store.hedged import GET_PATIENCE, HedgedStore
+from tailrace.object_store.hedged import GET_PATIENCE, HedgedStore, _Schedule
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore, Operation
@@ -151,3 +151,18 @@ def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
         assert store.hedges + store.lost <= 8
 
     asyncio.run(scenario())
+
+
+def test_where_one_attempt_hangs_and_the_others_fail_at_once_there_are_ever_fewer() -> None:
+    deadline = GET_PATIENCE.deadline_seconds
+    schedule = _Schedule(0.0, deadline=deadline, attempts=2, lost_seconds=GET_PATIENCE.lost_seconds)
+    hangs, started, now = False, [], 0.0
+    while now < deadline:
+        if schedule.due(now, is_running=hangs) is not None:
+            schedule.started(now, deadline, is_running=hangs)
+            started.append(now)
+            if hangs:
+                schedule.failed(now, 0.05)
+            hangs = True
+        now = schedule.wakes_at(is_running=True)
+    assert started == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
