@@ -67,6 +67,7 @@ _SLOW_METHODS = frozenset(
         "statistics",
         "sizes",
         "objects",
+        "delete_group",
     }
 )
 _REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
@@ -85,9 +86,9 @@ class SequencerClient(SequencerMethods):
     then it raises SequencerUnavailable. Followers answer who the committer is, and it is called directly; where it
     can't be reached from here, they forward calls.
 
-    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage and compaction; feeds wait on top of it). It
-    is long: a committer over a slow database answers late, and a retry doesn't help. A server that is dead or stopped
-    is noticed by its silence.
+    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage, compaction and the deletion of a group;
+    feeds wait on top of it). It is long: a committer over a slow database answers late, and a retry doesn't help. A
+    server that is dead or stopped is noticed by its silence.
     `known` is what this process knows of its cluster: a server of another incarnation raises IncarnationChanged.
     """
 

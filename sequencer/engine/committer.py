@@ -30,7 +30,7 @@ from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.engine.expiry import Expiry
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
-from sequencer.engine.group_deletion import delete_positions_first
+from sequencer.engine.group_deletion import GroupDeletions, delete_positions_first
 from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query, Waits
 from sequencer.engine.silence import SilenceLog
 from sequencer.engine.term import Term
@@ -119,6 +119,7 @@ class Committer(SequencerMethods):
             slack_ms=lambda: leases.slack_ms(self._term.round_trip_s),
             silence=SilenceLog(clock),
         )
+        self._deletions = GroupDeletions()
         self._expiry = Expiry(self._context, self._group_commit, self.ensure_ready)
         self._calls: dict[str, Callable[[Any], Awaitable[Value]]] = {
             **{name: partial(self._decide, decision) for name, decision in DECISIONS.items()},
@@ -174,8 +175,9 @@ class Committer(SequencerMethods):
         )
 
     async def _delete_group(self, request: GroupRef) -> Value:
-        await delete_positions_first(request, self._context, self._group_commit)
-        return await self._decide(DECISIONS["delete_group"], request)
+        async with self._deletions.turn(request.group_id):
+            await delete_positions_first(request, self._context, self._group_commit)
+            return await self._decide(DECISIONS["delete_group"], request)
 
     async def _apply_retention(self, request: Empty) -> RetentionSummary:
         return await self._expiry.apply_retention()

@@ -158,16 +158,15 @@ def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
     return Empty()
 
 
-def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) -> Steps[int]:
-    """Delete these positions, which were looked up, of a group that is to be deleted; how many. None where
-    `delete_group` would refuse it, or has answered this request."""
+def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) -> Steps[bool]:
+    """Delete these positions, which were looked up, of a group that is to be deleted, as far as they exist. False, and
+    nothing is deleted, where `delete_group` would refuse it, or has answered this request."""
     row = draft.get(GroupRow, request.group_id)
     if row is None or row.members or repeats.is_answered(draft, request.request_id):
-        return 0
-    count = yield from delete_positions(draft, keys)
-    if count:
+        return False
+    if (yield from delete_positions(draft, keys)):
         draft.visible_change()
-    return count
+    return True
 
 
 def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:

@@ -25,6 +25,7 @@ from sequencer.api import (
     LagsRequest,
     OffsetPosition,
     SaveGroup,
+    SequencerOverloaded,
     Topic,
     TransactionRef,
     UnknownGroup,
@@ -72,6 +73,8 @@ class CountedStore(MemoryRowStore):
         """How many positions each write has."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         """What happens once, before the next page of a group is read."""
+        self.once_read: Callable[[], Awaitable[object]] | None = None
+        """The same, after it is read and before it is returned."""
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         self.written.append(len(changes.by_kind.get(GroupOffsetRow, ())))
@@ -89,7 +92,11 @@ class CountedStore(MemoryRowStore):
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile()
-        return await super().positions_of(group_id, after, limit)
+        page = await super().positions_of(group_id, after, limit)
+        once_read, self.once_read = self.once_read, None
+        if once_read is not None:
+            await once_read()
+        return page
 
     async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
         self.groups_read += group_ids
@@ -673,6 +680,91 @@ def test_a_retry_of_a_deletion_takes_nothing_from_the_group_that_was_made_since(
             await world.commit_wide("g", wide)
             await world.sequencer.delete_group(request)
         assert await world.kept() == {"g": 5}
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+@pytest.mark.parametrize("is_retry", [True, False])
+def test_a_second_deletion_of_a_group_waits_for_the_first(is_retry: bool) -> None:
+    ids = UUID(int=7), UUID(int=7 if is_retry else 8)
+
+    async def use(world: World) -> None:
+        await world.commit_wide("g", await world.sequencer.create_topic(CreateTopic("wide", 5, {})))
+        world.rows.written.clear()
+        deletions = (world.sequencer.delete_group(GroupRef("g", each)) for each in ids)
+        first, second = await asyncio.gather(*deletions, return_exceptions=True)
+        assert [count for count in world.rows.written if count] == [2, 2, 1]
+        assert first == Empty()
+        assert second == first if is_retry else isinstance(second, UnknownGroup)
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_a_deletion_goes_on_after_a_page_that_others_have_deleted() -> None:
+    async def use(world: World) -> None:
+        wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        await world.commit_wide("g", wide)
+
+        places = [(wide.topic_id, partition) for partition in range(2)]
+        world.rows.once_read = lambda: world.sequencer.delete_offsets(DeleteOffsets("g", places))
+        world.rows.written.clear()
+        await world.sequencer.delete_group(GroupRef("g"))
+        assert [count for count in world.rows.written if count] == [2, 2, 1]
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_a_deletion_takes_nothing_from_the_group_that_was_made_after_another_deletion() -> None:
+    async def use(world: World) -> None:
+        wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        await world.commit_wide("g", wide)
+
+        async def delete_and_commit() -> None:
+            await world.sequencer.delete_group(GroupRef("g"))
+            await world.commit_wide("g", wide)
+
+        others = list[asyncio.Task[None]]()
+
+        async def begin_another() -> None:
+            others.append(asyncio.create_task(delete_and_commit()))
+            await settle()
+
+        world.rows.once_read = begin_another
+        await world.sequencer.delete_group(GroupRef("g"))
+        with pytest.raises(UnknownGroup):
+            await others[0]
+        assert await world.kept() == {}
+
+    run(use)
+
+
+@pytest.mark.usefixtures("deleted_in_pages")
+def test_few_deletions_of_a_group_wait_and_a_cancelled_one_holds_up_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_deletion, "DELETIONS_OF_A_GROUP", 2)
+
+    async def use(world: World) -> None:
+        wide = await world.sequencer.create_topic(CreateTopic("wide", 5, {}))
+        await world.commit_wide("g", wide)
+        await world.commit_position("h", 3)
+        stuck = asyncio.Event()
+
+        async def hang() -> None:
+            await stuck.wait()
+
+        world.rows.meanwhile = hang
+        first, second = (asyncio.create_task(world.sequencer.delete_group(GroupRef("g"))) for _ in range(2))
+        await settle()
+        with pytest.raises(SequencerOverloaded):
+            await world.sequencer.delete_group(GroupRef("g"))
+        await world.sequencer.delete_group(GroupRef("h"))
+        first.cancel()
+        assert await second == Empty()
+        assert await world.kept() == {} and not world.committer._deletions._lines
 
     run(use)
 
