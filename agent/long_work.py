@@ -43,15 +43,28 @@ class LongWork:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._sharing: set[asyncio.Task[Any] | None] = set()
+        """The tasks whose work is shared."""
         self._looks = False
         self._has_given = False
         self._looked_at = self._rests_until = 0.0
 
+    async def shared(self, client: Hashable, work: Coroutine[Any, Any, T], *, is_long: bool = False) -> T:
+        """What `work` gives. Once it is long, each of its steps waits for a turn of the client: for one turn, also if
+        it is a part of shared work."""
+        task = asyncio.current_task()
+        if task in self._sharing:
+            return await work
+        self._sharing.add(task)
+        try:
+            return await self._in_turns(client, work, is_long)
+        finally:
+            self._sharing.discard(task)
+
     @types.coroutine
-    def shared(
-        self, client: Hashable, work: Coroutine[Any, Any, T], *, is_long: bool = False
+    def _in_turns(
+        self, client: Hashable, work: Coroutine[Any, Any, T], is_long: bool
     ) -> Generator[Any, None, T]:
-        """What `work` gives. Once it is long, each of its steps waits for a turn of the client."""
         used = FREE_SECONDS if is_long else 0.0
         error: BaseException | None = None
         while True:

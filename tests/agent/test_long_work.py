@@ -148,13 +148,44 @@ def test_a_request_that_is_given_up_ends_and_passes_its_turn_on(passes: int) -> 
     asyncio.run(scenario())
 
 
-def test_an_error_of_the_work_is_the_request_s() -> None:
-    async def fails() -> None:
-        await asyncio.sleep(0)
-        raise LookupError("gone")
+def test_work_that_is_shared_within_shared_work_takes_one_turn_a_step() -> None:
+    async def scenario() -> None:
+        loop = SharedLoop()
+        nested = loop.long_work.shared("a", loop.request("a", 20), is_long=True)
+        gateway = asyncio.create_task(nested)
+        (kafka,) = loop.requests("b", 1, 20)
+        await asyncio.wait({gateway, kafka}, return_when=asyncio.FIRST_COMPLETED)
+        assert min(loop.done["a"], loop.done["b"]) >= 19, "of 20"
+        assert await asyncio.gather(gateway, kafka) == ["a", "b"]
 
+    asyncio.run(scenario())
+
+
+def test_a_task_takes_turns_again_once_its_shared_work_has_ended() -> None:
+    async def scenario() -> None:
+        loop = SharedLoop()
+
+        async def two_requests() -> None:
+            with suppress(LookupError):
+                await loop.long_work.shared("a", _fails())
+            await loop.request("a", 20)
+
+        both = [asyncio.create_task(two_requests()) for _ in range(2)]
+        steps = await loop.passes(100)
+        assert max(steps) == 1
+        await asyncio.gather(*both)
+
+    asyncio.run(scenario())
+
+
+async def _fails() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("gone")
+
+
+def test_an_error_of_the_work_is_the_request_s() -> None:
     async def scenario() -> None:
         with pytest.raises(LookupError, match="gone"):
-            await LongWork(lambda: 0.0).shared("a", fails(), is_long=True)
+            await LongWork(lambda: 0.0).shared("a", _fails(), is_long=True)
 
     asyncio.run(scenario())
