@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from agent.gateway.body_memory import BodyMemory
 from agent.gateway.client import GatewayClient
@@ -125,7 +126,8 @@ class HttpCall:
             raise HttpRefusal(400, f"The body can't be read: {error}.") from None
 
     async def read(self) -> bytes:
-        """What has come of the body; nothing at its end. Raises HttpRefusal if nothing comes for too long."""
+        """What has come of the body; nothing at its end. Raises HttpRefusal if nothing comes for too long, or if
+        what comes is no HTTP."""
         reading = asyncio.ensure_future(self.request.content.readany())
         try:
             if not await self.parts.done(reading, self.parts.settings.idle_ms / 1000):
@@ -133,6 +135,8 @@ class HttpCall:
                     raise HttpRefusal(503, "The agent is about to end. Send again what has no report.", 50302)
                 raise HttpRefusal(408, "The body does not go on. Send it without such pauses.")
             return reading.result()
+        except HttpProcessingError as error:
+            raise HttpRefusal(400, f"The body is no HTTP: {error.message}.") from None
         finally:
             reading.cancel()
 

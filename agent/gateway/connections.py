@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import structlog
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from agent.gateway.door import GatewayDoor
 from agent.gateway.settings import GatewaySettings
@@ -51,6 +51,17 @@ class GatewayConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.is_refused:
             self.handler.data_received(data)
+            self.fail_body()
+
+    def fail_body(self) -> None:
+        """End the body of the request under way if bytes that are no HTTP have come in its middle: aiohttp keeps what
+        is wrong with them for the next request, which never comes."""
+        request, messages = self.handler._current_request, self.handler._messages
+        if request is None or not messages or request.content.is_eof():
+            return
+        newest, _ = messages[-1]
+        if isinstance(newest, _ErrInfo):
+            request.content.set_exception(newest.exc)
 
     def eof_received(self) -> bool | None:
         return None if self.is_refused else self.handler.eof_received()  # type: ignore[func-returns-value]
@@ -104,6 +115,7 @@ class GatewayConnections:
         """A request has come."""
         if (connection := self.open.get(handler)) is not None:
             connection.requests += 1
+            connection.fail_body()  # it may have come behind another request
 
     def ended(self, handler: object) -> None:
         """A request was answered."""

@@ -37,6 +37,8 @@ log = structlog.get_logger("agent.gateway")
 READ_BUFFER_BYTES = 64 * 1024
 """What is read ahead of a body, per connection, half of it at least."""
 NO_ROUTE = "(none)"
+CLIENT_GONE = 499
+"""The status, in metrics alone, of what is answered to nobody: nginx's."""
 
 
 class Gateway:
@@ -155,6 +157,10 @@ class Gateway:
             response = await self._answered(request, handler)
             status = response.status
             return response
+        except asyncio.CancelledError:
+            begun = _begun(request)
+            status = CLIENT_GONE if begun is None else begun.status
+            raise
         finally:
             self._connections.ended(request.protocol)
             resource = request.match_info.route.resource
@@ -177,8 +183,7 @@ class Gateway:
             return self._cut(request, request[STREAM])
         except Exception as error:
             log.error("a request failed in a way that nobody foresaw", path=request.path, exc_info=error)
-            begun: web.StreamResponse | None = request.get(STREAM)
-            if begun is not None and begun.prepared:
+            if (begun := _begun(request)) is not None:
                 return self._cut(request, begun)
             return self._refused(request, HttpRefusal(500, "The request failed. The agent's log says why."))
 
@@ -195,6 +200,12 @@ class Gateway:
         if request.can_read_body:
             response.force_close()  # what follows of the body is not read
         return response
+
+
+def _begun(request: web.Request) -> web.StreamResponse | None:
+    """The streamed response whose head is sent."""
+    stream: web.StreamResponse | None = request.get(STREAM)
+    return stream if stream is not None and stream.prepared else None
 
 
 def _refuse_simple_posts(request: web.Request) -> None:

@@ -20,6 +20,7 @@ class ServerLog(logging.Logger):
 
     def __init__(self, telemetry: GatewayTelemetry) -> None:
         super().__init__("agent.gateway.server")
+        self.parent = logging.getLogger()  # takes what is of other levels
         self._telemetry = telemetry
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:

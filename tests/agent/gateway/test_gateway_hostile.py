@@ -59,12 +59,25 @@ def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
         budget = there.wired.agent._budget
-        poll = path_of(there, "topics/t/partitions/0/records?offset=latest&timeout_ms=30000")
-        for path in (poll, path_of(there, "topics/t/events")):
-            _, writer = await sent(there, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        topic = "/v3/clusters/{cluster_id}/topics/{topic_name}"
+        for path, route, status in (
+            (
+                "partitions/0/records?offset=latest&timeout_ms=30000",
+                "partitions/{partition_id}/records",
+                "499",
+            ),
+            ("events", "events", "200"),
+        ):
+            head = f"GET {path_of(there, 'topics/t', path)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            reader, writer = await sent(there, head.encode())
+            if status == "200":
+                await reader.readuntil(b"\r\n\r\n")
             while not budget.used:
                 await asyncio.sleep(0.001)
             writer.transport.abort()
+            ended = {"route": f"{topic}/{route}", "method": "GET", "status": status}
+            while not there.wired.metric("gateway_requests_total", **ended):
+                await asyncio.sleep(0.001)
             while budget.used or there.gateway._parts.streams.count:
                 await asyncio.sleep(0.001)
 
@@ -92,6 +105,52 @@ def test_what_is_no_http_is_refused_and_is_no_error_in_the_log(
 
     run_served(scenario, tmp_path)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def chunked_head(there: Served) -> bytes:
+    """The head of a produce request whose body comes in chunks."""
+    head = f"POST {path_of(there, 'topics/t/records')} HTTP/1.1\r\nHost: localhost\r\n"
+    return f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
+
+
+def test_a_body_that_is_no_http_is_refused_when_it_comes(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        reader, writer = await sent(there, chunked_head(there))
+        while not any(connection.requests for connection in there.gateway._connections.open.values()):
+            await asyncio.sleep(0.001)
+        writer.write(b"ZZ\r\n")
+        assert b" 400 " in await reader.readline()
+        await reader.read()
+        assert there.wired.metric("gateway_closed_connections_total", reason="not HTTP") == 1
+
+    run_served(scenario, tmp_path)
+
+
+def test_records_before_what_is_no_http_are_stored_and_reported(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        record = b'{"value":{"type":"JSON","data":1}}'
+        reader, writer = await sent(there, chunked_head(there) + b"%x\r\n%s\r\n" % (len(record), record))
+        await reader.readuntil(b'"offset":0')
+        writer.write(b"ZZ\r\n")
+        assert b'{"error_code":400,' in await reader.read()
+
+    run_served(scenario, tmp_path)
+
+
+def test_what_is_no_http_in_a_body_behind_another_request_is_refused(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        poll = path_of(there, "topics/t/partitions/0/records?offset=latest&timeout_ms=200")
+        first = f"GET {poll} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        reader, writer = await sent(there, first.encode() + chunked_head(there))
+        while not there.wired.agent._budget.used:
+            await asyncio.sleep(0.001)
+        writer.write(b"ZZ\r\n")
+        assert b"HTTP/1.1 400 " in await reader.read()
+
+    run_served(scenario, tmp_path)
 
 
 @pytest.mark.parametrize(
