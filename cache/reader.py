@@ -30,7 +30,7 @@ from sequencer.api import BatchStatus, ObjectKind, Run
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import framed, hole_batch
-from tailrace.records import Record, decode_records
+from tailrace.records import InvalidRecords, Record, decode_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class BatchReader:
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> FoundRecord | None:
         """The first record of the run, from `from_offset` on, at or after `timestamp`; None for none.
 
-        A marker is no record: it is never found. Raises as `read`.
+        Passed over are markers, which are no records, and batches whose records can't be read. Raises as `read`.
         """
         if run.kind == ObjectKind.MARKERS:
             return None
@@ -134,7 +134,7 @@ class BatchReader:
             is_before = batch.base_offset + batch.record_count <= from_offset
             if batch.status is BatchStatus.STORED and not is_before and batch.max_timestamp >= timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
-                for record in await self._decode(data, batch.base_offset):
+                for record in await self._readable(data, batch.base_offset):
                     if record.timestamp >= timestamp and record.offset >= from_offset:
                         return FoundRecord(record.offset, record.timestamp)
             start += batch.length
@@ -166,9 +166,14 @@ class BatchReader:
             raise
         out.end_offset = max(out.end_offset, limit)
 
-    async def _decode(self, batch: memoryview, base_offset: int) -> list[Record]:
+    async def _readable(self, batch: memoryview, base_offset: int) -> list[Record]:
+        """The batch's records; none where they can't be read. Batches are stored as producers sent them, and one
+        producer's is to stop nobody's look-up."""
         patched = b"".join(framed(batch, base_offset, 0))
-        return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
+        except InvalidRecords:
+            return []
 
     def _chunks_ahead(self, run: Run, offset: int) -> list[ChunkRef]:
         """The chunks of an old run from `offset` on; of a Parquet object, whose index tells the rest, the index's."""

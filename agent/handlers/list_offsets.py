@@ -178,21 +178,28 @@ async def _look_into_run(
 
 
 async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
-    """The record that a look-up by time means. The one for which a run was named may lie below log start: then what is
-    left of the run counts, and the runs behind it."""
+    """The record that a look-up by time means. The one for which the run was named may lie below log start: then what
+    is left of the run counts, and the run that is named behind it. No other run reaches below log start, so two are
+    looked into at most: what headers say of times is the producers' word, and where it is wrong, nothing is found."""
+    run, log_start = result.run, result.log_start_offset
+    assert run is not None, "only runs are looked into"
+    record = await _record_in(services, query, run, log_start)
+    if record is not None or run.base_offset >= log_start:
+        return record
     is_latest = query.timestamp == OffsetSpec.MAX_TIMESTAMP
-    latest: FoundRecord | None = None
-    while result.run is not None:
-        run, log_start = result.run, result.log_start_offset
-        timestamp = run.max_timestamp if is_latest else query.timestamp
-        record = await services.reader.find_timestamp(run, timestamp, log_start)
-        if record is not None:
-            return _later(latest, record)
-        if is_latest:
-            latest = _later(latest, await _latest(services, run, log_start))
-        behind = msgspec.structs.replace(query, from_offset=run.end_offset)
-        (result,) = await all_offsets(services.sequencer, [behind])
-    return latest
+    latest = await _latest(services, run, log_start) if is_latest else None
+    behind = msgspec.structs.replace(query, from_offset=run.end_offset)
+    (following,) = await all_offsets(services.sequencer, [behind])
+    if following.run is None:
+        return latest
+    return _later(latest, await _record_in(services, query, following.run, log_start))
+
+
+async def _record_in(
+    services: Services, query: OffsetQuery, run: Run, from_offset: int
+) -> FoundRecord | None:
+    timestamp = run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
+    return await services.reader.find_timestamp(run, timestamp, from_offset)
 
 
 def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:

@@ -25,7 +25,15 @@ from sequencer.api import BatchStatus, Marker, ObjectKind, Ring, Run, RunBatch
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import HEADER_BYTES, MARKER_BYTES, Compression, check_crc, read_header, split
+from tailrace.record_batch import (
+    HEADER_BYTES,
+    MARKER_BYTES,
+    Compression,
+    assemble_like,
+    check_crc,
+    read_header,
+    split,
+)
 from tailrace.records import NewRecord, decode_records, encode_batch
 from tests.support.clocks import ManualClock
 from tests.support.consumer import is_abort
@@ -511,6 +519,27 @@ def test_a_time_is_found_within_a_run_of_any_codec() -> None:
         assert await reader.find_timestamp(run, T0 + 103, 0) == FoundRecord(53, T0 + 200)
         assert await reader.find_timestamp(run, T0, 54) == FoundRecord(54, T0 + 201)
         assert await reader.find_timestamp(run, T0 + 203, 0) is None
+
+    asyncio.run(whole())
+
+
+def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> None:
+    sound = batch_of(3, at=T0 + 100)
+    header = structs.replace(read_header(sound), max_timestamp=T0 + 900)
+    unreadable = [
+        assemble_like(structs.replace(header, attributes=codec), b"\xff" * 30, header.record_count)
+        for codec in Compression
+    ]
+    stored = [(data, BatchStatus.STORED) for data in (*unreadable, sound)]
+    run, body, _ = mixed_run("m/1", 0, stored)
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock)
+        assert await reader.find_timestamp(run, T0, 0) == FoundRecord(3 * len(unreadable), T0 + 100)
+        assert await reader.find_timestamp(run, T0 + 900, 0) is None
 
     asyncio.run(whole())
 

@@ -364,7 +364,9 @@ class _Maker:
         sequence = self._pick((0, 1, 5, 2**31 - 1))
         if self._count is not None:
             return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
-        chosen = self._pick(("good", "producer", "transaction", "many", "old", "garbage", "empty"))
+        chosen = self._pick(
+            ("good", "producer", "transaction", "many", "old", "garbage", "empty", "unreadable")
+        )
         if chosen == "good":
             return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
         if chosen in ("producer", "transaction"):
@@ -380,6 +382,12 @@ class _Maker:
                 base_timestamp=self._pick((0, -1, 2**63 - 1, -(2**63))), max_timestamp=self._pick((0, -1, 2**63 - 1)),
                 producer_id=self._pick((-1, -2, 2**63 - 1)), producer_epoch=self._pick((-1, 0, 2**15 - 1)),
                 base_sequence=sequence,
+            )  # fmt: skip
+        if chosen == "unreadable":
+            # It is stored as it comes: header and CRC are sound.
+            return assemble(
+                bytes(20), attributes=self._pick((0, 1, 2, 3, 4)), record_count=1, last_offset_delta=0,
+                base_timestamp=TIME, max_timestamp=self._pick((TIME, TIME + 1)),
             )  # fmt: skip
         if chosen == "old":
             return bytes(16) + b"\x01" + bytes(60)

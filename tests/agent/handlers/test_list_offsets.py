@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sequencer.api import DeleteRecords, DeleteRecordsPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.record_batch import HEADER_BYTES, assemble_like, read_header
 from tailrace.records import NewRecord, encode_batch
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
@@ -67,6 +69,62 @@ def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
         await bench.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 1)]))
         row = await asked(bench, timestamp)
         assert (row.error_code, row.offset, row.timestamp) == (0, offset, -1 if at is None else T0 + at)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "timestamp", "most_looks"),
+    [(0, T0 + 500, 1), (0, -3, 1), (1, T0 + 500, 2), (1, -3, 2 + 63)],
+)
+def test_a_look_up_by_time_looks_into_two_runs_at_most_whatever_their_headers_say(
+    log_start: int, timestamp: int, most_looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        for number in range(5):
+            await produce(bench, (0, saying(T0 + 1000 - number, at_times(1, 2, 3))))
+        await bench.sequencer.delete_records(
+            DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, log_start)])
+        )
+        calls = counted(monkeypatch, bench.sequencer.inner, "list_offsets")
+        looks = counted(monkeypatch, bench.services.reader, "find_timestamp")
+        assert (await asked(bench, timestamp)).error_code == 0
+        assert len(calls) <= 1 + log_start
+        assert len(looks) <= most_looks
+
+    run(scenario)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[Any]:
+    """The first argument of each call of this method, as they come."""
+    calls: list[Any] = []
+    method = getattr(of, name)
+
+    async def noted(first: Any, *more: Any) -> Any:
+        calls.append(first)
+        return await method(first, *more)
+
+    monkeypatch.setattr(of, name, noted)
+    return calls
+
+
+def saying(max_timestamp: int, data: bytes) -> bytes:
+    """The batch with another largest timestamp in its header."""
+    header = structs.replace(read_header(data), max_timestamp=max_timestamp)
+    return assemble_like(header, data[HEADER_BYTES:], header.record_count)
+
+
+def test_a_batch_whose_records_cannot_be_read_is_passed_over_by_time() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        sound = at_times(1, 2, 3)
+        unreadable = assemble_like(read_header(sound), b"\xff" * 30, 3)
+        await produce(bench, (0, unreadable), (1, sound))
+        partitions = [ListOffsetsPartition(each, timestamp=T0 + 2) for each in (0, 1)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic("t", partitions)])
+        [topic] = (await bench.ask(ApiKey.LIST_OFFSETS, 9, request)).topics
+        assert [(row.error_code, row.offset) for row in topic.partitions] == [(0, -1), (0, 1)]
 
     run(scenario)
 
