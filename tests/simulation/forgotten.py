@@ -7,6 +7,7 @@ after that, if nothing went wrong meanwhile. Between the two any answer is right
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -211,19 +212,52 @@ class RestingTransactions(TransactionalProducer):
         super().give_up(batch)
 
 
-class RestingMember(GroupMember):
+class PatientMember(GroupMember):
+    """Asks until its coordinator's answer is definite."""
+
+    is_in_doubt = False
+    """An attempt had no answer: it may be carried out, or come to be."""
+
+    async def ask_until(
+        self, api: ApiKey, version: int, request: Any, code_of: Callable[[Any], int]
+    ) -> ErrorCode:
+        """The coordinator's definite answer."""
+        while True:
+            try:
+                answer = await self.ask_coordinator(api, version, request)
+                code = ErrorCode(getattr(answer, "error_code", 0) or code_of(answer))
+                if code in DEFINITE:
+                    return code
+            except NoAnswer:
+                self.is_in_doubt = True
+            self._coordinator = ""
+            await self.pause(0.05, 0.2)
+
+    async def delete_group(self) -> ErrorCode:
+        """The coordinator's definite answer."""
+        request = DeleteGroupsRequest([self._group])
+        return await self.ask_until(
+            ApiKey.DELETE_GROUPS, 2, request, lambda answer: answer.results[0].error_code
+        )
+
+
+class RestingMember(PatientMember):
     """The only member of its group. It stays for long without a commit, leaves for long, and comes back; and it deletes
-    its group now and then, which must fail while it is a member."""
+    its group now and then, twice at once at times, which must fail while it is a member. It commits all positions by
+    one request, but they may go one by one."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(quiet(stage), name, name, GroupWatch(lambda what: None))
         self._memory = Memory(stage)
+        self._other = PatientMember(self.stage, name, name, self.watch, process=self.process)
+        """Deletes the group by connections of its own."""
         self._offset = -1
-        """The last position that was committed as far as is known; -1 for none."""
+        """The last position that was committed as far as is known; -1 for none, or where some are gone."""
         self._asked = -1
         """The last that was asked for; the answer may be lost. It only grows."""
         self._heard_at = -1.0
-        self._may_be_deleted = self._is_deleted = False
+        self._may_be_deleted = self._is_deleted = self._is_haunted = False
+        """Haunted: a copy of a deletion that was refused or not answered may still come, and be carried out."""
 
     async def run(self, topic: str) -> None:
         """Two stays, the first longer than positions without a member are kept, and absences."""
@@ -234,9 +268,11 @@ class RestingMember(GroupMember):
         await self._look(log, float("inf"))
         await self._stay(log, 1.0)
         await self._go()
-        if self.luck.below(2):
-            await self._delete()
+        if at_once := self.luck.below(3):
+            await self._delete(at_once)
             await self._look(log, float("inf"))
+            if not await self._commit_as_no_member(log):
+                return
             await self._stay(log, 0.5)
             await self._go()
         await self._look(log, await rest(self, is_long=True))
@@ -271,54 +307,61 @@ class RestingMember(GroupMember):
         asked_at = self.stage.now()
         self._may_be_deleted, self._is_deleted = self._may_be_deleted or self._is_deleted, False
         self._asked += 1
-        await self.commit(log, {0: self._asked})
-        self._offset, self._may_be_deleted = self._asked, False
+        await self.commit(log, dict.fromkeys(range(log.partitions), self._asked))
+        self._offset, self._may_be_deleted = self._asked, self._is_haunted
         self._memory.used(asked_at)
+
+    async def _commit_as_no_member(self, log: Log) -> bool:
+        """Commit; False where it is not known to be stored: it may come to be at any time."""
+        try:
+            await self._commit_next(log)
+        except (MustJoin, NoAnswer):
+            return False
+        await self.pause(0.0, 0.5)
+        await self._look(log, float("inf"))
+        return True
 
     async def _go(self) -> None:
         """Leave, and know it."""
         request = LeaveGroupRequest(self._group, members=[MemberIdentity(self.member_id)])
-        await self._ask_until(ApiKey.LEAVE_GROUP, 4, request, lambda answer: answer.members[0].error_code)
+        await self.ask_until(ApiKey.LEAVE_GROUP, 4, request, lambda answer: answer.members[0].error_code)
         self.member_id, self.generation, self._heard_at = "", -1, -1.0
 
-    async def _ask_until(
-        self, api: ApiKey, version: int, request: Any, code_of: Callable[[Any], int]
-    ) -> ErrorCode:
-        """The coordinator's definite answer."""
-        while True:
-            try:
-                answer = await self.ask_coordinator(api, version, request)
-                code = ErrorCode(getattr(answer, "error_code", 0) or code_of(answer))
-                if code in DEFINITE:
-                    return code
-            except NoAnswer:
-                self._may_be_deleted = True
-            self._coordinator = ""
-            await self.pause(0.05, 0.2)
-
     async def _look(self, log: Log, calm_since: float) -> None:
-        """The position is the last that was committed, or a later one without an answer; or it is forgotten."""
+        """Each position is the last that was committed, or a later one without an answer; or it is forgotten."""
         asked_at = self.stage.now()
-        found = (await fetch_positions(self, self._group, log, [0]))[0]
-        if found < 0:
-            may_be_gone = self._memory.may_be_gone or self._may_be_deleted or self._is_deleted
-            if self._offset >= 0 and not may_be_gone:
-                self.stage.violated(f"{self._group}: position {self._offset} is forgotten, and was in use")
-            self._offset = -1
-        elif self._is_deleted or self._memory.is_gone(asked_at, calm_since):
-            self.stage.violated(f"{self._group}: position {found} of a group that must be gone")
-        elif not self._offset <= found <= self._asked:
-            self.stage.violated(f"{self._group}: position {found}; {self._offset} was committed")
-        else:
-            self._offset = found
-
-    async def _delete(self) -> None:
-        request = DeleteGroupsRequest([self._group])
-        code = await self._ask_until(
-            ApiKey.DELETE_GROUPS, 2, request, lambda answer: answer.results[0].error_code
-        )
-        if code is ErrorCode.NON_EMPTY_GROUP:
+        found = await fetch_positions(self, self._group, log, range(log.partitions))
+        kept = [offset for offset in found.values() if offset >= 0]
+        for offset in kept:
+            self._check_kept(offset, must_be_gone=self._memory.is_gone(asked_at, calm_since))
+        if len(kept) == len(found):
+            self._offset = min(kept)
             return
-        if self.stage.now() < self._heard_at + SESSION_MS / 1000:
-            self.stage.violated(f"{self._group} has a member, and its deletion is told {code.name}")
+        may_be_gone = self._memory.may_be_gone or self._may_be_deleted or self._is_deleted
+        if self._offset >= 0 and not may_be_gone:
+            self.stage.violated(f"{self._group}: position {self._offset} is forgotten, and was in use")
+        self._offset = -1
+
+    def _check_kept(self, offset: int, *, must_be_gone: bool) -> None:
+        if self._is_deleted or must_be_gone:
+            self.stage.violated(f"{self._group}: position {offset} of a group that must be gone")
+        elif not self._offset <= offset <= self._asked:
+            self.stage.violated(f"{self._group}: position {offset}; {self._offset} was committed")
+
+    async def _delete(self, at_once: int = 1) -> None:
+        """By so many requests at once."""
+        tools: list[PatientMember] = [self, self._other][:at_once]
+        for tool in tools:
+            tool.is_in_doubt = False
+        codes = await asyncio.gather(*(tool.delete_group() for tool in tools))
+        is_in_doubt = any(tool.is_in_doubt for tool in tools)
+        is_member = self.stage.now() < self._heard_at + SESSION_MS / 1000
+        self._is_haunted |= not is_member and (is_in_doubt or set(codes) != {ErrorCode.NONE})
+        if set(codes) == {ErrorCode.NON_EMPTY_GROUP}:
+            # A lost JoinGroup leaves a member: it may have come when some positions were gone.
+            self._may_be_deleted |= is_in_doubt or not is_member
+            return
+        if is_member:
+            told = ", ".join(code.name for code in codes)
+            self.stage.violated(f"{self._group} has a member, and its deletion is told {told}")
         self._is_deleted = True

@@ -854,6 +854,15 @@ def _deletes_whatever_lives(original: Any) -> Any:
     return delete_group
 
 
+def _deletes_pages_of_whatever_lives(original: Any) -> Any:
+    def delete_some(draft: Draft, request: Any, keys: Any) -> Steps[bool]:
+        yield from positions.delete_positions(draft, keys)
+        draft.visible_change()
+        return True
+
+    return delete_some
+
+
 def _asks_no_member(original: Any) -> Any:
     async def delete(self: Any, group_id: str) -> None:
         await self._sequencer.delete_group(GroupRef(group_id))
@@ -1558,6 +1567,7 @@ FORGETS = {
     "trouble_s": 10.0,
     "misfortunes": at("the committer crashes"),
 }
+FORGETS_BY_PAGES = {**FORGETS, "has_low_bounds": True, "partitions": 3}
 MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {
     "group_members": 3,
@@ -2215,6 +2225,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a group with members is deleted",
         [(groups, "delete_group", _deletes_whatever_lives), (GroupCoordinator, "delete", _asks_no_member)],
         FORGETS,
+    ),
+    Mutation(
+        "a group with members loses its positions page by page",
+        [
+            (groups, "delete_some", _deletes_pages_of_whatever_lives),
+            (GroupCoordinator, "delete", _asks_no_member),
+        ],
+        FORGETS_BY_PAGES,
     ),
     # --- what operators do
     Mutation("an operator's abort is answered and not carried out", [(transactions, "abort_producer", _aborts_nothing)],
