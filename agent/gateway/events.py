@@ -3,7 +3,7 @@
 | event | data |
 |---|---|
 | `record` | the record, as `GET .../records` has it |
-| `gap` | a partition whose next records were deleted before they were read, and where it goes on |
+| `gap` | a partition whose next records were deleted before they were read, or can't be read, and where it goes on |
 | `end` | why the stream ends; a client that connects again goes on after the last event |
 """
 
@@ -131,7 +131,9 @@ class _Tail:
         is_new = False
         for part in parts:
             if part.is_out_of_range:
-                await self._gap(part.partition)
+                await self._go_on_with_first(part.partition)
+            elif part.found.unreadable:
+                await self._gap(part.partition, part.found.next_offset, "can't be read")
             elif part.found.records:
                 is_new = True
                 await self._send(part)
@@ -177,16 +179,17 @@ class _Tail:
             await self._stream.write(bytes(together))
         self._offsets[part.partition] = part.found.next_offset
 
-    async def _gap(self, partition: int) -> None:
+    async def _go_on_with_first(self, partition: int) -> None:
         """The next records are not there any more: go on with the first one. Raises HttpRefusal if there never were
         any at this offset."""
-        before = self._offsets[partition]
         first = (await offsets_at(self._call, [partition], "earliest", self._how.isolation))[partition]
-        if first <= before:
+        if first <= self._offsets[partition]:
             raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
-        self._offsets[partition] = first
-        message = (
-            f"The records of partition {partition} from offset {before} to {first - 1} have been deleted."
-        )
-        data = {"partition_id": partition, "from_offset": before, "to_offset": first, "message": message}
+        await self._gap(partition, first, "have been deleted")
+
+    async def _gap(self, partition: int, end: int, why: str) -> None:
+        before = self._offsets[partition]
+        self._offsets[partition] = end
+        message = f"The records of partition {partition} from offset {before} to {end - 1} {why}."
+        data = {"partition_id": partition, "from_offset": before, "to_offset": end, "message": message}
         await self._stream.write(event("gap", msgspec.json.encode(data), self._offsets))

@@ -12,7 +12,7 @@ from operator import attrgetter
 from tailrace.buffers import Buffer
 from tailrace.kafka.messages.fetch import AbortedTransaction
 from tailrace.record_batch import MarkerKind, split
-from tailrace.records import Record, decode_records, iterate_records
+from tailrace.records import InvalidRecords, Record, decode_records, iterate_records
 
 MAX_UNPACKED_BYTES = 64 << 20
 """What one batch may unpack to; a larger one can't be read over HTTP."""
@@ -51,14 +51,16 @@ def size_in_memory(record: Record) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """`next_offset`: where the next fetch begins."""
+    """`next_offset`: where the next fetch begins. `unreadable`: why nothing before it can be read; then there are no
+    records."""
 
     records: list[Record]
     next_offset: int
+    unreadable: str = ""
 
 
 def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: ReadRoom) -> Visible:
-    """The records from `offset` on that fit. Raises InvalidBatch, InvalidRecords."""
+    """The records from `offset` on that fit, up to a batch that can't be read. Raises InvalidBatch, InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     now_aborted: set[int] = set()
     records: list[Record] = []
@@ -71,12 +73,17 @@ def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, ro
         elif not (header.is_transactional and header.producer_id in now_aborted) and header.record_count:
             if room.is_full:
                 return Visible(records, max(offset, header.base_offset))
-            for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
-                if record.offset < offset:
-                    continue
-                if not room.take(record):
-                    return Visible(records, record.offset)
-                records.append(record)
+            try:
+                for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
+                    if record.offset < offset:
+                        continue
+                    if not room.take(record):
+                        return Visible(records, record.offset)
+                    records.append(record)
+            except InvalidRecords as error:
+                if not records:
+                    return Visible([], max(offset, header.end_offset), str(error))
+                return Visible(records, max(offset, header.base_offset, records[-1].offset + 1))
         offset = max(offset, header.end_offset)
     return Visible(records, offset)
 

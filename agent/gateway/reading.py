@@ -116,9 +116,13 @@ async def read(
             kept.keep(COPIES * room.used)
         return parts
     except (InvalidBatch, InvalidRecords) as error:
-        raise HttpRefusal(500, f"A record batch can't be read: {error}.", 50002) from None
+        raise _unreadable(str(error)) from None
     finally:
         answer.release()
+
+
+def _unreadable(why: str) -> HttpRefusal:
+    return HttpRefusal(500, f"A record batch can't be read: {why}.", 50002)
 
 
 def _bytes_to_unpack(memory: BodyMemory, how: HowToRead) -> int:
@@ -170,6 +174,8 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
         [part] = await read(call, offsets, how, kept, max_records=max_records, wait_ms=wait_ms)
         if part.is_out_of_range:
             raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if part.found.unreadable:
+            raise _unreadable(f"{part.found.unreadable}. Read on from offset {part.found.next_offset}")
         await call.client.throttled()
         call.parts.telemetry.records.labels("read").inc(len(part.found.records))
         return await _written(call, msgspec.json.encode(await _record_list(call, how, part)))

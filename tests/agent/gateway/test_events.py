@@ -19,6 +19,7 @@ from agent.gateway.event_text import MAX_PARTITIONS, event, event_id, parse_even
 from sequencer.api import DeleteRecords, DeleteRecordsPartition
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
+from tailrace.record_batch import assemble_like, read_header
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.support.agents import batch
 from tests.support.wire import wired_agent
@@ -203,6 +204,25 @@ def test_deleted_records_are_a_gap_and_offsets_that_never_were_an_end(tmp_path: 
         async with reading(there, last="0-77") as tail:
             end = await tail.next()
             assert end is not None and end.name == "end" and end.data["error_code"] == 41601
+
+    run_served(scenario, tmp_path)
+
+
+def test_what_cannot_be_read_is_a_gap_and_the_stream_goes_on(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        sound = batch(b"x", b"y")
+        unreadable = assemble_like(read_header(sound), b"\xff" * 30, 2)
+        assert (await (await there.wired.client()).produce(unreadable)).error_code == 0
+        await put(there, "c")
+        async with reading(there, last="0-0") as tail:
+            gap = await tail.next()
+            assert gap is not None and gap.name == "gap" and gap.id == "0-2"
+            assert gap.data["message"] == "The records of partition 0 from offset 0 to 1 can't be read."
+            assert await tail.values(1) == ["c"]
+        status, answer = await there.ask("GET", "/topics/t/partitions/0/records?offset=0")
+        assert (status, answer["error_code"]) == (500, 50002)
+        assert "Read on from offset 2." in answer["message"]
 
     run_served(scenario, tmp_path)
 

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from agent.gateway.fetched import MAX_UNPACKED_BYTES, ReadRoom, size_in_memory, visible
 from sequencer.api import AbortedTransaction as Aborted
 from tailrace.kafka.messages.fetch import AbortedTransaction
-from tailrace.record_batch import Compression, MarkerKind, control_batch, split
+from tailrace.record_batch import (
+    HEADER_BYTES,
+    Compression,
+    MarkerKind,
+    assemble_like,
+    control_batch,
+    read_header,
+    split,
+)
 from tailrace.records import NewRecord, encode_batch
 from tests.support.consumer import JavaLikeConsumer
 
@@ -82,3 +90,19 @@ def test_a_read_ends_at_the_record_that_does_not_fit_and_has_one_at_least() -> N
     room = ReadRoom(1_000, 2 << 20)
     visible(data, [], 0, room)
     assert visible(data, [], 5, room).records == [], "there is one room for all partitions"
+
+
+def test_a_read_ends_before_what_cannot_be_read_and_the_next_one_names_it_and_goes_past_it() -> None:
+    first, second, last = (
+        encode_batch([NewRecord(None, b"v")] * 3, base_offset=3 * number, timestamps=[T0] * 3)
+        for number in range(3)
+    )
+    cut = assemble_like(read_header(second), second[HEADER_BYTES:-1], 3)
+    position, offsets, reads = 0, [], []
+    for fetched in (first + cut + last, cut + last, last):
+        found = visible(fetched, [], position, ReadRoom(1_000, 1_000_000))
+        position = found.next_offset
+        offsets += [record.offset for record in found.records]
+        reads.append((position, bool(found.unreadable)))
+    assert reads == [(5, False), (6, True), (9, False)]
+    assert offsets == [0, 1, 2, 3, 4, 6, 7, 8]
