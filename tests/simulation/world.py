@@ -117,8 +117,8 @@ GRACE_SECONDS = 40.0
 """How long the collector may take to clean up once everything is closed."""
 MORE_AFTER_A_SLOW_DATABASE = 60.0
 """Seconds more for each of the two: the lease grew to 20 s, upload sessions live for 30 s, and objects for 20 s."""
-MORE_WHILE_FORGETTING = 30.0
-"""Clients rest three times, up to 16 s each."""
+MORE_WHILE_FORGETTING = 90.0
+"""Clients rest three times, up to 16 s each, and 8 s after each batch that they sent to machines that are gone."""
 TERMS_BEFORE_A_SLOW_DATABASE = 1
 """How many committers may begin while the database is slow: the lease runs out once, when it becomes so."""
 CALL_TIMEOUT_S, CALL_PATIENCE_S = 1.0, 3.0
