@@ -34,14 +34,19 @@ class LongWork:
 
     In one pass of the loop at most one of them does a step, for the clients in turn, however many requests each has.
     After it the others have the loop until they need it no more, or have used it REST times as long as the step: then
-    the long requests together take a quarter of the loop's time. On an idle loop they wait for nobody.
+    the long requests together take a quarter of the loop's time. On an idle loop they wait for nobody, unless something
+    is on its way back to it (`is_expected`): a step would have that wait, in each of the threads that it comes through.
 
     Args:
         monotonic: seconds.
+        is_expected: whether batches are being stored or committed.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, monotonic: Callable[[], float], is_expected: Callable[[], bool] = lambda: False
+    ) -> None:
         self._monotonic = monotonic
+        self._is_expected = is_expected
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._sharing: set[asyncio.Task[Any] | None] = set()
         """The tasks whose work is shared."""
@@ -104,7 +109,12 @@ class LongWork:
         if self._has_given:  # the step was done in this pass, just before
             self._has_given = False
             self._rests_until = now + REST * passed
-        elif passed < IDLE_SECONDS or now >= self._rests_until:
+        elif now >= self._rests_until:
+            self._has_given = self._give_next()
+        elif passed < IDLE_SECONDS:
+            if self._is_expected():
+                asyncio.get_running_loop().call_later(self._rests_until - now, self._look)
+                return
             self._has_given = self._give_next()
         self._looked_at = now
         self._looks = self._has_given or bool(self._waiting)

@@ -366,6 +366,7 @@ class Agent:
             catalog=self.catalog,
         )
         self.telemetry.group_bytes.set_function(lambda: groups.bytes.total)
+        lanes = self._lanes(identity)
         return Services(
             settings=self._settings,
             clients=self._bound_clients(),
@@ -374,7 +375,7 @@ class Agent:
             identity=identity,
             sequencer=self._sequencer,
             catalog=self.catalog,
-            lanes=self._lanes(identity),
+            lanes=lanes,
             current_transactions=CurrentTransactions(self._sequencer),
             transactional_producers=TransactionalProducers(self._sequencer),
             reader=self._reader,
@@ -389,7 +390,7 @@ class Agent:
             decoding=self._executor,
             telemetry=self.telemetry,
             quotas=self._quotas,
-            long_work=LongWork(self._clock.monotonic),
+            long_work=LongWork(self._clock.monotonic, lambda: lanes.unanswered_commits > 0),
         )
 
     def _lanes(self, identity: AgentIdentity) -> Lanes:

@@ -19,7 +19,8 @@ class SharedLoop:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.long_work = LongWork(lambda: self.now)
+        self.is_expected = False
+        self.long_work = LongWork(lambda: self.now, lambda: self.is_expected)
         self.done: Counter[str] = Counter()
         """Steps by client."""
         self.ended: Counter[str] = Counter()
@@ -101,6 +102,22 @@ def test_on_an_idle_loop_a_long_request_waits_for_nobody() -> None:
         loop = SharedLoop()
         await asyncio.gather(*loop.requests("a", 1, 50))
         assert loop.now < 51 * STEP_SECONDS
+
+    asyncio.run(scenario())
+
+
+def test_while_batches_are_being_stored_an_idle_loop_is_left_to_them_as_a_busy_one_is() -> None:
+    async def scenario() -> None:
+        loop = SharedLoop()
+        loop.is_expected = True
+        (request,) = loop.requests("a", 1, 3)
+        for done in (1, 2):
+            assert sum(await loop.passes(50)) <= 1
+            assert loop.done["a"] == done, "it rests, though nobody uses the loop"
+            loop.now += REST * STEP_SECONDS
+            await asyncio.sleep(REST * STEP_SECONDS + 0.01)
+        loop.is_expected = False
+        assert await asyncio.wait_for(request, 10) == "a", "nobody is waited for: it goes on at once"
 
     asyncio.run(scenario())
 
