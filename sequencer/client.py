@@ -217,7 +217,7 @@ class SequencerClient(SequencerMethods):
         return await self._ask(address, name, method, request)
 
     async def _ask(self, address: str, name: str, method: Method, request: Value) -> Value:
-        began = self._clock.monotonic()
+        began, seen = self._clock.monotonic(), self.seen
         try:
             client, timeout_s = self._client(address), self._timeout(method, request)
             answer, tail = await client.call(name, request, method.answer, timeout_s)
@@ -232,7 +232,11 @@ class SequencerClient(SequencerMethods):
         finally:
             self._observer.call_answered("client", method.name, self._clock.monotonic() - began)
         if len(tail) == NUMBER_BYTES:
-            self.seen = max(self.seen, int.from_bytes(tail, "big"))
+            number = int.from_bytes(tail, "big")
+            if number < seen and (method.name in AS_SEEN or method.name in AS_NEWEST):
+                # A committer that was replaced and doesn't know it: the database's clock has jumped over its lease.
+                raise SequencerUnavailable(f"{method.name}: {address} is at {number}, and {seen} was seen")
+            self.seen = max(self.seen, number)
         return answer
 
     def _timeout(self, method: Method, request: Value) -> float:

@@ -394,6 +394,28 @@ def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
     run(use)
 
 
+@pytest.mark.parametrize("way", ["read", "call"])
+def test_who_saw_a_change_is_told_nothing_older_by_a_committer_that_was_replaced_early(way: str) -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        assert first._local is not None
+        remote = world.remote("a:1", "b:1")
+        remote._reads_from = 0
+        world.cuts["a:1"].is_away = True
+        await world.store.release_committer_lease(first._local.epoch)  # as when the database's clock jumps
+        await second._try_to_lead()
+        remote._current = "b:1"
+        await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        remote._current = "a:1"
+        remote._reads_at_committer_until = 0.0 if way == "read" else float("inf")
+        assert first.is_committer, "as far as it can know"
+        metadata = await world.during(remote.metadata(MetadataRequest()))
+        assert [topic.name for topic in metadata.topics or []] == ["t"]
+        await remote.close()
+
+    run(use)
+
+
 def test_while_the_databases_disk_is_full_reads_go_on_and_writes_are_put_off() -> None:
     async def use(world: World) -> None:
         first = world.nodes["a:1"]
