@@ -185,9 +185,9 @@ class KeyedReader(Reader):
                 await self.read_partition(log, partition, is_last=False)
 
     async def read_all(self) -> None:
-        """Once, when nobody writes any more."""
+        """Once, when nobody writes any more. Where nothing is known to be, nothing is waited for."""
         log = await self.surely_look_up(KEYED)
-        for partition in range(log.partitions):
+        for partition in sorted(self._watch.known):
             await self.read_partition(log, partition, is_last=True)
 
     async def read_partition(self, log: Log, partition: int, *, is_last: bool) -> None:
