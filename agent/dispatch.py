@@ -137,9 +137,8 @@ class Dispatcher:
             counting = elements_of(frame)
             elements = done_in_a_step(counting)
             handling = self._produced(frame, connection, elements, counting)
-            is_long = (
-                is_long and elements is None
-            )  # it is short by few elements, whatever the bytes of its records
+            # It is short by few elements, whatever the bytes of its records.
+            is_long = is_long and elements is None
         return await self._services.long_work.shared(client, handling, is_long=is_long)
 
     async def _produced(

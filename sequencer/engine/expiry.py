@@ -14,7 +14,7 @@ from uuid import UUID
 from sequencer.api import AgentRef, RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
-from sequencer.reading.positions import pages_of
+from sequencer.reading.positions import pages_of, small_together
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import deleted_topics, groups, kept, leases, repeats, retention, transactions
 from sequencer.rules.positions import forget_positions, over_ms
@@ -269,8 +269,9 @@ class Expiry:
         the groups, the next those of others: what was read is not due until one of its positions may be over."""
         watch, turns = self._upkeep.groups, Turns(ROWS_IN_A_TURN)
         forgotten = looked_at = 0
-        while rows and looked_at < MOST_POSITIONS:
-            some, rows = _together(rows)
+        for some in small_together(rows, POSITIONS_AT_ONCE):
+            if looked_at >= MOST_POSITIONS:
+                break
             now_ms = await self._context.store.now_ms()
             until: dict[str, int] = {}
             by_id = {row.group_id: row for row in some}
@@ -309,12 +310,3 @@ async def _known(state: HotState, group_ids: Sequence[str]) -> AsyncIterator[Gro
         row = state.get(GroupRow, group_id)
         if row is not None:
             yield row
-
-
-def _together(rows: list[GroupRow]) -> tuple[list[GroupRow], list[GroupRow]]:
-    """The first groups, which have POSITIONS_AT_ONCE together or are one, and the rest."""
-    count, end = rows[0].positions, 1
-    while end < len(rows) and count + rows[end].positions <= POSITIONS_AT_ONCE:
-        count += rows[end].positions
-        end += 1
-    return rows[:end], rows[end:]

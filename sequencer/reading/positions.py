@@ -171,27 +171,27 @@ async def pages_of(
 ) -> AsyncIterator[list[GroupOffsetRow]]:
     """All positions of these groups, `at_once` or fewer by one statement: those of several small groups together,
     those of a large one page by page."""
-    for some in _small_together(groups, at_once):
+    for some in small_together(groups, at_once):
         if len(some) > 1:
-            rows = await store.positions_of_groups(some, at_once + 1)
+            rows = await store.positions_of_groups([group.group_id for group in some], at_once + 1)
             if len(rows) <= at_once:
                 yield rows
                 continue
-        for group_id in some:  # one alone, or some that have grown since they were counted
-            async for page in _pages_of_one(store, group_id, at_once):
+        for group in some:  # one alone, or some that have grown since they were counted
+            async for page in _pages_of_one(store, group.group_id, at_once):
                 yield page
 
 
-def _small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[str]]:
+def small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[GroupRow]]:
     """The groups that have positions: some with no more than `at_once` together, or one alone."""
-    some: list[str] = []
+    some: list[GroupRow] = []
     count = 0
     for group in groups:
         if some and count + group.positions > at_once:
             yield some
             some, count = [], 0
         if group.positions:
-            some.append(group.group_id)
+            some.append(group)
             count += group.positions
     if some:
         yield some

@@ -66,23 +66,18 @@ def delete_positions(draft: Draft, keys: Iterable[PositionKey]) -> Steps[int]:
     return sum(counts.values())
 
 
-def own_expiry_ms(position: GroupOffsetRow, settings: SequencerSettings) -> int:
-    """When a position that has an expiry of its own expires, if its group has no members then."""
-    assert position.expires_ms is not None, f"{position} has none"
-    return min(position.expires_ms, position.commit_ms + settings.max_offsets_retention_ms)
-
-
 def over_ms(group: GroupRow, position: GroupOffsetRow, settings: SequencerSettings) -> int:
     """When a position of a group without members expires: at its own time, or so long after the last member left."""
+    soonest_ms = soonest_over_ms(position, settings)
     if position.expires_ms is not None:
-        return own_expiry_ms(position, settings)
-    return max(group.updated_ms, position.commit_ms) + settings.offsets_retention_ms
+        return soonest_ms
+    return max(soonest_ms, group.updated_ms + settings.offsets_retention_ms)
 
 
 def soonest_over_ms(position: GroupOffsetRow, settings: SequencerSettings) -> int:
     """The same as far as the position alone says: it does not expire before that, whatever its group does."""
     if position.expires_ms is not None:
-        return own_expiry_ms(position, settings)
+        return min(position.expires_ms, position.commit_ms + settings.max_offsets_retention_ms)
     return position.commit_ms + settings.offsets_retention_ms
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -184,35 +185,36 @@ class SummingStore(MemoryRowStore):
         return found
 
 
+@asynccontextmanager
+async def a_wide_topic(retention_bytes: int) -> AsyncIterator[tuple[SummingStore, Committer]]:
+    """A committer with a topic of 500 partitions of two runs, of which so many bytes are kept."""
+    clock = ManualClock()
+    store = SummingStore(clock)
+    await fill(store, partitions=500, runs=2)
+    settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=retention_bytes)
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    yield store, sequencer
+    await sequencer.close()
+
+
 def test_bytes_of_a_wide_topic_are_summed_up_some_partitions_at_a_time() -> None:
     async def scenario() -> None:
-        clock = ManualClock()
-        store = SummingStore(clock)
-        await fill(store, partitions=500, runs=2)
-        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=1_000)
-        sequencer = Committer(store, clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
-        assert store.most == sizes.PARTITIONS_AT_ONCE
-        await sequencer.close()
+        async with a_wide_topic(1_000) as (store, sequencer):
+            assert (await sequencer.apply_retention(Empty())).partitions_moved == 500
+            assert store.most == sizes.PARTITIONS_AT_ONCE
 
     asyncio.run(scenario())
 
 
 def test_one_partition_of_a_wide_topic_costs_one_sum() -> None:
     async def scenario() -> None:
-        clock = ManualClock()
-        store = SummingStore(clock)
-        await fill(store, partitions=500, runs=2)
-        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=2_000)
-        sequencer = Committer(store, clock, SeededEntropy(1), settings)
-        await sequencer.start()
-        assert (await sequencer.apply_retention(Empty())).partitions_moved == 0
-        assert store.statements == 5
-        await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 250, 1)]))
-        await sequencer.apply_retention(Empty())
-        assert store.statements == 5 + 1
-        await sequencer.close()
+        async with a_wide_topic(2_000) as (store, sequencer):
+            assert (await sequencer.apply_retention(Empty())).partitions_moved == 0
+            assert store.statements == 5
+            await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(TOPIC, 250, 1)]))
+            await sequencer.apply_retention(Empty())
+            assert store.statements == 5 + 1
 
     asyncio.run(scenario())
 
