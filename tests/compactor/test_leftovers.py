@@ -53,12 +53,19 @@ async def settle(typed: Typed) -> None:
 
 
 @asynccontextmanager
-async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Typed, set[str]]]:
-    """A table whose compactor died between its files and its commit, then a merge; what it left."""
+async def with_a_row(folder: Path) -> AsyncIterator[Typed]:
+    """A table with one row."""
     async with opened(folder, 1) as world:
         typed = Typed(world)
         await typed.produce({"id": 1})
         await typed.round()
+        yield typed
+
+
+@asynccontextmanager
+async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Typed, set[str]]]:
+    """A table whose compactor died between its files and its commit, then a merge; what it left."""
+    async with with_a_row(folder) as typed:
         before = files_of(typed)
         await typed.produce({"id": 2}, b"bad")
         with monkeypatch.context() as dying, suppress(SystemExit):
@@ -67,7 +74,7 @@ async def crashed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         left = files_of(typed) - before
         assert {path.split("/")[1] for path in left if path.endswith(".parquet")} == {"values"}
         assert len([path for path in left if path.endswith(".parquet")]) == 2, "fitting, and not"
-        await compacted_here(world.log, merges=True)
+        await compacted_here(typed.world.log, merges=True)
         yield typed, {path for path in left if path.endswith(".parquet")}
 
 
@@ -104,10 +111,8 @@ def test_what_a_crash_left_goes_with_the_table_however_young(
 
 def test_manifests_of_a_snapshot_that_was_never_committed_go(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world)
-            await typed.produce({"id": 1})
-            await typed.round()
+        async with with_a_row(tmp_path) as typed:
+            world = typed.world
             topic_id = world.log.topics["a"].topic_id
             await settle(typed)
             before = files_of(typed)
@@ -124,10 +129,8 @@ def test_manifests_of_a_snapshot_that_was_never_committed_go(tmp_path: Path) -> 
 
 def test_a_writer_that_opened_the_table_before_a_search_commits_nothing_after_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world)
-            await typed.produce({"id": 1})
-            await typed.round()
+        async with with_a_row(tmp_path) as typed:
+            world = typed.world
             late = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
             assert late is not None
             world.clock.advance(2 * DAY_S)
@@ -201,10 +204,8 @@ def test_a_file_is_named_however_the_catalog_spells_the_place_of_its_table() -> 
 
 def test_statistics_that_another_program_added_to_a_table_are_named(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with opened(tmp_path, 1) as world:
-            typed = Typed(world)
-            await typed.produce({"id": 1})
-            await typed.round()
+        async with with_a_row(tmp_path) as typed:
+            world = typed.world
             topic_id = world.log.topics["a"].topic_id
             found = world.tables.open(topic_id, "a", create=False)
             assert found is not None
