@@ -300,8 +300,8 @@ class Producer(Client):
         stream = self.stream(host)
         return stream, stream.send(ApiKey.PRODUCE, version, request, self.name)
 
-    def settle(self, batches: Sequence[OutBatch], response: Any) -> None:
-        """Take in what a request's batches were answered."""
+    def settle(self, batches: Sequence[OutBatch], response: Any, expected: Sequence[ErrorCode] = ()) -> None:
+        """Take in what a request's batches were answered. `expected`: refusals that they may get."""
         rows: dict[tuple[Any, int], Any] = {}
         for topic in response.responses:
             for row in topic.partition_responses:
@@ -317,6 +317,7 @@ class Producer(Client):
                 *REFUSED,
                 *GONE,
                 *self.expected,
+                *expected,
             )
             if not is_told and not self.stage.may_refuse:
                 self.stage.violated(f"{batch.records[0]} refused, {code.name}, and nothing goes wrong")
@@ -443,11 +444,15 @@ class IdempotentProducer(Producer):
             if self.luck.below(12) == 0:
                 host = self.some_agent()  # a metadata refresh, and the leader is another
             await self.pause(0.0, 0.01)
+        expected: tuple[ErrorCode, ...] = ()
         for batch, stream, answer in sent:
             try:
-                self.settle([batch], await self.wait(stream, answer))
+                self.settle([batch], await self.wait(stream, answer), expected)
             except NoAnswer:
                 batch.is_doubtful = True
+            if batch.refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                # What was sent after it, to another agent perhaps, waits there for its sequences in vain.
+                expected = (ErrorCode.REQUEST_TIMED_OUT,)
         if waiting[0].refusal in OUT_OF_SEQUENCE:
             refusal = f"{waiting[0].records[0]} refused: {waiting[0].refusal.name}"
             self.stage.violated(f"{self.name}: {refusal}, and all before it were acknowledged")
