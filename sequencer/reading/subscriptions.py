@@ -6,8 +6,9 @@ Invariants:
 - a queue is bounded in bytes. A subscriber that is too slow for the bound, silent for SILENCE_S, or of another term
   is dropped as a whole and told so by its next call: changes are never left out.
 
-A commit costs as much as its partitions have subscribers. Who is dropped is unwatched some partitions at a time: agents
-fall silent together, with a million partitions. All runs on one event loop.
+A commit costs as much as its partitions have subscribers, and is queued in as many turns of the loop as that takes. A
+subscriber that is answered in between gets a part of the commit's changes, and a commit number below it. Who is dropped
+is unwatched some partitions at a time: agents fall silent together, with a million partitions. All runs on one loop.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sequencer.store.rows import PartitionRow
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock, wait_for
 from tailrace.ids import TopicPartition
+from tailrace.turns import Steps
 
 SILENCE_S = 10.0
 """A subscriber that is silent for this long is dropped: many times the pause between its calls."""
@@ -43,6 +45,8 @@ MAX_START_BYTES = 1 << 16
 MAX_START_RUNS = 256
 UNWATCHED_AT_ONCE = MAX_PAGE
 """Partitions of dropped subscribers that one call or commit unwatches: as many as a call adds."""
+CHANGE_AS_QUEUED = 10
+"""A change takes as long to make as to queue for so many subscribers: some 3 us."""
 _CHANGE_BYTES = 120
 
 
@@ -86,9 +90,13 @@ class Subscriptions:
         self._state: HotState | None = None
         self._epoch = 0
         self._number = 0
+        """The newest commit whose changes are all queued."""
+        self._shown = 0
+        """The newest commit that the state shows."""
         self._subscribers: OrderedDict[UUID, _Subscriber] = OrderedDict()
         """The least recent caller first."""
-        self._watching: dict[TopicPartition, dict[_Subscriber, None]] = {}
+        self._watching: dict[TopicPartition, dict[_Subscriber, int]] = {}
+        """Who watches a partition, and the commit that was shown when it began."""
         self._count = 0
         self._forgotten: deque[_Subscriber] = deque()
         """Those that were dropped and still stand under some partitions."""
@@ -104,7 +112,7 @@ class Subscriptions:
         if (epoch, number) != (self._epoch, self._number):
             for subscriber in list(self._subscribers.values()):
                 self._forget(subscriber)
-        self._state, self._epoch, self._number = state, epoch, number
+        self._state, self._epoch, self._number, self._shown = state, epoch, number, number
 
     def wake_all(self) -> None:
         """Answer every waiting call with the changes so far."""
@@ -116,25 +124,35 @@ class Subscriptions:
         number: int,
         runs: Mapping[TopicPartition, Sequence[Run]],
         replaced: Mapping[TopicPartition, int],
-    ) -> None:
-        """Queue what a commit changed, now that the state shows it, for those who watch its partitions.
+    ) -> Steps[None]:
+        """Queue what a commit changed for those who watch its partitions, from the turn on in which the state shows it.
+        It ends before the state changes again. Pauses after each partition, with what that took in queued changes.
 
         `replaced`: the offsets below which it replaced runs.
         """
         if number == self._number:
             return
-        self._number = number
+        self._shown = number
         self._forget_silent()
         self._unwatch_forgotten()
         changed, watched = runs.keys(), self._watching.keys()
         fewer, more = (changed, watched) if len(changed) < len(watched) else (watched, changed)
         for partition in [partition for partition in fewer if partition in more]:
-            change = self._change_of(partition, runs[partition], replaced.get(partition, -1))
-            size = _size_of(change)
-            for subscriber in list(self._watching[partition]):
-                self._queue(subscriber, change, size)
-                if change.is_gone:
-                    self._unwatch(subscriber, partition)
+            yield self._queue_for_all(partition, runs[partition], replaced.get(partition, -1))
+        self._number = number
+
+    def _queue_for_all(self, partition: TopicPartition, runs: Sequence[Run], replaced_below: int) -> int:
+        """Queue a partition's change for those who did not begin with it. Returns what that took, in queued changes."""
+        watching = [each for each, began in self._watching.get(partition, {}).items() if began < self._shown]
+        if not watching:
+            return 1
+        change = self._change_of(partition, runs, replaced_below)
+        size = _size_of(change)
+        for subscriber in watching:
+            self._queue(subscriber, change, size)
+            if change.is_gone:
+                self._unwatch(subscriber, partition)
+        return CHANGE_AS_QUEUED + len(watching)
 
     async def watch(self, request: WatchRequest, max_wait_ms: int) -> WatchAnswer:
         """The answer to one call of a subscriber: waits until there is something to say, or until the time is over.
@@ -218,7 +236,7 @@ class Subscriptions:
         if row is None or not is_room:
             return self._gone(partition)
         subscriber.partitions[partition] = None
-        self._watching.setdefault(partition, {})[subscriber] = None
+        self._watching.setdefault(partition, {})[subscriber] = self._shown
         self._count += 1
         return self._bounds_of(row, self._unstable_runs(row), is_start=True)
 
@@ -272,7 +290,7 @@ class Subscriptions:
         return PartitionChange(
             topic_id=partition.topic_id,
             partition=partition.partition,
-            commit_number=self._number,
+            commit_number=self._shown,
             is_gone=True,
         )
 
@@ -285,7 +303,7 @@ class Subscriptions:
         return PartitionChange(
             topic_id=row.topic_id,
             partition=row.partition,
-            commit_number=self._number,
+            commit_number=self._shown,
             log_start_offset=row.log_start_offset,
             high_watermark=row.end_offset,
             last_stable_offset=state.last_stable_offset(row),

@@ -27,6 +27,8 @@ from tailrace.turns import Turns, in_turns
 
 REMEMBERED_IN_A_TURN = 2_000
 """Partitions whose newest runs are remembered in one turn of the loop."""
+QUEUED_IN_A_TURN = 20_000
+"""Changes queued for subscribers in one turn of the loop."""
 MAX_COLLECTED = 100_000
 """Objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
 
@@ -124,7 +126,8 @@ class View(Shown):
         self.recent.forget(replaced)
         number = state.counter(COMMIT_NUMBER)
         self.feed.publish(number, draft.published)
-        self.subscriptions.publish(number, draft.published, replaced)
+        queued = self.subscriptions.publish(number, draft.published, replaced)
+        await in_turns(queued, Turns(QUEUED_IN_A_TURN))
         # Until a run is remembered, it is looked up in the store.
         await in_turns(self.recent.add(draft.published), turns)
 

@@ -10,6 +10,8 @@ import pytest
 
 import sequencer.bounds as bounds
 import sequencer.reading.subscriptions as subscriptions
+import sequencer.reading.view as view
+from agent.fetch.window import begin, follow
 from sequencer.api import (
     CreateTopic,
     DeleteRecords,
@@ -268,6 +270,45 @@ def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(monkeypatch:
         assert ([each.partition for each in first.changes], first.commit_number) == ([0, 1], start + 2)
         second = await watcher.call()
         assert ([each.partition for each in second.changes], second.commit_number) == ([0], start + 3)
+
+    run(memory, scenario)
+
+
+def test_a_commit_is_queued_in_turns_once_for_each_also_for_who_begins_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view, "QUEUED_IN_A_TURN", 1)
+
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("wide", 10, {}))
+        early, late = Watcher(bench), Watcher(bench, 2)
+        begun = (await early.call(*range(10))).commit_number
+        request = bench.request(batch(1))
+        runs = [
+            msgspec.structs.replace(each, partition=number, start=8 + number * each.length)
+            for each in request.runs
+            for number in range(10)
+        ]
+        committing = asyncio.ensure_future(
+            bench.sequencer.commit(msgspec.structs.replace(request, runs=runs))
+        )
+        partly: list[int] = []
+        windows = {change.partition: begin(change) for change in (await late.call(9)).changes}
+        for turn in range(60):
+            await asyncio.sleep(0)
+            answer = await early.call()
+            partly += [change.partition for change in answer.changes]
+            assert answer.commit_number == begun or len(partly) == 10, "that is not all of the commit"
+            begins = () if turn % 3 or turn > 24 else (8 - turn // 3,)
+            for change in (await late.call(*begins)).changes:
+                before = windows.get(change.partition)
+                windows[change.partition] = begin(change) if before is None else follow(before, change)
+        await committing
+        assert (partly, answer.commit_number) == (list(range(10)), begun + 1)
+        assert {each.high_watermark for each in windows.values()} == {1}
+        assert [len(windows[each].runs) for each in (9, 0)] == [1, 0], (
+            "what began before the commit, and after it"
+        )
 
     run(memory, scenario)
 
