@@ -853,8 +853,8 @@ class WatchAnswer(Value, frozen=True, kw_only=True):
     change otherwise up to `commit_number`.
 
     `epoch`: of the committer that answers. `is_reset`: it does not know the subscription, or has dropped it; nothing
-    of it is true any longer, begin a new one. `refused`: partitions of `added` that are not watched, as a limit is
-    reached.
+    of it is true any longer, begin a new one. `pause_ms`: how long the subscriber lets pass before its next call, so
+    that all of them together ask no more than the committer can answer.
     """
 
     epoch: int
@@ -862,7 +862,7 @@ class WatchAnswer(Value, frozen=True, kw_only=True):
     taken: int
     changes: list[PartitionChange]
     is_reset: bool = False
-    refused: list[tuple[UUID, int]] = []
+    pause_ms: int = 0
 
 
 # --- producers ---------------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ log = structlog.get_logger("agent.tail")
 BEAT_MS = 500
 """How long a call of the subscription waits for changes."""
 PACE_S = 0.02
-"""Pause between two calls, so that one answer carries several changes."""
+"""Least pause between two calls, so that one answer carries several changes."""
+MAX_PACE_S = 1.0
+"""The longest that the sequencer may ask for: the windows stay fresh until the next answer."""
 LATE_S = 6.0
 """How long windows are kept without an answer of the subscription."""
 ASK_AGAIN_S = 0.5
@@ -56,6 +58,7 @@ class Tail:
         self._waiting: dict[TopicPartition, dict[asyncio.Future[None], None]] = {}
         self._news: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._pace_s = PACE_S
         telemetry.windows.set_function(lambda: self._windows.count)
 
     def start(self) -> None:
@@ -139,7 +142,7 @@ class Tail:
                 self._telemetry.window_resets.inc(1)
                 self._windows.restart(self._entropy.uuid())
                 self._wake(list(self._waiting))
-            await self._clock.sleep(PACE_S if is_sound else ASK_AGAIN_S * self._entropy.fraction())
+            await self._clock.sleep(self._pace_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
     async def _until_wanted(self) -> None:
         self._news = asyncio.get_running_loop().create_future()
@@ -153,7 +156,9 @@ class Tail:
         call = asyncio.ensure_future(self._sequencer.watch(request))
         try:
             if await self._is_answered(call, request):
-                self._wake(self._windows.apply(call.result(), sent_at))
+                answer = call.result()
+                self._pace_s = min(max(PACE_S, answer.pause_ms / 1000), MAX_PACE_S)
+                self._wake(self._windows.apply(answer, sent_at))
             return True
         except SubscriptionOver as over:
             log.info("the windows begin anew", cause=str(over))

@@ -206,7 +206,13 @@ class Subscriptions:
             size += change_size
             runs += len(change.runs)
         subscriber.told = number
-        return WatchAnswer(epoch=self._epoch, commit_number=number, taken=subscriber.taken, changes=changes)
+        return WatchAnswer(
+            epoch=self._epoch,
+            commit_number=number,
+            taken=subscriber.taken,
+            changes=changes,
+            pause_ms=1000 * len(self._subscribers) // self._settings.max_watch_calls_per_second,
+        )
 
     # --- what is watched
 

@@ -379,6 +379,15 @@ def test_limits_are_kept() -> None:
     run(memory, scenario, SequencerSettings(max_watched_partitions=1, max_feed_waiters=1))
 
 
+def test_the_more_subscribers_there_are_the_longer_each_is_asked_to_pause() -> None:
+    async def scenario(bench: Bench) -> None:
+        watchers = [Watcher(bench, number) for number in range(1, 5)]
+        assert [(await each.call(0)).pause_ms for each in watchers] == [100, 200, 300, 400]
+        assert (await watchers[0].call()).pause_ms == 400
+
+    run(memory, scenario, SequencerSettings(max_watch_calls_per_second=10))
+
+
 def test_a_newer_call_ends_the_wait_of_an_older_one() -> None:
     async def scenario(bench: Bench) -> None:
         watcher = Watcher(bench)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 import agent.fetch.tail as tail_module
@@ -26,6 +27,7 @@ class Counted:
         self.calls: Counter[str] = Counter()
         self.sent: list[PartitionChange] = []
         self.is_silent = False
+        self.pause_ms = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -43,7 +45,7 @@ class Counted:
         answer = await self.inner.watch(request)
         await self.may_answer.wait()
         self.sent += answer.changes
-        return answer
+        return msgspec.structs.replace(answer, pause_ms=max(answer.pause_ms, self.pause_ms))
 
 
 async def counted(bench: AgentBench) -> Counted:
@@ -204,6 +206,25 @@ def test_a_fetch_that_waits_is_woken_when_its_window_is_out_of_date() -> None:
         await produce(bench, (0, batch(b"meanwhile")))
         await bench.advance(FRESH_S + ASK_AGAIN_S + 0.2)
         assert asked.done() and offsets(await asked) == [3], "it asked the sequencer, long before LATE_S"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("pause_ms", "calls"), [(0, 4 / 0.05), (400, 10), (3_600_000, 4)])
+def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(pause_ms: int, calls: float) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.pause_ms = pause_ms
+        await bench.advance(2.0)  # the call that waits, and a pause
+        sequencer.calls.clear()
+        for _ in range(80):
+            await produce(bench, (0, batch(b"x")))
+            await bench.advance(0.05)
+        assert calls / 2 <= sequencer.calls["watch"] <= calls * 1.5
+        sequencer.calls.clear()
+        await bench.advance(2.0)
+        assert (await tail_fetch(bench, topic, 83, max_wait_ms=0)).high_watermark == 83
+        assert not sequencer.calls["find_batches"], "the window is fresh"
 
     run(scenario)
 
