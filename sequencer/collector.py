@@ -23,7 +23,6 @@ class Collection:
 
     objects_deleted: int
     orphans_deleted: int
-    sessions_swept: int
 
 
 async def collect(
@@ -46,7 +45,7 @@ async def collect(
             orphans += await _sweep(sequencer, store, clock, session, batch=batch, pause_s=pause_s)
             swept.add(session.session_id)
         if len(garbage.objects) < batch and not sessions:
-            return Collection(objects, orphans, len(swept))
+            return Collection(objects, orphans)
         await clock.sleep(pause_s)
 
 

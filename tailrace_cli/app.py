@@ -75,7 +75,7 @@ def main() -> None:
     command = next(iter(sys.argv[1:]), "")
     name_process(lambda: command)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="tailrace", standalone_mode=False)
     except typer.Abort:
         sys.exit(130)
     except typer.TyperException as error:  # wrong usage

@@ -311,13 +311,17 @@ class GroupCoordinator:
                 return await self._sequencer.commit_offsets(request)
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
+        return await self._commit_of_member(request, instance_id)
+
+    async def _commit_of_member(self, request: CommitOffsets, instance_id: str | None) -> OffsetErrors:
+        group_id, generation = request.group_id, request.generation
         for _ in range(MAX_ATTEMPTS):
             await self._may_commit(
                 group_id,
-                member_id=member_id,
+                member_id=request.member_id,
                 instance_id=instance_id,
                 generation=generation,
-                is_transactional=transaction is not None,
+                is_transactional=request.transaction is not None,
             )
             held = self._held.get(group_id)
             if held is not None:

@@ -518,17 +518,22 @@ async def _read(
     if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
         return False
     for (partition, _), outcome in zip(waiting, outcomes, strict=True):
-        if isinstance(outcome, EXPECTED):
-            partition.data.error_code = code = code_of(outcome)
-            services.telemetry.fetch_failures.labels(code.name).inc()
-            log.error(
-                "records can't be read now",
-                topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
-                offset=partition.requested.fetch_offset, error=str(outcome),
-            )  # fmt: skip
-        elif isinstance(outcome, BaseException):
-            raise outcome
+        if isinstance(outcome, BaseException):
+            _refuse(services, partition, outcome)
     return True
+
+
+def _refuse(services: Services, partition: PartitionFetch, error: BaseException) -> None:
+    """Answer a partition whose records can't be read with the error's code. Raises an error that is not expected."""
+    if not isinstance(error, EXPECTED):
+        raise error
+    partition.data.error_code = code = code_of(error)
+    services.telemetry.fetch_failures.labels(code.name).inc()
+    log.error(
+        "records can't be read now",
+        topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
+        offset=partition.requested.fetch_offset, error=str(error),
+    )  # fmt: skip
 
 
 async def _read_partition(services: Services, partition: PartitionFetch, request: ReadRequest) -> None:

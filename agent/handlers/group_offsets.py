@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from agent.answer_memory import made_anew
@@ -210,7 +211,8 @@ async def _fetch(
             )
         else:
             before = services.catalog.snapshot
-            response.topics, has_unknown = await _asked_positions(
+            asked_positions = partial(
+                _asked_positions,
                 services,
                 context=context,
                 group_id=request.group_id,
@@ -218,15 +220,9 @@ async def _fetch(
                 require_stable=require_stable,
                 turns=turns,
             )
+            response.topics, has_unknown = await asked_positions()
             if has_unknown and await services.catalog.has_moved_on(before):
-                response.topics, _ = await _asked_positions(
-                    services,
-                    context=context,
-                    group_id=request.group_id,
-                    topics=request.topics,
-                    require_stable=require_stable,
-                    turns=turns,
-                )
+                response.topics, _ = await asked_positions()
     except REFUSALS as error:
         response.error_code = position_code(error)
     return response

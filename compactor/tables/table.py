@@ -1,7 +1,7 @@
 """A topic's table, as the compactor sees it: which files it names, and the exchange that makes it name others.
 
 `change_of` and `expired` are pure. `Tables` and `TopicTable` are what a kind of table implements: Iceberg
-(compactor.tables.iceberg), or the reference in memory (compactor.tables.memory).
+(compactor.tables.iceberg), or the reference in memory that the tests have.
 """
 
 from __future__ import annotations

@@ -83,13 +83,7 @@ def assign_offsets(
             known = changed.get(producer_id) or producer_state(producer_id)
             check = check_sequence(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
             if check.error is BatchError.DUPLICATE and batch.is_transactional:
-                first = transactional.get(producer_id, open_from(producer_id))
-                if first is None or check.base_offset < first:
-                    # librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next
-                    # transaction, even if the purged records had been stored. Taken as duplicates, the new records
-                    # would be acknowledged and lost. This error makes it raise its epoch; the offset says that no
-                    # batch under way can change it.
-                    check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID, check.base_offset)
+                check = _unless_reused(check, transactional.get(producer_id, open_from(producer_id)))
         if check.error is not BatchError.NONE:
             outcomes.append(BatchOutcome(check.error, check.base_offset))
             is_duplicate = check.error is BatchError.DUPLICATE
@@ -122,6 +116,18 @@ def assign_offsets(
         producers=changed,
         transactional=transactional,
     )
+
+
+def _unless_reused(check: SequenceCheck, first: int | None) -> SequenceCheck:
+    """The check of a duplicate in a transaction whose first offset on the partition is `first`, None if it has none.
+
+    librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next transaction, even if the
+    purged records had been stored. Taken as duplicates, the new records would be acknowledged and lost. This error
+    makes it raise its epoch; the offset says that no batch under way can change it.
+    """
+    if first is not None and check.base_offset >= first:
+        return check
+    return SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID, check.base_offset)
 
 
 def _refusal(batch: BatchCoordinates, index: int, admit: Callable[[int], BatchError] | None) -> BatchError:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 from sequencer.api import (
     CommitOffsets,
     DeleteOffsets,
@@ -213,7 +215,8 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
         if producer_id is None:
             group = put_position(draft, group, _position_row(draft, request, position, before), before)
         else:
-            _put_pending(draft, request, _pending_row(draft, request, position, producer_id))
+            pending = _pending_row(_position_row(draft, request, position, before=None), producer_id)
+            _put_pending(draft, request, pending)
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
     if producer_id is None and draft.groups_may_have_pending():
@@ -247,34 +250,9 @@ def _put_pending(draft: Draft, request: CommitOffsets, position: PendingOffsetRo
         draft.put(position)
 
 
-def _times(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> tuple[int, int | None]:
-    """When a position is committed, and when it expires if it has an expiry of its own."""
-    commit_ms = draft.now_ms if position.commit_ms < 0 else position.commit_ms
-    return commit_ms, None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms)
-
-
-def _pending_row(
-    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int
-) -> PendingOffsetRow:
-    commit_ms, expires_ms = _times(draft, request, position)
-    return PendingOffsetRow(
-        group_id=request.group_id,
-        topic_id=position.topic_id,
-        partition=position.partition,
-        producer_id=producer_id,
-        offset=position.offset,
-        leader_epoch=position.leader_epoch,
-        metadata=position.metadata,
-        commit_ms=commit_ms,
-        expires_ms=expires_ms,
-        turn=request.turn,
-    )
-
-
 def _position_row(
     draft: Draft, request: CommitOffsets, position: OffsetPosition, before: GroupOffsetRow | None
 ) -> GroupOffsetRow:
-    commit_ms, expires_ms = _times(draft, request, position)
     return GroupOffsetRow(
         group_id=request.group_id,
         topic_id=position.topic_id,
@@ -282,10 +260,14 @@ def _position_row(
         offset=position.offset,
         leader_epoch=position.leader_epoch,
         metadata=position.metadata,
-        commit_ms=commit_ms,
-        expires_ms=expires_ms,
+        commit_ms=draft.now_ms if position.commit_ms < 0 else position.commit_ms,
+        expires_ms=None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms),
         turn=request.turn if before is None else max(request.turn, before.turn),
     )
+
+
+def _pending_row(position: GroupOffsetRow, producer_id: int) -> PendingOffsetRow:
+    return PendingOffsetRow(producer_id=producer_id, **asdict(position))
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:

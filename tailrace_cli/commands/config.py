@@ -74,7 +74,7 @@ def get(
 
 @app.command("set")
 def set_configs(
-    pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE")],
     topic: TopicFlag = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
@@ -90,7 +90,7 @@ def set_configs(
 
 @app.command()
 def unset(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME")],
     topic: TopicFlag = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:

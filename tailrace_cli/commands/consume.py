@@ -32,7 +32,7 @@ class Start:
     until_ms: int | None = None
 
 
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 StartFlag = Annotated[
     str,
     typer.Option(

@@ -19,7 +19,7 @@ T = TypeVar("T")
 app = group_of_commands("Objects on the store: list, show, audit.")
 
 StoreFlag = Annotated[
-    str, typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="Default: serve's data/objects")
+    str, typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="The store's URL, or a folder.")
 ]
 Key = Annotated[str, typer.Argument(metavar="KEY")]
 DEFAULT_STORE = "data/objects"
@@ -28,7 +28,7 @@ PARQUET_MAGIC = b"PAR1"
 
 @app.command("list")
 def list_objects(
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1)] = 1000,
     store: StoreFlag = DEFAULT_STORE,
     as_json: JsonFlag = False,

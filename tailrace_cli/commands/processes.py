@@ -206,7 +206,7 @@ class RoundFlags:
     ] = None
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. May be repeated."),
+        typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. Can be repeated."),
     ] = None
     master: Annotated[
         str | None,
@@ -216,7 +216,7 @@ class RoundFlags:
     ] = None
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. Can be repeated."),
     ] = None
     min_bytes: Annotated[
         int | None,

@@ -11,7 +11,7 @@ import typer
 from tailrace.clock import SystemClock
 from tailrace_cli.connections.broker import PATIENCE_SECONDS
 from tailrace_cli.connections.connecting import BootstrapFlag, parse_pairs
-from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
+from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, hand_over, refused
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import (
@@ -30,7 +30,7 @@ MAX_SHOWN_ERRORS = 3
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Values = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[VALUE]...", help="Without values, each line of stdin is one."),
+    typer.Argument(metavar="VALUE", help="Without values, each line of stdin is one."),
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")]
 KeySeparator = Annotated[
@@ -200,12 +200,7 @@ def _hand_over(producer: Any, topic: str, record: TextRecord, delivered: Any) ->
         given["partition"] = record.partition
     if record.timestamp_ms is not None:
         given["timestamp"] = record.timestamp_ms
-    while True:
-        try:
-            producer.produce(topic, record.value, **given)
-            return
-        except BufferError:  # librdkafka's queue is full: wait for acknowledgements
-            producer.poll(0.1)
+    hand_over(producer, topic, record.value, **given)
 
 
 def _lines_of_stdin() -> Iterator[str]:

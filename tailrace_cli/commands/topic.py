@@ -26,7 +26,7 @@ LATENCY = "tailrace.latency"
 """No other broker has this config."""
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 Configs = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="Can be repeated."),

@@ -23,7 +23,7 @@ ABORT_TIMEOUT_MS = 60_000
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only these, such as Ongoing. More than once.")
+        list[str] | None, typer.Option("--state", help="Only these, such as Ongoing. Can be repeated.")
     ] = None,
     longer_than_ms: Annotated[
         int, typer.Option("--longer-than-ms", min=0, help="Only what is open for longer.")

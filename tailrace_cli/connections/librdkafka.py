@@ -59,6 +59,16 @@ def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> di
     }
 
 
+def hand_over(producer: Any, topic: str, value: bytes | None, **named: Any) -> None:
+    """Have librdkafka send a record; as long as its queue is full, wait for acknowledgements."""
+    while True:
+        try:
+            producer.produce(topic, value, **named)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
 def refused(what: str, error: Any) -> CommandFailed:
     """The error for a failed step: what was tried, librdkafka's name of the error, and its message."""
     return CommandFailed(f"{what}: {error.name().lstrip('_')}: {error.str()}")

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tailrace_cli.connections.librdkafka import hand_over
 from tailrace_cli.demo.source import CODECS, RETAINED_FOR_EVER, TOPICS, SourceRecord
 
 GROUP = "demo-readers"
@@ -91,7 +92,15 @@ def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[
         for codec in CODECS
     }
     for sent, record in enumerate(records, 1):
-        _hand_over(producers[record.codec], record, on_delivery)
+        hand_over(
+            producers[record.codec],
+            record.topic,
+            record.value,
+            key=record.key,
+            timestamp=record.timestamp_ms,
+            headers=list(record.headers),
+            on_delivery=on_delivery,
+        )
         if sent % BATCH == 0:
             for each in producers.values():
                 each.poll(0)
@@ -101,24 +110,6 @@ def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[
     if failures:
         raise RuntimeError(f"{len(failures)} records were not acknowledged, the first: {failures[0]}")
     return acknowledged
-
-
-def _hand_over(
-    producer: Producer, record: SourceRecord, on_delivery: Callable[[KafkaError | None, Message], None]
-) -> None:
-    while True:
-        try:
-            producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                timestamp=record.timestamp_ms,
-                headers=list(record.headers),
-                on_delivery=on_delivery,
-            )
-            return
-        except BufferError:
-            producer.poll(0.05)
 
 
 @dataclass

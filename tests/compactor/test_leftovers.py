@@ -17,7 +17,6 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 from compactor.columns.derive import ValuesName, run_here, values_key
 from compactor.tables.iceberg import IcebergTable
 from compactor.tables.leftovers import Leftovers, may_go
-from compactor.tables.memory import MemoryTables
 from compactor.tables.sync import LISTED_MS
 from compactor.tables.table import Named, NewFile, TableConflict, change_of
 from tailrace.object_store.api import ObjectInfo, StoreRefused
@@ -26,6 +25,7 @@ from tests.compactor.test_iceberg import LIFE_MS, opened
 from tests.compactor.test_typed_tables import Typed
 from tests.support.clocks import ManualClock
 from tests.support.compaction import compacted_here
+from tests.support.memory_tables import MemoryTables
 
 DAY_S = 86_400
 

@@ -27,7 +27,6 @@ from compactor.columns.derive import ValueFormat, ValuesName
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.tables.follow import TablesFollowing, choose_tables
 from compactor.tables.live import list_live_files
-from compactor.tables.memory import HeldSnapshot, MemoryTables
 from compactor.tables.sync import TableSync, WantedTable
 from compactor.tables.table import TableConflict, TableSnapshot
 from compactor.tables.values import table_files
@@ -54,6 +53,7 @@ from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
+from tests.support.memory_tables import HeldSnapshot, MemoryTables
 
 LIFE_MS = 100_000
 PARTITIONS = 2
