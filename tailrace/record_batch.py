@@ -98,11 +98,11 @@ class BadLength(InvalidBatch):
 
 
 class UnsupportedMagic(InvalidBatch):
-    """Not format v2: 0 or 1 (the old formats) or unknown. (Kafka: INVALID_RECORD.)"""
+    """0 or 1, the formats before v2. (Kafka: INVALID_RECORD.)"""
 
-    def __init__(self, message: str, magic: int) -> None:
-        super().__init__(message)
-        self.magic = magic
+
+class UnknownMagic(InvalidBatch):
+    """No format has this magic. (Kafka: CORRUPT_MESSAGE, as if a bit had flipped on the way.)"""
 
 
 class CrcMismatch(InvalidBatch):
@@ -239,9 +239,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _refuse_magic(magic: int, position: int) -> None:
-    raise UnsupportedMagic(
-        f"batch at {position} has magic {magic}; only format v2 (magic {MAGIC}) is taken", magic
-    )
+    kind = UnsupportedMagic if magic in (0, 1) else UnknownMagic
+    raise kind(f"batch at {position} has magic {magic}; only format v2 (magic {MAGIC}) is taken")
 
 
 def walk(buffer: memoryview) -> list[BatchHeader]:

@@ -28,17 +28,17 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber
 from agent.groups.group import Answer
 from agent.groups.topic_pattern import TopicPattern
-from sequencer.api import CONSUMER_GROUP
+from sequencer.api import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
@@ -168,6 +168,13 @@ class ConsumerAnswer:
     message: str | None = None
 
 
+class Holder(NamedTuple):
+    """The member that has a partition, and the epoch at which it got it."""
+
+    member_id: str
+    since: int
+
+
 @dataclass(slots=True)
 class ConsumerGroup:
     """One group. Owned by one coordinator; `session_seconds`, `max_size` (members) and `max_bytes` (of subscriptions,
@@ -196,7 +203,7 @@ class ConsumerGroup:
     """The names of topics that each pattern matches, of those in `_known`."""
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
-    _holders: dict[tuple[UUID, int], str] = field(default_factory=dict)
+    _holders: dict[tuple[UUID, int], Holder] = field(default_factory=dict)
     """The holder of each partition, whether assigned or being revoked."""
     _nothing_before: float | None = None
     """The next time at which something is due; None if it must be computed."""
@@ -346,8 +353,9 @@ class ConsumerGroup:
         member.epoch = member.previous_epoch = 0
         member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
         member.answer_deadline = inf
+        self._release(member, member.assigned)
         self._release(member, member.revoking)
-        member.revoking = {}
+        member.assigned, member.revoking = {}, {}
         self._nothing_before, self.is_dirty = None, True
 
     def add(self, member: Consumer) -> None:
@@ -360,8 +368,8 @@ class ConsumerGroup:
     def rename(self, member: Consumer, member_id: str) -> None:
         """Give the place of a static member to the next client with its instance id."""
         for place, holder in self._holders.items():
-            if holder == member.member_id:
-                self._holders[place] = member_id
+            if holder.member_id == member.member_id:
+                self._holders[place] = holder._replace(member_id=member_id)
         if member.member_id in self._read:
             self._read[member_id] = self._read.pop(member.member_id)
         member.member_id = member_id
@@ -522,8 +530,9 @@ class ConsumerGroup:
             is_complete = member.assigned == member.target
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
+            holder = Holder(member.member_id, self.target_epoch)
             for place in _places(member.assigned):
-                self._holders[place] = member.member_id
+                self._holders.setdefault(place, holder)
         if next_epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):
@@ -535,7 +544,7 @@ class ConsumerGroup:
             topic_id: frozenset(
                 partition
                 for partition in partitions
-                if self._holders.get((topic_id, partition), member.member_id) == member.member_id
+                if (topic_id, partition) not in self._holders or self._is_held((topic_id, partition), member)
             )
             for topic_id, partitions in _without(member.target, member.assigned).items()
         }
@@ -564,13 +573,18 @@ class ConsumerGroup:
 
     def _release(self, member: Consumer, partitions: Assignment) -> None:
         for place in _places(partitions):
-            if self._holders.get(place) == member.member_id:
+            if self._is_held(place, member):
                 del self._holders[place]
+
+    def _is_held(self, place: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
+        """Whether the member has this partition, and already had it at this epoch."""
+        holder = self._holders.get(place)
+        return holder is not None and holder.member_id == member.member_id and holder.since <= since
 
     # --- OffsetCommit, OffsetFetch
 
     def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether this member may ask for positions now."""
+        """Whether this member may ask for positions now: at its epoch only."""
         return self.commit(0.0, member_id, None, epoch)
 
     def commit(
@@ -579,16 +593,27 @@ class ConsumerGroup:
         member_id: str,
         instance_id: str | None,
         epoch: int,
+        positions: Sequence[OffsetPosition] | None = None,
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit offsets now: at its epoch only, as a later one may no longer own them."""
+        """Whether this member may commit these positions now: at its epoch, or at an earlier one at which it had all of
+        their partitions, as it has them still (KIP-1251). None: whatever partitions these are."""
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
         code = code or self.code_of_member(member_id, instance_id)
-        if code is ErrorCode.NONE and self.members[member_id].epoch != epoch:
-            names_generation = is_transactional or self.members[member_id].classic is not None
-            return ErrorCode.ILLEGAL_GENERATION if names_generation else ErrorCode.STALE_MEMBER_EPOCH
-        return code
+        if code is not ErrorCode.NONE:
+            return code
+        member = self.members[member_id]
+        if epoch == member.epoch or (positions is not None and self._held_at(member, epoch, positions)):
+            return ErrorCode.NONE
+        names_generation = is_transactional or member.classic is not None
+        return ErrorCode.ILLEGAL_GENERATION if names_generation else ErrorCode.STALE_MEMBER_EPOCH
+
+    def _held_at(self, member: Consumer, epoch: int, positions: Sequence[OffsetPosition]) -> bool:
+        return epoch < member.epoch and all(
+            self._is_held((position.topic_id, position.partition), member, since=epoch)
+            for position in positions
+        )
 
     # --- time, and the end
 
@@ -600,7 +625,8 @@ class ConsumerGroup:
                 self.remove(member)
 
     def resume(self, now: float) -> None:
-        """Take over from another coordinator: every session and every revocation gets its full time again."""
+        """Take over from another coordinator: every session and every revocation gets its full time again. Since when a
+        member has its partitions is not stored: it may commit at its epoch alone."""
         self._nothing_before = None
         for member in list(self.members.values()):
             self.add(member)
@@ -608,7 +634,7 @@ class ConsumerGroup:
             if member.phase is MemberPhase.UNREVOKED:
                 member.revocation_deadline = now + member.rebalance_seconds
             for held in (member.assigned, member.revoking):
-                self._holders.update(dict.fromkeys(_places(held), member.member_id))
+                self._holders.update(dict.fromkeys(_places(held), Holder(member.member_id, member.epoch)))
 
     def close(self, code: ErrorCode) -> None:
         """Mark the group as dead. No request waits for an answer of this group."""

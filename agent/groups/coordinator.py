@@ -306,9 +306,9 @@ class GroupCoordinator:
             joins=joins,
             number=number,
         )
-        if generation < 0 and not member_id and instance_id is None:
+        if generation < 0 and await self._is_outside(group_id, member_id, instance_id):
             try:
-                return await self._sequencer.commit_offsets(request)
+                return await self._sequencer.commit_offsets(msgspec.structs.replace(request, member_id=""))
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
         return await self._commit_of_member(request, instance_id)
@@ -321,6 +321,7 @@ class GroupCoordinator:
                 member_id=request.member_id,
                 instance_id=instance_id,
                 generation=generation,
+                offsets=request.offsets,
                 is_transactional=request.transaction is not None,
             )
             held = self._held.get(group_id)
@@ -339,13 +340,25 @@ class GroupCoordinator:
             self._forget(held)
         raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from stale
 
+    async def _is_outside(self, group_id: str, member_id: str, instance_id: str | None) -> bool:
+        """Whether a client that names no generation takes no part in the group. Java's and librdkafka's consumers name
+        their instance also where their application has assigned the partitions."""
+        is_nobody = not member_id and instance_id is None
+        return is_nobody or await self.look(group_id, lambda group: not group.members)
+
     async def _may_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, is_transactional: bool
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: list[OffsetPosition],
+        is_transactional: bool,
     ) -> None:
         code = await self._step(
             group_id,
             lambda group, now: group.commit(
-                now, member_id, instance_id, generation, is_transactional=is_transactional
+                now, member_id, instance_id, generation, offsets, is_transactional=is_transactional
             ),
         )
         if code is not ErrorCode.NONE:

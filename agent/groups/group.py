@@ -19,13 +19,13 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar
 
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
-from sequencer.api import CLASSIC_GROUP
+from sequencer.api import CLASSIC_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 
@@ -525,6 +525,7 @@ class Group:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        positions: Sequence[OffsetPosition] | None = None,
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:

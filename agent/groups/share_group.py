@@ -14,6 +14,7 @@ A member's epoch is not stored: a coordinator that takes the group up goes on fr
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
@@ -21,7 +22,7 @@ from uuid import UUID
 from agent.groups.assignors import Assignment, shared
 from agent.groups.consumer_group import JOINS, LEAVES, Topics
 from agent.groups.group import Answer
-from sequencer.api import SHARE_GROUP
+from sequencer.api import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 ASSIGNOR = "simple"
@@ -220,6 +221,7 @@ class ShareGroup:
         member_id: str,
         instance_id: str | None,
         epoch: int,
+        positions: Sequence[OffsetPosition] | None = None,
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import asdict
 
 from sequencer.api import (
+    SHARE_GROUP,
     CommitOffsets,
     DeleteOffsets,
     Empty,
@@ -173,6 +174,8 @@ def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) ->
 
 def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:
     row = draft.get(GroupRow, request.group_id)
+    if row is not None and row.type == SHARE_GROUP:
+        raise UnknownGroup(f"{request.group_id!r} is a share group, which has no positions to commit")
     if request.generation < 0 and not request.member_id:
         if row is None:
             return new_group(draft, request.group_id, settings)

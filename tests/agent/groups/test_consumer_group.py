@@ -25,7 +25,7 @@ from agent.groups.consumer_group import (
     ConsumerHeartbeat,
 )
 from agent.groups.topic_pattern import TopicPattern
-from sequencer.api import Topic
+from sequencer.api import OffsetPosition, Topic
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.topic_config import topic_settings
 
@@ -312,15 +312,56 @@ def test_a_member_that_joins_again_gives_up_at_once_what_others_are_to_have() ->
     assert first.partitions | second.partitions == {0, 1, 2, 3} and len(second.partitions) == 2
 
 
-def test_commits_are_taken_at_the_members_epoch_only() -> None:
+def positions(*partitions: int) -> list[OffsetPosition]:
+    return [OffsetPosition(EVENTS, partition, 7, -1, "") for partition in partitions]
+
+
+def test_commits_are_taken_at_the_members_epoch() -> None:
     group, known = a_group()
     client = Client(group, known, "m-1")
     client.join()
 
-    assert group.commit(0.0, "m-1", None, 1) is ErrorCode.NONE
-    assert group.commit(0.0, "m-1", None, 0) is ErrorCode.STALE_MEMBER_EPOCH
-    assert group.commit(0.0, "m-1", None, 0, is_transactional=True) is ErrorCode.ILLEGAL_GENERATION
-    assert group.commit(0.0, "m-9", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.commit(0.0, "m-1", None, 1, positions(0)) is ErrorCode.NONE
+    assert group.commit(0.0, "m-1", None, 0, positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.commit(0.0, "m-1", None, 2, positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert (
+        group.commit(0.0, "m-1", None, 0, positions(0), is_transactional=True) is ErrorCode.ILLEGAL_GENERATION
+    )
+    assert group.commit(0.0, "m-9", None, 1, positions(0)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_already_had_then() -> None:
+    group, known = a_group()
+    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
+    first.join()
+    second.join()
+    settled(first, second)
+    given = sorted(second.partitions)
+    first.reads |= {"other"}
+    known["other"] = topics(other=1)["other"]
+    first.full_beat()
+    settled(first, second)
+    assert second.epoch == 3 and sorted(second.partitions) == given
+
+    assert group.commit(0.0, "m-2", None, 2, positions(*given)) is ErrorCode.NONE
+    assert group.commit(0.0, "m-2", None, 2, positions(*given), is_transactional=True) is ErrorCode.NONE
+    assert group.commit(0.0, "m-2", None, 1, positions(*given)) is ErrorCode.STALE_MEMBER_EPOCH
+    others = [*given, *first.partitions]
+    assert group.commit(0.0, "m-2", None, 2, positions(*others)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.validate_reader("m-2", 2) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_a_commit_from_before_a_member_joined_again_is_refused() -> None:
+    group, known = a_group()
+    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
+    first.join()
+    second.join()
+    settled(first, second)
+    Client(group, known, "m-3").join()
+    second.join()
+    assert second.epoch == 3 and second.partitions
+
+    assert group.commit(0.0, "m-2", None, 2, positions(*second.partitions)) is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_most_members_choose_the_assignor() -> None:

@@ -33,6 +33,7 @@ from sequencer.api import (
     Ring,
     SaveGroup,
     SequencerUnavailable,
+    UnknownGroup,
 )
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
@@ -407,6 +408,30 @@ def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
         await bench.agents[0].commit("g", "m", "i", 1, [OffsetPosition(topic.topic_id, 0, 9, -1, "")])
         found = await bench.sequencer.fetch_offsets(FetchOffsets("g", None))
         assert [each.offset for each in found.positions] == [9]
+
+    run(scenario)
+
+
+def test_a_consumer_that_assigns_partitions_itself_may_commit_under_its_instance_id() -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+        position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
+        done = await bench.agents[0].commit("g", "", "i", -1, position)
+        assert done.errors == [PartitionError.NONE]
+        await bench.stable()
+        with pytest.raises(GroupRefusal, match="FENCED_INSTANCE_ID"):
+            await bench.agents[0].commit("g", "", "i", -1, position)
+
+    run(scenario)
+
+
+def test_a_share_group_takes_no_positions() -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", 0, topics=frozenset({"t"})))
+        await bench.agents[0].share_heartbeat("g", ShareHeartbeat("m", -1))
+        with pytest.raises(UnknownGroup):
+            await bench.agents[0].commit("g", "", None, -1, [OffsetPosition(topic.topic_id, 0, 5, -1, "")])
 
     run(scenario)
 

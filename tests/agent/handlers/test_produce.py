@@ -98,6 +98,7 @@ def test_a_refused_batch_does_not_hinder_the_others() -> None:
         (lambda data: with_bytes(data, 57, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
         (lambda data: with_bytes(data, 23, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
         (lambda data: with_bytes(data, 16, b"\1", sum_again=True), ErrorCode.INVALID_RECORD),
+        (lambda data: with_bytes(data, 16, b"\3", sum_again=True), ErrorCode.CORRUPT_MESSAGE),
         (lambda data: with_bytes(data, 21, b"\0\7", sum_again=True), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (lambda data: data[:-3], ErrorCode.CORRUPT_MESSAGE),
         (lambda data: data[:20], ErrorCode.CORRUPT_MESSAGE),
@@ -105,7 +106,18 @@ def test_a_refused_batch_does_not_hinder_the_others() -> None:
         (lambda data: b"", ErrorCode.INVALID_RECORD),
         (lambda data: None, ErrorCode.INVALID_RECORD),
     ],
-    ids=["count", "last delta", "magic", "codec", "cut", "cut header", "two batches", "empty", "null"],
+    ids=[
+        "count",
+        "last delta",
+        "magic",
+        "unknown magic",
+        "codec",
+        "cut",
+        "cut header",
+        "two batches",
+        "empty",
+        "null",
+    ],
 )
 def test_a_batch_that_is_not_sound_is_refused(
     spoil: Callable[[bytes], bytes | None], code: ErrorCode
