@@ -3,6 +3,8 @@
     PLAINTEXT, SSL  the first request: note the principal (anonymous, or the certificate's name), then serve it
     SASL_*          ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, a new login
 
+After a SaslHandshake of version 0 the tokens come bare, each behind its size, and a failed login is a closed connection.
+
 Before the login nothing else is served. Any other request closes the connection, and so does a request above
 `max_login_bytes` or more than MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so connections that need
 no session don't pay for one.
@@ -36,15 +38,16 @@ from tailrace.kafka import (
     encode_response,
     parse_request_header,
 )
-from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateResponse
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 log = structlog.get_logger("agent.security")
 
 MAX_LOGIN_REQUESTS = 12
 """Limit of requests before the login is complete: more than any client needs."""
+FIRST_WITH_REQUESTS = 1
+"""From this SaslHandshake version on tokens are in SaslAuthenticate requests (KIP-152)."""
 FIRST_WITH_LIFETIME = 1
 """Clients of this SaslAuthenticate version on are told when to log in again (KIP-368)."""
 
@@ -169,9 +172,12 @@ class SaslSession:
         self._exchange: Exchange | None = None
         self._logged_in_by = ""
         self._has_failed = False
+        self._takes_bare_tokens = False
         self._expires: float | None = None
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        if self._takes_bare_tokens and self._exchange is not None:
+            return await self._bare_token(bytes(frame), connection)
         key = int.from_bytes(frame[:2], "big")
         if key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
             return await self._login_request(frame, connection)
@@ -215,13 +221,29 @@ class SaslSession:
             return self._refused(connection, str(error))
         if isinstance(request, SaslHandshakeRequest):
             return self._handshake(header, request)
-        return await self._authenticate(header, request, connection)
+        response = await self._authenticate(bytes(request.auth_bytes), connection)
+        if response is None:
+            return Reply(close=True)
+        if header.api_version < FIRST_WITH_LIFETIME:
+            response.session_lifetime_ms = 0
+        return _reply(header, response, close=response.error_code != ErrorCode.NONE)
+
+    async def _bare_token(self, token: bytes, connection: KafkaConnection) -> Reply:
+        self._requests += 1
+        if self._requests > MAX_LOGIN_REQUESTS:
+            return self._refused(connection, "too many requests for a login")
+        response = await self._authenticate(token, connection)
+        if response is None or response.error_code != ErrorCode.NONE:
+            return Reply(close=True)
+        answer = bytes(response.auth_bytes)
+        return Reply([len(answer).to_bytes(4, "big") + answer])
 
     def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Reply:
         known = self._door.mechanisms
         response = SaslHandshakeResponse(mechanisms=list(known))
         make = known.get(request.mechanism)
-        if header.api_version not in APIS[ApiKey.SASL_HANDSHAKE].served:
+        has_requests = header.api_version >= FIRST_WITH_REQUESTS
+        if self._logged_in_by and not has_requests:
             response.error_code = ErrorCode.UNSUPPORTED_VERSION
         elif self._exchange is not None or (self._mechanism and not self._logged_in_by):
             response.error_code = ErrorCode.ILLEGAL_SASL_STATE
@@ -229,41 +251,39 @@ class SaslSession:
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
         else:
             self._mechanism, self._exchange = request.mechanism, make()
+            self._takes_bare_tokens = not has_requests
         return _reply(header, response, close=response.error_code != ErrorCode.NONE)
 
     async def _authenticate(
-        self, header: RequestHeader, request: SaslAuthenticateRequest, connection: KafkaConnection
-    ) -> Reply:
+        self, token: bytes, connection: KafkaConnection
+    ) -> SaslAuthenticateResponse | None:
+        """Take the client's next token. None: nobody can tell now whether it is good; the client may come again."""
         if self._exchange is None:
-            response = SaslAuthenticateResponse(
+            return SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate request received after successful authentication"
                 if self._logged_in_by
                 else "SaslHandshake must come before SaslAuthenticate",
             )
-            return _reply(header, response, close=True)
         door = self._door
         try:
-            step = await self._exchange.answer(bytes(request.auth_bytes))
+            step = await self._exchange.answer(token)
             if step.has_failed:
                 self._failed(connection, "there is no such delegation token here")
             if step.login is None:
-                return _reply(header, SaslAuthenticateResponse(auth_bytes=step.token))
+                return SaslAuthenticateResponse(auth_bytes=step.token)
             lifetime_ms = self._accept(step.login, connection)
-        except SequencerError as error:  # no verdict on the client, which may come again
-            return self._refused(connection, f"the delegation token can't be looked up: {error}")
+        except SequencerError as error:
+            self._refused(connection, f"the delegation token can't be looked up: {error}")
+            return None
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             self._failed(connection, reason)
             await door.clock.sleep(door.settings.failed_authentication_delay_ms / 1000)
-            response = SaslAuthenticateResponse(
+            return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
             )
-            return _reply(header, response, close=True)
-        response = SaslAuthenticateResponse(auth_bytes=step.token)
-        if header.api_version >= FIRST_WITH_LIFETIME:
-            response.session_lifetime_ms = lifetime_ms
-        return _reply(header, response)
+        return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=lifetime_ms)
 
     def _failed(self, connection: KafkaConnection, reason: str) -> None:
         """Count the failed login, once: also of a client that hangs up before it is told."""

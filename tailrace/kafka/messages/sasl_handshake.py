@@ -9,8 +9,8 @@ from tailrace.kafka.schema import Api, Int16, Message, String
 
 
 class SaslHandshakeRequest(Message):
-    # After version 0 come bare tokens, without Kafka's frames (clients of before Kafka 1.0).
-    api: ClassVar[Api] = Api(ApiKey.SASL_HANDSHAKE, "1", listed="0-1")
+    # After version 0 come bare tokens, without requests around them (kafka-python before 2.1).
+    api: ClassVar[Api] = Api(ApiKey.SASL_HANDSHAKE, "0-1")
 
     mechanism: String = ""
 

@@ -12,9 +12,12 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
+from scramp import ScramClient
 
 from sequencer.api import AlterScram, ScramMechanism, ScramName
 from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
@@ -221,6 +224,61 @@ def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
         assert len(answer) == 4 + struct.unpack(">i", answer[:4])[0], "only the handshake was answered"
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
+
+
+class _OldClient:
+    """As kafka-python 2.0: SaslHandshake version 0, then each token behind its size alone."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def connect(cls, secured: Secured) -> _OldClient:
+        port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        secured.opened.append(writer)
+        return cls(reader, writer)
+
+    async def answer(self) -> bytes:
+        return await self._reader.readexactly(int.from_bytes(await self._reader.readexactly(4), "big"))
+
+    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
+        return decode_response(api, version, memoryview(await self.answer()))[1]
+
+    async def say(self, token: bytes) -> bytes:
+        self._writer.write(struct.pack(">i", len(token)) + token)
+        return await self.answer()
+
+
+def test_a_client_of_before_kafka_1_logs_in_by_bare_tokens_once(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.add_user("alice")
+        client = await _OldClient.connect(secured)
+        handshake = SaslHandshakeRequest("PLAIN")
+        assert (await client.ask(ApiKey.SASL_HANDSHAKE, 0, handshake)).error_code == 0
+        assert await client.say(f"\0alice\0{PASSWORD}".encode()) == b""
+        assert (await client.ask(ApiKey.METADATA, 1, MetadataRequest(topics=[]))).brokers
+        again = await client.ask(ApiKey.SASL_HANDSHAKE, 0, handshake)
+        assert again.error_code == ErrorCode.UNSUPPORTED_VERSION
+        wrong = await _OldClient.connect(secured)
+        await wrong.ask(ApiKey.SASL_HANDSHAKE, 0, handshake)
+        with pytest.raises(asyncio.IncompleteReadError):
+            await wrong.say(b"\0alice\0wrong")
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
+
+
+def test_a_client_of_before_kafka_1_logs_in_by_scram(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.add_user("alice")
+        client, scram = await _OldClient.connect(secured), ScramClient(["SCRAM-SHA-256"], "alice", PASSWORD)
+        await client.ask(ApiKey.SASL_HANDSHAKE, 0, SaslHandshakeRequest("SCRAM-SHA-256"))
+        scram.set_server_first((await client.say(scram.get_client_first().encode())).decode())
+        scram.set_server_final((await client.say(scram.get_client_final().encode())).decode())
+        assert (await client.ask(ApiKey.METADATA, 1, MetadataRequest(topics=[]))).brokers
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **ROOT)
 
 
 def test_the_connections_of_a_removed_user_are_closed_and_nobody_elses(tmp_path: Path) -> None:
