@@ -168,7 +168,7 @@ class ConsumerAnswer:
     message: str | None = None
 
 
-class Holder(NamedTuple):
+class PartitionHolder(NamedTuple):
     """The member that has a partition, and the epoch at which it got it."""
 
     member_id: str
@@ -203,7 +203,7 @@ class ConsumerGroup:
     """The names of topics that each pattern matches, of those in `_known`."""
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
-    _holders: dict[tuple[UUID, int], Holder] = field(default_factory=dict)
+    _holders: dict[tuple[UUID, int], PartitionHolder] = field(default_factory=dict)
     """The holder of each partition, whether assigned or being revoked."""
     _nothing_before: float | None = None
     """The next time at which something is due; None if it must be computed."""
@@ -530,7 +530,7 @@ class ConsumerGroup:
             is_complete = member.assigned == member.target
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
-            holder = Holder(member.member_id, self.target_epoch)
+            holder = PartitionHolder(member.member_id, self.target_epoch)
             for place in _places(member.assigned):
                 self._holders.setdefault(place, holder)
         if next_epoch != member.epoch:
@@ -593,8 +593,8 @@ class ConsumerGroup:
         member_id: str,
         instance_id: str | None,
         epoch: int,
-        positions: Sequence[OffsetPosition] | None = None,
         *,
+        positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
         """Whether this member may commit these positions now: at its epoch, or at an earlier one at which it had all of
@@ -634,7 +634,9 @@ class ConsumerGroup:
             if member.phase is MemberPhase.UNREVOKED:
                 member.revocation_deadline = now + member.rebalance_seconds
             for held in (member.assigned, member.revoking):
-                self._holders.update(dict.fromkeys(_places(held), Holder(member.member_id, member.epoch)))
+                self._holders.update(
+                    dict.fromkeys(_places(held), PartitionHolder(member.member_id, member.epoch))
+                )
 
     def close(self, code: ErrorCode) -> None:
         """Mark the group as dead. No request waits for an answer of this group."""

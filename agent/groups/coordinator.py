@@ -192,6 +192,7 @@ class GroupCoordinator:
             _refuse_unless(self.bytes.may_join(group, request))
             before = self.bytes.of_member(group, request)
             if isinstance(group, ConsumerGroup):
+                self._refuse_classic_members(group)
                 group.answer(ticket, classic_members.join(group, now, request, self._topics))
             else:
                 group.join(now, ticket, request)
@@ -358,7 +359,7 @@ class GroupCoordinator:
         code = await self._step(
             group_id,
             lambda group, now: group.commit(
-                now, member_id, instance_id, generation, offsets, is_transactional=is_transactional
+                now, member_id, instance_id, generation, positions=offsets, is_transactional=is_transactional
             ),
         )
         if code is not ErrorCode.NONE:
@@ -479,6 +480,12 @@ class GroupCoordinator:
     def _may(self, change: str) -> bool:
         """Whether groups with members may `upgrade` or `downgrade`."""
         return self._settings.group_consumer_migration_policy in (change, "bidirectional")
+
+    def _refuse_classic_members(self, group: ConsumerGroup) -> None:
+        if self._settings.group_consumer_migration_policy == "disabled":
+            raise GroupRefusal(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{group.group_id!r} is a {group.type} group"
+            )
 
     def _configured(self, group: M) -> M:
         group.session_seconds = self.configs.seconds(group.group_id, SESSION_TIMEOUT_OF[group.type])

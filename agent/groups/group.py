@@ -525,8 +525,8 @@ class Group:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        positions: Sequence[OffsetPosition] | None = None,
         *,
+        positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
         """Whether this member may commit offsets now. Between generations it still may: it still owns them.

@@ -221,8 +221,8 @@ class ShareGroup:
         member_id: str,
         instance_id: str | None,
         epoch: int,
-        positions: Sequence[OffsetPosition] | None = None,
         *,
+        positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
         """Whether this member may commit positions."""

@@ -130,6 +130,8 @@ async def fetch(
         parts = await _parts(services, context, request, asked.session)
         grant = await _serve(services, request, asked, parts)
     except Refused as refused:
+        if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+            await services.clock.sleep(_wait_s(request))  # the client asks again as soon as it is answered
         return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
     except SequencerError as error:
         log.warning("a share fetch got no answer from the sequencer", error=str(error))
@@ -279,8 +281,7 @@ async def _serve(
     """Do what is asked of all partitions that can be served. Returns what was taken of the budget for records."""
     able = [part for part in parts if not part.is_failed and _has_work(part, asked)]
     fetched = [part for part in able if part.outlook is not None and _fetches(request)]
-    wait_s = min(max(request.max_wait_ms, 0) / 1000, MAX_WAIT_S)
-    deadline = services.clock.monotonic() + wait_s
+    deadline = services.clock.monotonic() + _wait_s(request)
     for number in range(MAX_ROUNDS):
         remaining_s = max(0.0, deadline - services.clock.monotonic())
         grant = await _read(
@@ -303,6 +304,10 @@ async def _serve(
         if not fetched or is_failed or services.clock.monotonic() >= deadline:
             break
     return None
+
+
+def _wait_s(request: ShareFetchRequest) -> float:
+    return min(max(request.max_wait_ms, 0) / 1000, MAX_WAIT_S)
 
 
 def _has_work(part: _Part, asked: _Asked) -> bool:

@@ -3,7 +3,7 @@
     PLAINTEXT, SSL  the first request: note the principal (anonymous, or the certificate's name), then serve it
     SASL_*          ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, a new login
 
-After a SaslHandshake of version 0 the tokens come bare, each behind its size, and a failed login is a closed connection.
+After SaslHandshake version 0 the tokens come bare, each behind its size, and a failed login is a closed connection.
 
 Before the login nothing else is served. Any other request closes the connection, and so does a request above
 `max_login_bytes` or more than MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so connections that need

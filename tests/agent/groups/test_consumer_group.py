@@ -321,13 +321,14 @@ def test_commits_are_taken_at_the_members_epoch() -> None:
     client = Client(group, known, "m-1")
     client.join()
 
-    assert group.commit(0.0, "m-1", None, 1, positions(0)) is ErrorCode.NONE
-    assert group.commit(0.0, "m-1", None, 0, positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert group.commit(0.0, "m-1", None, 2, positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.commit(0.0, "m-1", None, 1, positions=positions(0)) is ErrorCode.NONE
+    assert group.commit(0.0, "m-1", None, 0, positions=positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.commit(0.0, "m-1", None, 2, positions=positions(0)) is ErrorCode.STALE_MEMBER_EPOCH
     assert (
-        group.commit(0.0, "m-1", None, 0, positions(0), is_transactional=True) is ErrorCode.ILLEGAL_GENERATION
+        group.commit(0.0, "m-1", None, 0, positions=positions(0), is_transactional=True)
+        is ErrorCode.ILLEGAL_GENERATION
     )
-    assert group.commit(0.0, "m-9", None, 1, positions(0)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.commit(0.0, "m-9", None, 1, positions=positions(0)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_already_had_then() -> None:
@@ -343,11 +344,14 @@ def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_alr
     settled(first, second)
     assert second.epoch == 3 and sorted(second.partitions) == given
 
-    assert group.commit(0.0, "m-2", None, 2, positions(*given)) is ErrorCode.NONE
-    assert group.commit(0.0, "m-2", None, 2, positions(*given), is_transactional=True) is ErrorCode.NONE
-    assert group.commit(0.0, "m-2", None, 1, positions(*given)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.commit(0.0, "m-2", None, 2, positions=positions(*given)) is ErrorCode.NONE
+    assert (
+        group.commit(0.0, "m-2", None, 2, positions=positions(*given), is_transactional=True)
+        is ErrorCode.NONE
+    )
+    assert group.commit(0.0, "m-2", None, 1, positions=positions(*given)) is ErrorCode.STALE_MEMBER_EPOCH
     others = [*given, *first.partitions]
-    assert group.commit(0.0, "m-2", None, 2, positions(*others)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert group.commit(0.0, "m-2", None, 2, positions=positions(*others)) is ErrorCode.STALE_MEMBER_EPOCH
     assert group.validate_reader("m-2", 2) is ErrorCode.STALE_MEMBER_EPOCH
 
 
@@ -361,7 +365,10 @@ def test_a_commit_from_before_a_member_joined_again_is_refused() -> None:
     second.join()
     assert second.epoch == 3 and second.partitions
 
-    assert group.commit(0.0, "m-2", None, 2, positions(*second.partitions)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert (
+        group.commit(0.0, "m-2", None, 2, positions=positions(*second.partitions))
+        is ErrorCode.STALE_MEMBER_EPOCH
+    )
 
 
 def test_most_members_choose_the_assignor() -> None:

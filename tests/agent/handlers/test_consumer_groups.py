@@ -267,7 +267,7 @@ def test_a_group_with_members_changes_its_protocol_and_back() -> None:
         assert (again.error_code, again.leader, again.generation_id) == (0, "", generation + 1)
         given = await sync(bench, old, again.generation_id)
         assert read_assignment(bytes(given.assignment)).assigned_partitions[0].partitions == [0]
-        assert await committed(bench, generation, old) == ErrorCode.ILLEGAL_GENERATION
+        assert await committed(bench, generation - 1, old) == ErrorCode.ILLEGAL_GENERATION
         row = await described(bench)
         assert {member.member_id: member.member_type for member in row.members} == {old: 0, "m-1": 1}
 
@@ -298,6 +298,17 @@ def test_a_policy_keeps_groups_in_their_protocol() -> None:
 
         assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert "is a classic group" in refused.error_message
+
+    run(scenario, group_consumer_migration_policy="disabled")
+
+
+def test_a_policy_keeps_classic_members_out_of_consumer_groups() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await joined(bench)
+        subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
+        join = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", [subscribed])
+        refused = await bench.ask(ApiKey.JOIN_GROUP, 3, join)
+        assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     run(scenario, group_consumer_migration_policy="disabled")
 

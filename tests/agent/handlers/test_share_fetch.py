@@ -468,6 +468,17 @@ def test_sessions_have_epochs() -> None:
     run(scenario)
 
 
+def test_who_gets_no_session_is_told_after_his_wait() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await (await filled(bench, 1)).asked()
+        asked_at = bench.clock.monotonic()
+        answer = await Member(bench, "b").asked(max_wait_ms=500)
+        assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        assert bench.clock.monotonic() - asked_at >= 0.5
+
+    run(scenario, fetch_sessions=1)
+
+
 def test_only_members_are_given_records() -> None:
     async def scenario(bench: AgentBench) -> None:
         await filled(bench, 1)
