@@ -94,7 +94,7 @@ class KnownClientConfigs:
         """Those that the sequencer gave."""
         kept = tuple(configs)
         groups, metrics = (
-            {each.name: each.configs for each in kept if each.scope is scope}
+            {row.name: row.configs for row in kept if row.scope is scope}
             for scope in (ConfigScope.GROUP, ConfigScope.CLIENT_METRICS)
         )
         return cls(version, kept, groups, metrics)

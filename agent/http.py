@@ -92,7 +92,7 @@ class AgentPages:
         return {topic: bill_of(used, self._prices) for topic, used in usage.items()}
 
     def _cost_table(self) -> str:
-        bills = sorted(self._bills().items(), key=lambda each: -each[1].total)
+        bills = sorted(self._bills().items(), key=lambda bill: -bill[1].total)
         rows = [
             (topic, *(f"{bill.items[item]:,.4f}" for item in _SPENT), f"{bill.total:,.4f}")
             for topic, bill in bills

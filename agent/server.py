@@ -270,8 +270,8 @@ class Agent:
         log.info(
             "serving Kafka clients",
             listen=[
-                f"{each.protocol.value}://{each.host}:{self.kafka_ports[each.name]}"
-                for each in self._options.listeners
+                f"{listener.protocol.value}://{listener.host}:{self.kafka_ports[listener.name]}"
+                for listener in self._options.listeners
             ],
             broker_id=self.services.identity.broker_id,
             zone=self._options.zone,
@@ -352,7 +352,7 @@ class Agent:
         )
 
     def _bound_clients(self) -> ClientSecurity:
-        listeners = [replace(each, port=self.kafka_ports[each.name]) for each in self._options.listeners]
+        listeners = [replace(own, port=self.kafka_ports[own.name]) for own in self._options.listeners]
         return replace(self._options.clients, listeners=tuple(listeners))
 
     def _wired(self, identity: AgentIdentity) -> Services:
@@ -457,7 +457,7 @@ class Agent:
         """How a gateway's clients come in, once the agent has started: as those of the listener of this name, or of the
         first one."""
         assert self._http_logins is not None, "the agent was not started"
-        names = [each.name for each in self._options.listeners]
+        names = [served.name for served in self._options.listeners]
         return GatewayDoor(
             listener=listener or names[0],
             logins=self._http_logins,
@@ -670,7 +670,7 @@ class Agent:
 
     def _close_removed(self, users: frozenset[str]) -> None:
         """Close the connections of users who can't log in any more."""
-        removed = [each for each in self._connections if each.access.password_user in users]
+        removed = [connection for connection in self._connections if connection.access.password_user in users]
         for connection in removed:
             connection.abort()
         if removed:
@@ -679,7 +679,7 @@ class Agent:
 
     def _close_refused(self) -> None:
         now = self._clock.monotonic()
-        for connection in [each for each, until in self._refused.items() if now >= until]:
+        for connection in [connection for connection, until in self._refused.items() if now >= until]:
             del self._refused[connection]
             self.telemetry.closed_connections.labels("connection_creation_rate").inc()
             connection.abort()

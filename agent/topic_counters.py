@@ -74,12 +74,12 @@ class TopicCounters(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The counts now."""
-        for each in fields(TopicCounts):
+        for field in fields(TopicCounts):
             family = CounterMetricFamily(
-                f"tailrace_topic_{each.name}_total", _DOCS[each.name], labels=["topic"]
+                f"tailrace_topic_{field.name}_total", _DOCS[field.name], labels=["topic"]
             )
             for topic, counts in self.topics.items():
-                family.add_metric([topic], getattr(counts, each.name))
+                family.add_metric([topic], getattr(counts, field.name))
             yield family
 
 

@@ -25,7 +25,7 @@ _TOTALS = {
     "tailrace_object_store_received_bytes_total": "got_bytes",
     "process_cpu_seconds_total": "cpu_seconds",
 }
-_OF_TOPICS = {f"tailrace_topic_{each.name}_total": each.name for each in fields(TopicCounts)}
+_OF_TOPICS = {f"tailrace_topic_{count.name}_total": count.name for count in fields(TopicCounts)}
 _STARTED_AT, _OBJECT_BYTES = "process_start_time_seconds", "tailrace_sequencer_object_bytes"
 COUNTED = (_REQUESTS, *_TOTALS, *_OF_TOPICS, _STARTED_AT, _OBJECT_BYTES)
 """The names of the samples that are read here."""
@@ -49,8 +49,8 @@ class ProcessCounts:
         topics = {
             name: TopicCounts(
                 *(
-                    getattr(counts, each.name) - getattr(before.topics.get(name, none), each.name)
-                    for each in fields(TopicCounts)
+                    getattr(counts, count.name) - getattr(before.topics.get(name, none), count.name)
+                    for count in fields(TopicCounts)
                 )
             )
             for name, counts in self.topics.items()

@@ -119,7 +119,7 @@ class Log:
         )
         for number in range(self.objects):
             sent = shuffled[number * per_object : (number + 1) * per_object]
-            self._add_object(number, Counter(each % PARTITIONS for each in sent), len(batch))
+            self._add_object(number, Counter(number_sent % PARTITIONS for number_sent in sent), len(batch))
         self.ends = [runs[-1].end_offset for runs in self._runs]
         self._ends = [[run.end_offset for run in runs] for runs in self._runs]
 

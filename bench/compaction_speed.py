@@ -111,7 +111,7 @@ async def rewritten(given: Input) -> tuple[RewriteResult, bytes, float]:
     await store.put("mixed", [given.data])
     output = OutputLocation("parquet/", "bench", clock.wall_ms() + 3_600_000)
     began = time.process_time()
-    (outcome,) = [each async for each in InProcess(store, clock, SystemEntropy()).run([given.item], output)]
+    (outcome,) = [done async for done in InProcess(store, clock, SystemEntropy()).run([given.item], output)]
     seconds = time.process_time() - began
     assert isinstance(outcome, RewriteResult), outcome
     return outcome, await store.get(outcome.object.key), seconds

@@ -50,7 +50,7 @@ from tests.support.servers import postgres_server
 PARTITIONS_OF_A_TOPIC = 1_000
 OFFSETS_OF_A_GROUP = 100
 WRITTEN_AT_ONCE = 10_000
-REMEMBERED = [RememberedBatch(each, each, each) for each in range(5)]
+REMEMBERED = [RememberedBatch(number, number, number) for number in range(5)]
 
 
 def rows_of(count: int, each: int, now_ms: int) -> Iterator[Row]:

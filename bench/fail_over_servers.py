@@ -69,7 +69,7 @@ async def multiply(url: str, times: int, producers: int) -> None:
                 "select column_name from information_schema.columns where table_name = $1 order by ordinal_position",
                 table,
             )
-            rest = ", ".join(f'"{each[0]}"' for each in names[chosen.count(",", 0, chosen.find("{rest}")) :])
+            rest = ", ".join(f'"{name[0]}"' for name in names[chosen.count(",", 0, chosen.find("{rest}")) :])
             selected = chosen.format(id=_ID, producers=producers, rest=rest)
             await connection.execute(
                 f'insert into "{table}" select {selected} from "{table}", generate_series(1, {times - 1}) k'

@@ -551,7 +551,7 @@ async def send_until_stored(bootstrap: str, request: ProduceRequest, answers: di
         try:
             await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
             answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
-            code = max(row.error_code for each in answer.responses for row in each.partition_responses)
+            code = max(row.error_code for part in answer.responses for row in part.partition_responses)
             answers[str(code)] = answers.get(str(code), 0) + 1
             if not code:
                 return

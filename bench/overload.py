@@ -218,7 +218,7 @@ async def tiny_batches(bootstrap: str, topic: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _beside(coroutines: Any) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(each) for each in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.sleep(1)
         yield

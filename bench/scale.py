@@ -63,7 +63,7 @@ class Size:
     producers: int
 
     def times(self, factor: int) -> Size:
-        return Size(*(getattr(self, each.name) * factor for each in fields(self)))
+        return Size(*(getattr(self, field.name) * factor for field in fields(self)))
 
 
 class Scale:
@@ -158,7 +158,7 @@ class Scale:
     def _watched(self) -> tuple[int, int]:
         """Bytes and answers of all subscriptions."""
         agents = self._agents
-        return sum(each.watched_bytes for each in agents), sum(each.watch_answers for each in agents)
+        return sum(agent.watched_bytes for agent in agents), sum(agent.watch_answers for agent in agents)
 
     async def _watch_ends(self) -> None:
         """Have each agent read to the end of its partition, so that it is watched from now on."""
@@ -249,7 +249,7 @@ async def measure(
         rows: list[dict[str, Any]] = []
         for idle in (size, size.times(factor)):
             await scale.grow(idle)
-            counts = {f"idle_{each.name}": getattr(idle, each.name) for each in fields(idle)}
+            counts = {f"idle_{field.name}": getattr(idle, field.name) for field in fields(idle)}
             rows.append({**counts, **await scale.figures()})
             print(json.dumps(rows[-1]), flush=True)
             after = await scale.fail_over()

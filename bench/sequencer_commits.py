@@ -167,7 +167,7 @@ class Bench:
 
     async def _commit(self, request: CommitRequest) -> None:
         answer = await self.committer.commit(request)
-        assert all(each.error is BatchError.NONE for run in answer.runs for each in run.outcomes), (
+        assert all(outcome.error is BatchError.NONE for run in answer.runs for outcome in run.outcomes), (
             "all are stored"
         )
 
@@ -199,7 +199,7 @@ class Bench:
 
         async def find() -> None:
             found = await self.committer.find_batches(asked)
-            assert sum(len(each.runs) for each in found.partitions) == runs * OLD_PARTITIONS, (
+            assert sum(len(partition.runs) for partition in found.partitions) == runs * OLD_PARTITIONS, (
                 "all fit the answer"
             )
 

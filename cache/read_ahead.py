@@ -237,10 +237,10 @@ class ReadAhead:
     async def _ask(self, find: Find) -> None:
         while self._wanted:
             streams = [self._wanted.popleft() for _ in range(min(MAX_ASKED, len(self._wanted)))]
-            wanted = [each.next_runs() for each in streams]
+            wanted = [stream.next_runs() for stream in streams]
             answer = None  # without one, the stream's next read asks again
             with outlived(log, "runs to read ahead were not found"), suppress(SequencerError):
-                answer = await find(FindRequest(wanted, sum(each.max_bytes for each in wanted)))
+                answer = await find(FindRequest(wanted, sum(request.max_bytes for request in wanted)))
             for number, stream in enumerate(streams):
                 stream.is_asking = False
                 if answer is not None and stream.known_end == wanted[number].offset:

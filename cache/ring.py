@@ -56,7 +56,7 @@ class ZoneRing:
         except KeyError:
             pass
         key = _hash(f"{chunk.number}@{chunk.key}".encode())
-        best = max(self._members, key=lambda each: (_mix(key ^ each[0]), each[1].broker_id), default=None)
+        best = max(self._members, key=lambda agent: (_mix(key ^ agent[0]), agent[1].broker_id), default=None)
         owner = best[1] if best is not None else None
         if len(self._memo) >= _MEMO_ENTRIES:
             self._memo.clear()

@@ -83,7 +83,7 @@ def required(name: str, *, extra: str = "") -> list[Distribution]:
             needed_for = set(_EXTRA.findall(requirement.partition(";")[2]))
             named = _REQUIREMENT.match(requirement)
             if named is not None and (not needed_for or needed_for & with_extras):
-                extras = frozenset(each.strip() for each in (named[2] or "").split(",") if each.strip())
+                extras = frozenset(part.strip() for part in (named[2] or "").split(",") if part.strip())
                 asked.append((named[1], extras))
     return list(found.values())
 

@@ -139,8 +139,8 @@ class SparkRunner:
         store_url = self._store_url
 
         def task(given: Iterable[list[str]]) -> Iterator[str]:
-            for each in given:
-                yield run_check(each, store_url)
+            for row in given:
+                yield run_check(row, store_url)
 
         try:
             (problem,) = self._spark.sparkContext.parallelize([keys], 1).mapPartitions(task).collect()
@@ -252,8 +252,8 @@ class SparkRunner:
         store_url = self._store_url
 
         def task(payloads: Iterable[list[bytes]]) -> Iterator[bytes]:
-            for each in payloads:
-                yield from run(each, store_url, output)
+            for encoded in payloads:
+                yield from run(encoded, store_url, output)
 
         return list(context.parallelize([payload], 1).mapPartitions(task).collect())
 

@@ -142,19 +142,19 @@ async def runs_within(
             FindPartition(topic.topic_id, partition, start, _ALL_BYTES) for partition, start in left.items()
         ]
         answer = await sequencer.find_batches(FindRequest(asked))
-        for sought, each in zip(asked, answer.partitions, strict=True):
+        for sought, seen in zip(asked, answer.partitions, strict=True):
             partition = sought.partition
-            compacted = list(itertools.takewhile(lambda run: run.kind is not ObjectKind.MIXED, each.runs))
+            compacted = list(itertools.takewhile(lambda run: run.kind is not ObjectKind.MIXED, seen.runs))
             found[partition] += [run for run in compacted if run.base_offset < ends[partition]]
             del left[partition]  # and last in line, if it has more
-            if len(compacted) < len(each.runs):
+            if len(compacted) < len(seen.runs):
                 continue
-            if each.runs and each.runs[-1].end_offset < ends[partition]:
-                left[partition] = each.runs[-1].end_offset
+            if seen.runs and seen.runs[-1].end_offset < ends[partition]:
+                left[partition] = seen.runs[-1].end_offset
             elif (
-                not each.runs and not each.error and sought.offset < min(ends[partition], each.high_watermark)
+                not seen.runs and not seen.error and sought.offset < min(ends[partition], seen.high_watermark)
             ):
-                left[partition] = max(sought.offset, each.log_start_offset)
+                left[partition] = max(sought.offset, seen.log_start_offset)
     return found
 
 
@@ -165,9 +165,9 @@ def items_of(
     items: list[KeyedItem] = []
     pieces: list[KeyedPiece] = []
     size = 0
-    for each in due:
-        of = Pass(each.runs[-1].end_offset, each.point.clean_end, each.now_ms, settings.delete_retention_ms)
-        piece = KeyedPiece(each.point.partition, each.runs, of)
+    for part in due:
+        of = Pass(part.runs[-1].end_offset, part.point.clean_end, part.now_ms, settings.delete_retention_ms)
+        piece = KeyedPiece(part.point.partition, part.runs, of)
         if pieces and size + piece.stored_bytes > plan.target_bytes:
             items.append(KeyedItem(topic.name, pieces, memory_bytes, plan.target_bytes))
             pieces, size = [], 0
@@ -182,13 +182,13 @@ def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
     """Bytes of the piece's runs after the pass."""
     replaced = {
         (base_offset, object_id)
-        for each in objects
-        for run in each.runs
+        for written in objects
+        for run in written.runs
         if run.partition == piece.partition
         for base_offset, object_id in run.replaced
     }
     left = [run.length for run in piece.runs if (run.base_offset, run.object_id) not in replaced]
-    new = [run.length for each in objects for run in each.runs if run.partition == piece.partition]
+    new = [run.length for written in objects for run in written.runs if run.partition == piece.partition]
     return sum(left) + sum(new)
 
 
@@ -258,8 +258,8 @@ async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedS
 
 
 async def _carry_out(work: KeyedWork, result: KeyedResult, summary: KeyedSummary) -> None:
-    for each in result.objects:
-        if not await work.swap(each):
+    for written in result.objects:
+        if not await work.swap(written):
             return
     summary.dropped += result.dropped
     for piece in result.item.pieces:

@@ -76,7 +76,7 @@ class KeyedItem(msgspec.Struct, frozen=True, array_like=True):
     @property
     def as_work(self) -> WorkItem:
         """The item as one without keys, for reports."""
-        return WorkItem(self.topic_name, [Piece(each.partition, each.runs, []) for each in self.pieces])
+        return WorkItem(self.topic_name, [Piece(piece.partition, piece.runs, []) for piece in self.pieces])
 
     @property
     def stored_bytes(self) -> int:
@@ -158,14 +158,14 @@ class _Writing:
         )
         replacements = [
             replacement_of(
-                [each.run for each in stretch],
+                [filtered.run for filtered in stretch],
                 written,
-                sum(each.kept for each in stretch),
+                sum(filtered.kept for filtered in stretch),
                 KeyDrops(piece.of.end, piece.of.clean_end),
             )
             for piece, stretch in self._stretches
         ]
-        source_bytes = sum(each.run.length for _, stretch in self._stretches for each in stretch)
+        source_bytes = sum(filtered.run.length for _, stretch in self._stretches for filtered in stretch)
         self.results.append(result_of(described, written, replacements, source_bytes=source_bytes))
         self._stretches, self._bytes = [], 0
 
@@ -174,7 +174,7 @@ class _Writing:
         return SourceRun(
             partition=TopicPartition(first.topic_id, first.partition),
             topic_name=self._item.topic_name,
-            batches=PackedBatches([group for each in stretch for group in each.packed]),
+            batches=PackedBatches([group for filtered in stretch for group in filtered.packed]),
             base_offset=first.base_offset,
             end_offset=last.end_offset,
         )
@@ -237,8 +237,8 @@ async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) ->
     waiting: list[RunGroup] = []
     async for group in objects.groups(run, REPLAY_COLUMNS):
         waiting.append(group)
-        size = sum(each.table.nbytes for each in waiting)
-        if size >= LOOKED_UP_BYTES or sum(each.table.num_rows for each in waiting) >= LOOKED_UP_ROWS:
+        size = sum(group.table.nbytes for group in waiting)
+        if size >= LOOKED_UP_BYTES or sum(group.table.num_rows for group in waiting) >= LOOKED_UP_ROWS:
             _filter_groups(waiting, newest, of, filtered)
             waiting.clear()
     _filter_groups(waiting, newest, of, filtered)

@@ -44,7 +44,7 @@ def halves(item: WorkItem) -> list[WorkItem]:
     in_time = sorted(objects.values(), key=lambda runs: max(run.created_ms for run in runs))
     middle = len(in_time) // 2
     found = [_item(item.topic_name, half) for half in (in_time[:middle], in_time[middle:]) if len(half) > 1]
-    return [each for each in found if all(map(_is_contiguous, each.pieces))]
+    return [merge for merge in found if all(map(_is_contiguous, merge.pieces))]
 
 
 def _is_contiguous(piece: Piece) -> bool:

@@ -46,8 +46,8 @@ class SwapOrder:
     def split(self, item: WorkItem, smaller: Sequence[WorkItem]) -> None:
         """Replace an item by smaller ones, which are tried instead."""
         self._remove(item.places[0])
-        for each in smaller:
-            self._expect(each)
+        for part in smaller:
+            self._expect(part)
 
     def add(self, outcome: RewriteResult | RewriteFailure) -> list[RewriteResult]:
         """Take an item's last outcome; the results that may be swapped now, in the order of their swaps."""

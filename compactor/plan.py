@@ -259,7 +259,7 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
 
     An object is not cut where that can be helped: it would be read by two tasks.
     """
-    placed = sorted(itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda each: each.place)
+    placed = sorted(itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda run: run.place)
     count = max(1, -(-band.stored_bytes // settings.target_bytes))
     part: list[_Placed] = []
     number = done = 0
@@ -269,13 +269,13 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
             yield part
             part, number = [], number + is_done
         part += piece
-        done += sum(each.run.length for each in piece)
+        done += sum(placed_run.run.length for placed_run in piece)
     yield part
 
 
 def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
     """The runs of one object after another, in groups of at most `most_runs`."""
-    for _, of_object in itertools.groupby(placed, key=lambda each: (each.place, each.run.key)):
+    for _, of_object in itertools.groupby(placed, key=lambda run: (run.place, run.run.key)):
         runs = list(of_object)
         for begin in range(0, len(runs), most_runs):
             yield runs[begin : begin + most_runs]
@@ -291,8 +291,8 @@ def _placed(share: _Share) -> Iterator[_Placed]:
 def _item(part: Sequence[_Placed]) -> WorkItem:
     runs: dict[int, list[Run]] = {}
     candidates: dict[int, CompactionCandidate] = {}
-    for each in part:
-        candidate = candidates[each.run.partition] = each.share.candidate
-        runs.setdefault(candidate.partition, []).append(each.run)
+    for placed in part:
+        candidate = candidates[placed.run.partition] = placed.share.candidate
+        runs.setdefault(candidate.partition, []).append(placed.run)
     pieces = [_part(number, runs[number], candidates[number].aborted) for number in sorted(runs)]
     return WorkItem(part[0].share.candidate.topic.name, pieces)

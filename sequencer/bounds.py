@@ -60,7 +60,7 @@ def text_bytes(*texts: str) -> int:
 def edges_of(work: ShareWork) -> int:
     """How many stretches of offsets are named."""
     skipped = 0 if work.acquire is None else len(work.acquire.skipped)
-    return skipped + len(work.written) + sum(len(each.types) for each in work.acknowledged)
+    return skipped + len(work.written) + sum(len(acknowledged.types) for acknowledged in work.acknowledged)
 
 
 def run_bytes(run: Run) -> int:

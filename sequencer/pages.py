@@ -72,18 +72,18 @@ async def pages(ask: Callable[[Q], Awaitable[P]], request: Q) -> AsyncIterator[P
 
 async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
     """Every group, by id."""
-    return [each async for page in pages(sequencer.list_groups, ListGroups()) for each in page.groups]
+    return [group async for page in pages(sequencer.list_groups, ListGroups()) for group in page.groups]
 
 
 async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOffset]:
     """A share group's offsets in all partitions that it has read."""
     asked = ShareOffsetsRequest(group_id)
-    return [each async for page in pages(sequencer.share_offsets, asked) for each in page.offsets]
+    return [offset async for page in pages(sequencer.share_offsets, asked) for offset in page.offsets]
 
 
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:
     """The pins of every table."""
-    return [each async for page in pages(sequencer.table_pins, TablePinsRequest()) for each in page.pins]
+    return [pin async for page in pages(sequencer.table_pins, TablePinsRequest()) for pin in page.pins]
 
 
 async def lag_pages(
@@ -99,7 +99,7 @@ async def all_transactions(
 ) -> list[TransactionDescription]:
     """The transactions of these ids, or all."""
     asked = TransactionsRequest(transactional_ids)
-    return [each async for page in pages(sequencer.transactions, asked) for each in page.transactions]
+    return [row async for page in pages(sequencer.transactions, asked) for row in page.transactions]
 
 
 async def positions_at(
@@ -119,7 +119,7 @@ async def positions_at(
 
 async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[PartitionSize]:
     """The sizes of these topics' partitions, or of all."""
-    return [each async for page in pages(sequencer.sizes, SizesRequest(topic_ids)) for each in page.sizes]
+    return [size async for page in pages(sequencer.sizes, SizesRequest(topic_ids)) for size in page.sizes]
 
 
 class OffsetsSource(Protocol):

@@ -32,7 +32,7 @@ _OPTIONS.max_mem = 1 << 20
 def patterns_of(value: str) -> Mapping[str, Any]:
     """The patterns (RE2) of `match`, by what they are matched with. Raises ValueError."""
     patterns: dict[str, Any] = {}
-    for part in filter(None, (each.strip() for each in value.split(","))):
+    for part in filter(None, (text.strip() for text in value.split(","))):
         name, _, pattern = part.partition("=")
         if name not in MATCHED:
             raise ValueError(f"{name[:100]!r} is none of {', '.join(MATCHED)}")

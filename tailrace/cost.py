@@ -78,11 +78,11 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
         )
 
     def __mul__(self, factor: float) -> Usage:
-        return Usage(**{each.name: getattr(self, each.name) * factor for each in fields(self)})
+        return Usage(**{field.name: getattr(self, field.name) * factor for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Bill:
     @property
     def items(self) -> Mapping[str, float]:
         """All parts by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def total(self) -> float:

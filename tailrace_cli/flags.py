@@ -32,20 +32,20 @@ def with_flags(command: Callable[..., R]) -> Callable[..., R]:
             continue
         of_field = get_type_hints(kinds[name], include_extras=True)
         parameters += [
-            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=of_field[each.name])
-            for each in fields(kinds[name])
+            Parameter(flag.name, Parameter.KEYWORD_ONLY, default=flag.default, annotation=of_field[flag.name])
+            for flag in fields(kinds[name])
         ]
 
     @wraps(command)
     def run(**given: Any) -> R:
         made = {
-            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            name: kind(**{flag.name: given.pop(flag.name) for flag in fields(kind)})
             for name, kind in kinds.items()
         }
         return command(**given, **made)
 
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {flag.name: flag.annotation for flag in parameters}
     return run
 
 

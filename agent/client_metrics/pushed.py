@@ -66,7 +66,7 @@ class PushedMetrics(Collector):
 
     def forget_silent(self, now: float) -> None:
         """Forget the clients that push no more."""
-        for client in [each for each, known in self._clients.items() if known.until <= now]:
+        for client in [client for client, known in self._clients.items() if known.until <= now]:
             self._forget(client)
 
     def _forget(self, client: UUID) -> None:

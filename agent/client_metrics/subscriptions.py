@@ -46,7 +46,7 @@ def subscription_of(
             pattern.fullmatch(client.get(name, ""))
             for name, pattern in patterns_of(own.get(MATCH, "")).items()
         ):
-            names = {each.strip() for each in own.get(METRICS, "").split(",")} - {""}
+            names = {name.strip() for name in own.get(METRICS, "").split(",")} - {""}
             prefixes |= names
             if names:
                 intervals.append(int(own.get(INTERVAL_MS, CLIENT_METRICS_CONFIGS[INTERVAL_MS].default)))

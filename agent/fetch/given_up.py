@@ -68,7 +68,7 @@ class DeadLetters:
             self._is_waiting.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(_outlived(bury, each) for each in some))
+                await asyncio.gather(*(_outlived(bury, given_up) for given_up in some))
 
 
 async def _outlived(bury: Bury, given_up: GivenUp) -> None:

@@ -131,7 +131,7 @@ def _window(
         last_stable_offset=change.last_stable_offset,
         leader_epoch=change.leader_epoch,
         runs=runs,
-        aborted=tuple(each for each in aborted if each.last_offset >= start_offset),
+        aborted=tuple(transaction for transaction in aborted if transaction.last_offset >= start_offset),
         size=size,
     )
 

@@ -36,5 +36,5 @@ def parse_event_id(text: str) -> dict[int, int] | None:
     """The offsets of an id; None for a text that is none."""
     if _ID.fullmatch(text) is None:
         return None
-    offsets = {int(part): int(offset) for part, offset in (each.split("-") for each in text.split("."))}
+    offsets = {int(part): int(offset) for part, offset in (pair.split("-") for pair in text.split("."))}
     return offsets if all(offset < _INT64 for offset in offsets.values()) else None

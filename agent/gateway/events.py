@@ -92,7 +92,7 @@ def _partitions(call: HttpCall, count: int) -> list[int]:
         wanted = list(range(count))
     else:
         parts = given.split(",", MAX_PARTITIONS + 1)
-        if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
+        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
             raise HttpRefusal(400, "partitions must be numbers with commas between them.")
         wanted = list(dict.fromkeys(map(int, parts)))
     if len(wanted) > MAX_PARTITIONS:

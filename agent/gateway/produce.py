@@ -75,14 +75,14 @@ class _Producing:
         """Store what the objects say; a report for each, in order."""
         given = [self._given(text) for text in objects]
         by_partition: dict[int, list[_Given]] = defaultdict(list)
-        for each in given:
-            if isinstance(each, _Given):
-                by_partition[each.partition].append(each)
+        for record in given:
+            if isinstance(record, _Given):
+                by_partition[record.partition].append(record)
         if by_partition:
             await self._store(list(by_partition.values()))
         self._groups += 1
         self.count += len(given)
-        return [each.report if isinstance(each, _Given) else each.body for each in given]
+        return [record.report if isinstance(record, _Given) else record.body for record in given]
 
     def _given(self, text: bytes) -> _Given | HttpRefusal:
         try:
@@ -97,15 +97,15 @@ class _Producing:
 
     async def _store(self, batches: list[list[_Given]]) -> None:
         """Store a batch for each partition, and fill in the reports. What is too large together is divided."""
-        data = [PartitionProduceData(each[0].partition, memoryview(_batch(each))) for each in batches]
+        data = [PartitionProduceData(batch[0].partition, memoryview(_batch(batch))) for batch in batches]
         topic = TopicProduceData(self._topic, partition_data=data)
         try:
             response: ProduceResponse = await self._call.ask(
                 ProduceRequest(acks=ALL_REPLICAS, timeout_ms=TIMEOUT_MS, topic_data=[topic])
             )
         except HttpRefusal as refusal:
-            for each in [given for batch in batches for given in batch]:
-                each.report = refusal.body
+            for record in [given for batch in batches for given in batch]:
+                record.report = refusal.body
             return
         rows = {row.index: row for part in response.responses for row in part.partition_responses}
         for batch in batches:
@@ -119,8 +119,8 @@ class _Producing:
 
     def _fill_in(self, batch: list[_Given], row: PartitionProduceResponse) -> None:
         refusal = refusal_of(row.error_code, row.error_message) if row.error_code else None
-        for number, each in enumerate(batch):
-            each.report = (
+        for number, record in enumerate(batch):
+            record.report = (
                 Produced(
                     error_code=STORED,
                     cluster_id=self._call.parts.cluster_id(),
@@ -128,10 +128,10 @@ class _Producing:
                     partition_id=row.index,
                     offset=row.base_offset + number,
                     timestamp=time_text(
-                        each.timestamp if row.log_append_time_ms < 0 else row.log_append_time_ms
+                        record.timestamp if row.log_append_time_ms < 0 else row.log_append_time_ms
                     ),
-                    key=size_of(each.record.key, each.stored.key),
-                    value=size_of(each.record.value, each.stored.value),
+                    key=size_of(record.record.key, record.stored.key),
+                    value=size_of(record.record.value, record.stored.value),
                 )
                 if refusal is None
                 else refusal.body
@@ -139,7 +139,7 @@ class _Producing:
 
 
 def _batch(given: Sequence[_Given]) -> bytes:
-    return encode_batch([each.stored for each in given], timestamps=[each.timestamp for each in given])
+    return encode_batch([sent.stored for sent in given], timestamps=[sent.timestamp for sent in given])
 
 
 async def produce(call: HttpCall) -> web.StreamResponse:
@@ -206,6 +206,6 @@ class _Storing:
         stored = sum(isinstance(report, Produced) for report in reports)
         counted.labels("produced").inc(stored)
         counted.labels("refused").inc(len(reports) - stored)
-        await self.stream.write(b"".join(msgspec.json.encode(each) + b"\n" for each in reports))
+        await self.stream.write(b"".join(msgspec.json.encode(report) + b"\n" for report in reports))
         await self.call.client.throttled()
         await self.call.check_login()

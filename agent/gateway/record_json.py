@@ -91,7 +91,7 @@ def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
         given = _DECODER.decode(text.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpRefusal(400, f"The record can't be read: {error}.") from None
-    headers = [(each.name, _binary(each.value, "header")) for each in given.headers]
+    headers = [(header.name, _binary(header.value, "header")) for header in given.headers]
     return given, NewRecord(_bytes_of(given.key, "key"), _bytes_of(given.value, "value"), headers)
 
 

@@ -61,7 +61,7 @@ class ConfigValues(msgspec.Struct):
 
 async def list_configs(call: HttpCall) -> web.StreamResponse:
     name = call.name("topic_name")
-    shown = [_config_shown(call, name, each) for each in await _configs(call, None)]
+    shown = [_config_shown(call, name, config) for config in await _configs(call, None)]
     return await listing(call, "KafkaTopicConfigList", ("topics", name, "configs"), shown)
 
 
@@ -101,7 +101,7 @@ async def _alter(
         if change.operation not in ("SET", "DELETE"):
             raise HttpRefusal(400, "operation must be SET or DELETE.")
     configs = [
-        AlterableConfig(each.name, SET if each.operation == "SET" else DELETE, each.value) for each in changes
+        AlterableConfig(new.name, SET if new.operation == "SET" else DELETE, new.value) for new in changes
     ]
     resource = AlterConfigsResource(RESOURCE_TOPIC, call.name("topic_name"), configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
@@ -122,7 +122,7 @@ def _config_shown(call: HttpCall, topic: str, found: DescribeConfigsResourceResu
         is_default=found.config_source != 1,
         source=SOURCES.get(found.config_source, "UNKNOWN"),
         synonyms=[
-            {"name": each.name, "value": each.value, "source": SOURCES.get(each.source, "UNKNOWN")}
-            for each in found.synonyms
+            {"name": synonym.name, "value": synonym.value, "source": SOURCES.get(synonym.source, "UNKNOWN")}
+            for synonym in found.synonyms
         ],
     )

@@ -104,7 +104,7 @@ async def topic_of(call: HttpCall) -> MetadataResponseTopic:
     """The topic of the path, with its partitions in order. Raises HttpRefusal."""
     [topic] = await _metadata(call, [MetadataRequestTopic(name=call.name("topic_name"))])
     check(topic.error_code)
-    topic.partitions.sort(key=lambda each: each.partition_index)
+    topic.partitions.sort(key=lambda partition: partition.partition_index)
     return topic
 
 
@@ -118,7 +118,7 @@ async def _metadata(
 
 
 async def list_topics(call: HttpCall) -> web.StreamResponse:
-    topics = sorted(await _metadata(call, None), key=lambda each: each.name or "")
+    topics = sorted(await _metadata(call, None), key=lambda topic: topic.name or "")
     return await listing(call, "KafkaTopicList", ("topics",), (_topic_shown(call, topic) for topic in topics))
 
 
@@ -132,7 +132,7 @@ async def create_topic(call: HttpCall) -> web.Response:
         name=given.topic_name,
         num_partitions=_small(given.partitions_count, "partitions_count"),
         replication_factor=_small(given.replication_factor, "replication_factor"),
-        configs=[CreatableTopicConfig(each.name, each.value) for each in given.configs],
+        configs=[CreatableTopicConfig(config.name, config.value) for config in given.configs],
     )
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=given.validate_only)
     [made] = (await call.ask(request)).topics
@@ -192,7 +192,7 @@ def _shown(call: HttpCall, *, name: str, partitions: int, replicas: int) -> dict
 async def list_partitions(call: HttpCall) -> web.StreamResponse:
     topic = await topic_of(call)
     name = call.name("topic_name")
-    shown = (_partition_shown(call, name, each) for each in topic.partitions)
+    shown = (_partition_shown(call, name, partition) for partition in topic.partitions)
     return await listing(call, "KafkaPartitionList", ("topics", name, "partitions"), shown)
 
 

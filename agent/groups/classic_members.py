@@ -281,9 +281,9 @@ def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
 def _places(named: list[TopicPartition], topics: Topics) -> Assignment:
     """Partitions by topic id; topics that do not exist are left out."""
     return united(
-        (topics[each.topic].topic.topic_id, each.partitions)
-        for each in named
-        if each.topic in topics and each.partitions
+        (topics[part.topic].topic.topic_id, part.partitions)
+        for part in named
+        if part.topic in topics and part.partitions
     )
 
 
@@ -295,5 +295,5 @@ def _written(group: ConsumerGroup, member: Consumer, topics: Topics) -> bytes:
     }
     metadata = next((metadata for _, metadata in member.classic.protocols), b"")
     return write_assignment(
-        metadata, {names[topic_id]: each for topic_id, each in member.assigned.items() if topic_id in names}
+        metadata, {names[topic_id]: parts for topic_id, parts in member.assigned.items() if topic_id in names}
     )

@@ -35,7 +35,7 @@ async def get_subscriptions(
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=client,
         subscription_id=wanted.subscription_id,
-        accepted_compression_types=[int(each) for each in ACCEPTED],
+        accepted_compression_types=[int(codec) for codec in ACCEPTED],
         push_interval_ms=wanted.interval_ms,
         telemetry_max_bytes=MAX_BYTES,
         requested_metrics=list(wanted.metrics),

@@ -95,11 +95,11 @@ async def describe_configs(
     snapshot = await services.catalog.refresh()
     topic_row = _topic_rows(snapshot.broker_configs, request)
     turns = Turns(ROWS_IN_A_TURN)
-    resources = list({_named(each): each for each in request.resources}.values())
+    resources = list({_named(resource): resource for resource in request.resources}.values())
     try:
         await context.room.needs(_bytes_of(resources, request))
     except AnswerTooLarge as error:
-        response.results = [_too_large(each, error) for each in resources]
+        response.results = [_too_large(resource, error) for resource in resources]
         return response
     for resource in resources:
         result = DescribeConfigsResult(
@@ -131,9 +131,9 @@ def _bytes_of(resources: Sequence[DescribeConfigsResource], request: DescribeCon
         RESOURCE_BROKER: len(broker_configs()),
     }
     rows = 0
-    for each in resources:
-        every = rows_of.get(each.resource_type, 0)
-        keys = each.configuration_keys
+    for resource in resources:
+        every = rows_of.get(resource.resource_type, 0)
+        keys = resource.configuration_keys
         rows += RESOURCE_ROWS + (every if keys is None else min(every, len(keys)))
     return rows * (DOCUMENTED_ROW_BYTES if request.include_documentation else ROW_BYTES)
 

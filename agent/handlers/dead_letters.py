@@ -56,7 +56,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
     target = snapshot.by_name.get(stored_name(given_up.group_id, name))
     problem = why_unusable(name, target, prefix)
-    count = sum(each.last_offset - each.first_offset + 1 for each in given_up.records)
+    count = sum(record.last_offset - record.first_offset + 1 for record in given_up.records)
     if problem is not None or target is None:
         log.warning("a share group gives records up without its dead-letter topic",
                     group=given_up.group_id, topic=name, reason=problem, records=count)  # fmt: skip
@@ -66,7 +66,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     else:
         services.telemetry.dead_letters.labels("failed").inc(count)
         return  # they are asked for again when the lock is over
-    written = [(each.first_offset, each.last_offset + 1) for each in given_up.records]
+    written = [(record.first_offset, record.last_offset + 1) for record in given_up.records]
     work = ShareWork(*given_up.place, written=written)
     await services.sequencer.share_records(
         ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
@@ -95,15 +95,15 @@ def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None
 async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) -> bool:
     """Write all records, a bounded part at a time; whether all of them are stored."""
     is_copying = services.groups.configs.text(given_up.group_id, DEAD_LETTER_COPY) == "true"
-    for each in given_up.records:
-        first = each.first_offset
-        while first <= each.last_offset:
-            end = min(each.last_offset + 1, first + MAX_RECORDS)
+    for record in given_up.records:
+        first = record.first_offset
+        while first <= record.last_offset:
+            end = min(record.last_offset + 1, first + MAX_RECORDS)
             contents: Mapping[int, Content] = {}
             if is_copying:
                 contents, end = await _contents(services, given_up, first, end)
             letters = [
-                _letter(given_up, each, offset, contents.get(offset, (None, None)))
+                _letter(given_up, record, offset, contents.get(offset, (None, None)))
                 for offset in range(first, end)
             ]
             if not await _write(services, target, given_up.place.partition, letters):
@@ -213,15 +213,15 @@ def _parted(letters: Sequence[NewRecord], max_bytes: int) -> Iterator[list[NewRe
     """Letters for a batch each. One that is too large for any goes without its content."""
     some: list[NewRecord] = []
     size = 0
-    for each in letters:
-        headers = sum(len(name) + len(value or b"") + 10 for name, value in each.headers)
-        added = 100 + headers + len(each.key or b"") + len(each.value or b"")
+    for letter in letters:
+        headers = sum(len(name) + len(value or b"") + 10 for name, value in letter.headers)
+        added = 100 + headers + len(letter.key or b"") + len(letter.value or b"")
         if added > max_bytes:
-            each, added = each._replace(key=None, value=None), 100 + headers
+            letter, added = letter._replace(key=None, value=None), 100 + headers
         if some and size + added > max_bytes:
             yield some
             some, size = [], 0
-        some.append(each)
+        some.append(letter)
         size += added
     if some:
         yield some

@@ -81,8 +81,8 @@ async def create(
     """A new token, and its HMAC, which is told to its owner and to those who may describe it."""
     access, settings = context.access, services.clients.settings
     owner = _owner(access, request)
-    renewers = [f"{each.principal_type}:{each.principal_name}" for each in request.renewers]
-    if any(each.principal_type != USER_TYPE for each in request.renewers):
+    renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in request.renewers]
+    if any(renewer.principal_type != USER_TYPE for renewer in request.renewers):
         raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "renewers are users")
     longest_ms = settings.delegation_token_max_lifetime_ms
     token_id = token_id_of(services.entropy.uuid())
@@ -184,7 +184,7 @@ async def describe(
     secret = services.clients.token_secret
     owners = None
     if request.owners is not None:
-        owners = {f"{each.principal_type}:{each.principal_name}" for each in request.owners}
+        owners = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
     response = DescribeDelegationTokenResponse()
     async for token in _seen(services, context, owners):
         token_hmac = hmac_of(secret, token.token_id)
@@ -239,5 +239,5 @@ def _described(token: DelegationToken, token_hmac: bytes) -> DescribedDelegation
         max_timestamp=token.max_ms,
         token_id=token.token_id,
         hmac=token_hmac,
-        renewers=[DescribedDelegationTokenRenewer(USER_TYPE, user_of(each)) for each in token.renewers],
+        renewers=[DescribedDelegationTokenRenewer(USER_TYPE, user_of(renewer)) for renewer in token.renewers],
     )

@@ -109,14 +109,14 @@ def _assigned_partitions(member: Any) -> int:
 def groups_once(groups: list[N]) -> list[N]:
     """Each group once, with all that is asked of it."""
     by_id: dict[str, N] = {}
-    for each in groups:
-        known = by_id.setdefault(each.group_id, each)
-        if known is each or known.topics is None:
+    for group in groups:
+        known = by_id.setdefault(group.group_id, group)
+        if known is group or known.topics is None:
             continue
-        if each.topics is None:
+        if group.topics is None:
             known.topics = None
         else:
-            known.topics += each.topics
+            known.topics += group.topics
     return list(by_id.values())
 
 

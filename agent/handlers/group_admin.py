@@ -113,7 +113,7 @@ async def list_groups(
         me = services.identity.broker_id
         turns = Turns(ROWS_IN_A_TURN)
         found = await context.room.listing(services.sequencer.list_groups, ListGroups(), _bytes_of)
-        for row in (each for page in found for each in page.groups):
+        for row in (group for page in found for group in page.groups):
             await turns.did()
             if row.owner in live:
                 is_ours = row.owner == me

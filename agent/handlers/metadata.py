@@ -206,7 +206,7 @@ def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snaps
         return TOPIC_BYTES * len(snapshot.by_id) + PARTITION_BYTES * snapshot.partitions
     topics = request.topics or ()
     known = (_known(topic, snapshot) for topic in topics)
-    partitions = sum(each.topic.partitions for each in known if each is not None)
+    partitions = sum(topic.topic.partitions for topic in known if topic is not None)
     return TOPIC_BYTES * len(topics) + PARTITION_BYTES * partitions
 
 

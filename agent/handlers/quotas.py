@@ -139,10 +139,10 @@ def _change(entry: AlteredEntity, validate_only: bool) -> AlterConfig:
         parts.append((part.entity_type, part.entity_name or DEFAULT))
     entity = checked_entity(parts)
     changes: dict[str, ConfigChange] = {}
-    for each in entry.ops:
-        if each.key in changes:
-            raise InvalidQuota(f"Duplicate quota key {each.key[:100]} in one entry")
-        value = checked_limit(entity, each.key, 1.0 if each.remove else each.value)
-        operation = ConfigOperation.DELETE if each.remove else ConfigOperation.SET
-        changes[each.key] = ConfigChange(each.key, operation, None if each.remove else repr(value))
+    for change in entry.ops:
+        if change.key in changes:
+            raise InvalidQuota(f"Duplicate quota key {change.key[:100]} in one entry")
+        value = checked_limit(entity, change.key, 1.0 if change.remove else change.value)
+        operation = ConfigOperation.DELETE if change.remove else ConfigOperation.SET
+        changes[change.key] = ConfigChange(change.key, operation, None if change.remove else repr(value))
     return AlterConfig(ConfigScope.QUOTA, entity.text, list(changes.values()), validate_only=validate_only)

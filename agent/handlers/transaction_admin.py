@@ -61,7 +61,7 @@ async def describe_transactions(
         found = await context.room.listing(
             services.sequencer.transactions, TransactionsRequest(wanted), _bytes_of
         )
-        transactions = [each for page in found for each in page.transactions]
+        transactions = [transaction for page in found for transaction in page.transactions]
         snapshot = await _with_topics_of(services, transactions)
     except (*EXPECTED, AnswerTooLarge) as error:
         code = transaction_code(error, knows_fenced=True)
@@ -78,7 +78,7 @@ async def describe_transactions(
 
 
 def _bytes_of(page: TransactionDescriptions) -> int:
-    return sum(ENTRY_BYTES + PARTITION_BYTES * len(each.partitions) for each in page.transactions)
+    return sum(ENTRY_BYTES + PARTITION_BYTES * len(row.partitions) for row in page.transactions)
 
 
 async def _with_topics_of(services: Services, transactions: list[TransactionDescription]) -> Snapshot:
@@ -127,7 +127,7 @@ async def list_transactions(
         found = await context.room.listing(
             services.sequencer.transactions, TransactionsRequest(None), _bytes_of
         )
-        transactions = [each for page in found for each in page.transactions]
+        transactions = [transaction for page in found for transaction in page.transactions]
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response

@@ -70,12 +70,12 @@ async def alter(
 ) -> AlterUserScramCredentialsResponse:
     """Delete and set credentials. Nothing is done for a user of whom one change is refused."""
     users = dict.fromkeys(
-        [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
+        [*(row.name for row in request.deletions), *(row.name for row in request.upsertions)]
     )
     if len(request.deletions) + len(request.upsertions) > MAX_CHANGES:
         return _all(list(users), ErrorCode.INVALID_REQUEST, f"more than {MAX_CHANGES} changes in one request")
-    changes = Counter((each.name, each.mechanism) for each in request.deletions)
-    changes.update((each.name, each.mechanism) for each in request.upsertions)
+    changes = Counter((row.name, row.mechanism) for row in request.deletions)
+    changes.update((row.name, row.mechanism) for row in request.upsertions)
     results: dict[str, AlterUserScramCredentialsResult] = {}
     upserts: list[ScramCredentials] = []
     deletes: list[ScramName] = []
@@ -92,9 +92,9 @@ async def alter(
                     ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
                 )
             removed = [
-                ScramName(user, _mechanism(each.mechanism)) for each in request.deletions if each.name == user
+                ScramName(user, _mechanism(row.mechanism)) for row in request.deletions if row.name == user
             ]
-            stored = [_credentials(each) for each in request.upsertions if each.name == user]
+            stored = [_credentials(row) for row in request.upsertions if row.name == user]
         except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
             continue

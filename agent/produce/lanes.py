@@ -803,7 +803,7 @@ class Lanes:
     def demand(self) -> Share:
         """What all lanes have a use for, per second."""
         wanted = [lane.demand() for lane in self._lanes]
-        return Share(sum(each.early_puts for each in wanted), sum(each.rows for each in wanted))
+        return Share(sum(share.early_puts for share in wanted), sum(share.rows for share in wanted))
 
     def take_share(self, share: Share) -> None:
         """The agent's share of the cluster's budgets, for all lanes together; each gets an equal part."""

@@ -13,10 +13,10 @@ NO_LIMIT = 2**31 - 1
 def security_configs(clients: ClientSecurity) -> dict[str, str | None]:
     """The values by Kafka's names. The listeners of `clients` are bound: none has port 0."""
     settings = clients.settings
-    named = [(each.name or each.protocol.value, each) for each in clients.listeners]
+    named = [(listener.name or listener.protocol.value, listener) for listener in clients.listeners]
     return {
-        "listeners": ",".join(f"{name}://{join_address(each.host, each.port)}" for name, each in named),
-        "listener.security.protocol.map": ",".join(f"{name}:{each.protocol.value}" for name, each in named),
+        "listeners": ",".join(f"{name}://{join_address(own.host, own.port)}" for name, own in named),
+        "listener.security.protocol.map": ",".join(f"{name}:{own.protocol.value}" for name, own in named),
         "authorizer.class.name": AUTHORIZER if clients.is_authenticating else "",
         "sasl.enabled.mechanisms": ",".join(settings.sasl_mechanisms),
         "sasl.server.max.receive.size": str(settings.max_login_bytes),

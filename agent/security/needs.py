@@ -137,38 +137,42 @@ def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: Err
 
 
 def _produced(topic: Any, code: ErrorCode) -> TopicProduceResponse:
-    rows = [PartitionProduceResponse(each.index, code, base_offset=-1) for each in topic.partition_data]
+    rows = [
+        PartitionProduceResponse(partition.index, code, base_offset=-1) for partition in topic.partition_data
+    ]
     return TopicProduceResponse(topic.name, topic.topic_id, rows)
 
 
 def _listed(topic: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
     rows = [
-        ListOffsetsPartitionResponse(each.partition_index, code, timestamp=-1, offset=-1)
-        for each in topic.partitions
+        ListOffsetsPartitionResponse(partition.partition_index, code, timestamp=-1, offset=-1)
+        for partition in topic.partitions
     ]
     return ListOffsetsTopicResponse(topic.name, rows)
 
 
 def _committed(topic: Any, code: ErrorCode) -> OffsetCommitResponseTopic:
-    rows = [OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions]
+    rows = [OffsetCommitResponsePartition(partition.partition_index, code) for partition in topic.partitions]
     return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=rows)
 
 
 def _committed_in_transaction(topic: Any, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
-    rows = [TxnOffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions]
+    rows = [
+        TxnOffsetCommitResponsePartition(partition.partition_index, code) for partition in topic.partitions
+    ]
     return TxnOffsetCommitResponseTopic(topic.name, rows)
 
 
 def _records_deleted(topic: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
     rows = [
-        DeleteRecordsPartitionResult(each.partition_index, low_watermark=-1, error_code=code)
-        for each in topic.partitions
+        DeleteRecordsPartitionResult(partition.partition_index, low_watermark=-1, error_code=code)
+        for partition in topic.partitions
     ]
     return DeleteRecordsTopicResult(topic.name, rows)
 
 
 def _offsets_deleted(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
-    rows = [OffsetDeleteResponsePartition(each.partition_index, code) for each in topic.partitions]
+    rows = [OffsetDeleteResponsePartition(partition.partition_index, code) for partition in topic.partitions]
     return OffsetDeleteResponseTopic(topic.name, rows)
 
 
@@ -185,7 +189,7 @@ def _share_offsets_refused(group: Any, code: ErrorCode) -> DescribedShareOffsets
 
 
 def _share_altered(topic: Any, code: ErrorCode) -> AlteredShareTopic:
-    rows = [AlteredShareOffset(each.partition_index, code, FAILED) for each in topic.partitions]
+    rows = [AlteredShareOffset(partition.partition_index, code, FAILED) for partition in topic.partitions]
     return AlteredShareTopic(topic.topic_name, partitions=rows)
 
 
@@ -194,7 +198,7 @@ def _share_deleted(topic: Any, code: ErrorCode) -> DeletedShareTopic:
 
 
 def _epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
-    rows = [EpochEndOffset(error_code=code, partition=each.partition) for each in topic.partitions]
+    rows = [EpochEndOffset(error_code=code, partition=partition.partition) for partition in topic.partitions]
     return OffsetForLeaderTopicResult(topic.topic, rows)
 
 
@@ -240,14 +244,14 @@ def _of_configs(
         needs=needs,
         asked="resources",
         answered=answered,
-        name=lambda each: str(each.resource_name),
+        name=lambda resource: str(resource.resource_name),
         refuse=refuse,
         need_of=_config_resource,
     )
 
 
 def _scram_results(request: Any, code: ErrorCode) -> Any:
-    users = dict.fromkeys(each.name for each in [*request.deletions, *request.upsertions])
+    users = dict.fromkeys(change.name for change in [*request.deletions, *request.upsertions])
     rows = [AlterUserScramCredentialsResult(user, code, FAILED) for user in users]
     return APIS[request.api.key].response(results=rows)
 
@@ -276,8 +280,8 @@ def _log_dirs(request: Any, code: ErrorCode) -> Any:
             AlterReplicaLogDirTopicResult(
                 topic.name, [AlterReplicaLogDirPartitionResult(index, code) for index in topic.partitions]
             )
-            for each in request.dirs
-            for topic in each.topics
+            for log_dir in request.dirs
+            for topic in log_dir.topics
         ]
     )
 
@@ -399,8 +403,8 @@ class _OffsetFetchGuard:
             return await self._one(call, request, answer)
         allowed: list[Any] = []
         refused_groups: list[Any] = []
-        async for each in Turns(NAMES_IN_A_TURN).over(groups_once(request.groups)):
-            (allowed if call.may(DESCRIBE_GROUP, each.group_id) else refused_groups).append(each)
+        async for row in Turns(NAMES_IN_A_TURN).over(groups_once(request.groups)):
+            (allowed if call.may(DESCRIBE_GROUP, row.group_id) else refused_groups).append(row)
         request.groups = allowed
         refused_topics = {
             group.group_id: await self._take_refused(
@@ -416,8 +420,8 @@ class _OffsetFetchGuard:
             await self._keep_described(call, group)
             group.topics += refused_topics.get(group.group_id, []) if not group.error_code else []
         response.groups += [
-            offset_fetch.OffsetFetchResponseGroup(group_id=each.group_id, error_code=DESCRIBE_GROUP.code)
-            for each in refused_groups
+            offset_fetch.OffsetFetchResponseGroup(group_id=row.group_id, error_code=DESCRIBE_GROUP.code)
+            for row in refused_groups
         ]
         return response
 
@@ -523,9 +527,9 @@ class _AddPartitionsGuard:
                 return await answer(request)
             results = [
                 AddPartitionsToTxnResult(
-                    each.transactional_id, [_added(topic, self.needs[2].code) for topic in each.topics]
+                    added.transactional_id, [_added(topic, self.needs[2].code) for topic in added.topics]
                 )
-                for each in request.transactions
+                for added in request.transactions
             ]
             return kind(error_code=self.needs[2].code, results_by_transaction=results)
         topics = request.v3_and_below_topics

@@ -132,7 +132,7 @@ class TokenRules:
 
 def _scopes(claims: dict[str, Any]) -> list[str]:
     given = claims.get("scope", claims.get("scp", ()))
-    return given.split() if isinstance(given, str) else [str(each) for each in given]
+    return given.split() if isinstance(given, str) else [str(scope) for scope in given]
 
 
 class TokenCheck:

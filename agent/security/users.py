@@ -51,7 +51,7 @@ class Users:
     async def check_password(self, user: str, password: str) -> bool:
         """Whether this is the user's password, by any stored mechanism."""
         known = self._catalog.security.users
-        mechanisms = [each for each in ScramMechanism if ScramName(user, each) in known]
+        mechanisms = [mechanism for mechanism in ScramMechanism if ScramName(user, mechanism) in known]
         stored = await self.credentials(user, mechanisms[0] if mechanisms else ScramMechanism.SCRAM_SHA_256)
         return await asyncio.get_running_loop().run_in_executor(self._executor, _fits, stored, password)
 

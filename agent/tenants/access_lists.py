@@ -76,7 +76,7 @@ def _described(resources: list[DescribeAclsResource]) -> Iterator[Acl]:
 async def create_acls(visit: Visit, request: Any) -> Any:
     """As stored."""
     return await visit.answer(
-        replace(request, creations=[_stored(visit, each) for each in request.creations])
+        replace(request, creations=[_stored(visit, creation) for creation in request.creations])
     )
 
 
@@ -170,7 +170,7 @@ def _joined(visit: Visit, results: list[DeleteAclsFilterResult]) -> DeleteAclsFi
     if failed is not None:
         return failed
     return DeleteAclsFilterResult(
-        matching_acls=[_shown(visit, each) for result in results for each in result.matching_acls]
+        matching_acls=[_shown(visit, acl) for result in results for acl in result.matching_acls]
     )
 
 

@@ -37,7 +37,7 @@ def _local(tenant: Tenant, part: Any) -> Any:
 
 async def describe_quotas(visit: Visit, request: Any) -> Any:
     """The tenant's own."""
-    asked = replace(request, components=[_component(visit.tenant, each) for each in request.components])
+    asked = replace(request, components=[_component(visit.tenant, part) for part in request.components])
     response = await visit.answer(asked)
     if response.entries is not None:
         response.entries = [

@@ -77,7 +77,7 @@ async def _log_dirs(visit: Visit, request: Any) -> Any:
 
 async def _describe_configs(visit: Visit, request: Any) -> Any:
     """An agent's listeners are those of all tenants: a client is told of the one by which it came."""
-    kept = [each for each in request.resources if each.resource_type in SEEN_BY_TENANTS]
+    kept = [named for named in request.resources if named.resource_type in SEEN_BY_TENANTS]
     response = await visit.answer(replace(request, resources=kept))
     for result in response.results:
         if result.resource_type == RESOURCE_BROKER:
@@ -85,24 +85,26 @@ async def _describe_configs(visit: Visit, request: Any) -> Any:
                 if row.name in LISTENER_CONFIGS:
                     row.value = _own_listener(visit, row.value or "")
     response.results += [
-        _refused(DescribeConfigsResult, each)
-        for each in request.resources
-        if each.resource_type not in SEEN_BY_TENANTS
+        _refused(DescribeConfigsResult, resource)
+        for resource in request.resources
+        if resource.resource_type not in SEEN_BY_TENANTS
     ]
     return response
 
 
 def _own_listener(visit: Visit, listeners: str) -> str:
     own = visit.context.access.listener
-    return ",".join(each for each in listeners.split(",") if each.partition(":")[0] == own)
+    return ",".join(listener for listener in listeners.split(",") if listener.partition(":")[0] == own)
 
 
 def _alter_configs(kind: Any) -> Rule:
     async def alter(visit: Visit, request: Any) -> Any:
-        kept = [each for each in request.resources if each.resource_type in ALTERED_BY_TENANTS]
+        kept = [named for named in request.resources if named.resource_type in ALTERED_BY_TENANTS]
         response = await visit.answer(replace(request, resources=kept))
         response.responses += [
-            _refused(kind, each) for each in request.resources if each.resource_type not in ALTERED_BY_TENANTS
+            _refused(kind, named)
+            for named in request.resources
+            if named.resource_type not in ALTERED_BY_TENANTS
         ]
         return response
 
@@ -118,7 +120,7 @@ def _refused(kind: Any, resource: Any) -> Any:
 async def _list_config_resources(visit: Visit, request: Any) -> Any:
     response = await visit.answer(request)
     response.config_resources = [
-        each for each in response.config_resources if each.resource_type in SEEN_BY_TENANTS
+        named for named in response.config_resources if named.resource_type in SEEN_BY_TENANTS
     ]
     return response
 

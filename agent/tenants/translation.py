@@ -63,8 +63,8 @@ def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[A
             continue
         if entity is None and is_array:
             parts = []
-            for each in value:
-                parts.append((yield from translating(each, replacements)))
+            for part in value:
+                parts.append((yield from translating(part, replacements)))
             changed = _all(parts)
         elif entity is None:
             changed = yield from translating(value, replacements)
@@ -74,7 +74,7 @@ def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[A
                 continue
             yield len(value) if is_array else 1
             changed = (
-                _all([replace(each, message) for each in value]) if is_array else replace(value, message)
+                _all([replace(name, message) for name in value]) if is_array else replace(value, message)
             )
         if changed is FOREIGN:
             return FOREIGN

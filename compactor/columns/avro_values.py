@@ -89,8 +89,8 @@ class _Types:
     def _note(self, kind: Any, space: str) -> None:
         """Remember all types that have names."""
         if isinstance(kind, list):
-            for each in kind:
-                self._note(each, space)
+            for branch in kind:
+                self._note(branch, space)
         elif isinstance(kind, dict):
             if kind["type"] in ("record", "enum", "fixed"):
                 name = _full_name(kind["name"], kind.get("namespace", space))
@@ -197,7 +197,7 @@ def _parsed(schema: RegisteredSchema) -> Any:
 def _plain(kind: Any) -> Any:
     """The schema without the logical types that have no column: their values are decoded as what they are."""
     if isinstance(kind, list):
-        return [_plain(each) for each in kind]
+        return [_plain(branch) for branch in kind]
     if not isinstance(kind, dict):
         return kind
     logical = kind.get("logicalType")

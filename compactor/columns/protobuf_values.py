@@ -145,8 +145,8 @@ def _message(schema: RegisteredSchema) -> Descriptor:
     """The message's type, in a pool of its own."""
     held = FileDescriptorSet.FromString(schema.compiled)
     pool = descriptor_pool.DescriptorPool()
-    for each in held.file:
-        pool.Add(each)
+    for file in held.file:
+        pool.Add(file)
     level: Any = pool.FindFileByName(held.file[-1].name)
     protos: Any = held.file[-1].message_type
     for index in schema.path:
@@ -220,8 +220,8 @@ def _value(field: FieldDescriptor, message: Any) -> Any:
     held = getattr(message, field.name)
     if _is_map(field):
         part = field.message_type.fields_by_name["value"]
-        return {str(key): _plain(part, each) for key, each in held.items()}
-    return [_plain(field, each) for each in held] if field.is_repeated else _plain(field, held)
+        return {str(key): _plain(part, item) for key, item in held.items()}
+    return [_plain(field, item) for item in held] if field.is_repeated else _plain(field, held)
 
 
 def _plain(field: FieldDescriptor, value: Any) -> Any:

@@ -70,8 +70,8 @@ class SparkDeriver:
         store_url = self._store_url
 
         def task(given: Iterable[list[bytes]]) -> Iterator[bytes]:
-            for each in given:
-                yield from derive_in_task(each, store_url)
+            for row in given:
+                yield from derive_in_task(row, store_url)
 
         payload = [_encoder.encode(item) for item in items]
         try:
@@ -87,7 +87,7 @@ def derive_in_task(payloads: Sequence[bytes], store_url: str) -> list[bytes]:
     async def derive_all() -> list[bytes]:
         store = open_store(store_url, clock=SystemClock())
         try:
-            return [_encoder.encode(await derive(_items.decode(each), store)) for each in payloads]
+            return [_encoder.encode(await derive(_items.decode(payload), store)) for payload in payloads]
         finally:
             await store.close()
 

@@ -127,7 +127,7 @@ async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | N
     """
     files = await list_live_files(work.sequencer, request.topic.topic_id)
     search = KeySearch(work.store, request.keys, reads_all=request.reads_all)
-    hits = [each async for each in search.find(files.files)]
+    hits = [hit async for hit in search.find(files.files)]
     number = files.commit_number if before is None else before
     return Found(hits, search.cost, await _unread(work.sequencer, request.topic, files, number))
 
@@ -171,16 +171,16 @@ async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[i
     after = ""
     while True:
         page = (await sequencer.objects(ObjectsRequest(after, OBJECTS_AT_ONCE))).objects
-        for each in page:
-            is_mixed = each.description.kind is ObjectKind.MIXED
-            if each.live_runs and not is_mixed:
+        for listed in page:
+            is_mixed = listed.description.kind is ObjectKind.MIXED
+            if listed.live_runs and not is_mixed:
                 continue  # this one was searched
-            if not is_mixed and f"/{topic_name}/" not in each.description.key:
+            if not is_mixed and f"/{topic_name}/" not in listed.description.key:
                 continue
             for of, at_ms in zip(left, began_ms, strict=True):
-                if each.description.created_ms <= at_ms + CLOCKS_APART_MS:
-                    of.live_mixed += bool(each.live_runs)
-                    of.retired += not each.live_runs
+                if listed.description.created_ms <= at_ms + CLOCKS_APART_MS:
+                    of.live_mixed += bool(listed.live_runs)
+                    of.retired += not listed.live_runs
         if not page:
             return left
         after = page[-1].description.key
@@ -241,12 +241,12 @@ def together(
     """The objects in groups that are written again side by side, in order. Pure."""
     some: list[FileHits] = []
     held = 0
-    for each in hits:
-        size = each.file.object.size
+    for hit in hits:
+        size = hit.file.object.size
         if some and (len(some) == most or held + size > max_bytes):
             yield some
             some, held = [], 0
-        some.append(each)
+        some.append(hit)
         held += size
     if some:
         yield some
@@ -262,8 +262,8 @@ async def _erase_from(
     rewriting: Rewriting,
 ) -> None:
     topic = request.topic
-    starts = {each.partition: each.start for each in hits.file.ranges}
-    ends = {each.partition: each.end for each in hits.file.ranges}
+    starts = {live.partition: live.start for live in hits.file.ranges}
+    ends = {live.partition: live.end for live in hits.file.ranges}
     of_partitions = await runs_within(work.sequencer, topic, starts, ends)
     object_id = hits.file.object.object_id
     runs = [run for found in of_partitions.values() for run in found if run.object_id == object_id]

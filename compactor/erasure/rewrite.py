@@ -66,18 +66,18 @@ async def rewrite_without(
         raise RewriteFailed(f"{topic_name}: {error}") from error
     sources = [
         SourceRun(
-            partition=TopicPartition(each.run.topic_id, each.run.partition),
+            partition=TopicPartition(rest.run.topic_id, rest.run.partition),
             topic_name=topic_name,
-            batches=PackedBatches(each.packed),
-            base_offset=each.run.base_offset,
-            end_offset=each.run.end_offset,
+            batches=PackedBatches(rest.packed),
+            base_offset=rest.run.base_offset,
+            end_offset=rest.run.end_offset,
         )
-        for each in left
+        for rest in left
     ]
     described, written = await store_object(sources, of.store, of.output, clock=of.clock, entropy=of.entropy)
-    replacements = [replacement_of([each.run], written, each.records) for each in left]
+    replacements = [replacement_of([rest.run], written, rest.records) for rest in left]
     result = result_of(described, written, replacements, source_bytes=sum(run.length for run in runs))
-    return result, sum(each.erased for each in left)
+    return result, sum(rest.erased for rest in left)
 
 
 async def _filtered(objects: ParquetRuns, run: Run, keys: SoughtKeys) -> _Left:

@@ -37,9 +37,9 @@ async def chosen_bounds(reader: LogReader, topics: Sequence[Any], choice: TopicC
     if missing := sorted(choice.names - {partition.topic for partition in bounds}):
         raise UnknownLog(f"no topic {missing[0]!r}")
     for name, numbers in sorted((choice.assigned or {}).items()):
-        if unknown := sorted(numbers - {each.number for each in bounds if each.topic == name}):
+        if unknown := sorted(numbers - {partition.number for partition in bounds if partition.topic == name}):
             raise UnknownLog(f"no partition {unknown[0]} of topic {name!r}")
-    return {each: of for each, of in bounds.items() if choice.has_partition(each.topic, each.number)}
+    return {key: of for key, of in bounds.items() if choice.has_partition(key.topic, key.number)}
 
 
 async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, if_none: str) -> Offsets:
@@ -78,41 +78,41 @@ async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, i
                 f"option {position.option!r}: topic {partition.topic!r}, partition {partition.number} has no record at"
                 f" or after {times_ms[partition]}; startingOffsetsByTimestampStrategy=latest reads it from its end"
             )
-    return {each: bounds[each][1] if offset is None else offset for each, offset in found.items()}
+    return {key: bounds[key][1] if offset is None else offset for key, offset in found.items()}
 
 
 def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[LogPartition, int]:
     named = {(topic, number) for topic, of_topic in given.items() for number in of_topic}
-    there = {(each.topic, each.number) for each in bounds}
+    there = {(partition.topic, partition.number) for partition in bounds}
     if named != there:
         different = sorted(named ^ there)
         raise ValueError(
             f"option {position.option!r} names other partitions than are read; different are"
             f" {', '.join(f'{topic}-{number}' for topic, number in different[:5])}"
         )
-    return {each: given[each.topic][each.number] for each in bounds}
+    return {partition: given[partition.topic][partition.number] for partition in bounds}
 
 
 async def batch_ranges(
     options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
 ) -> list[OffsetRange]:
     """What a batch query reads of each partition, within what Spark's filters want. Raises ValueError."""
-    wanted = {each: edges for each, edges in bounds.items() if limits.has_partition(each.topic, each.number)}
+    wanted = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
     starting = options.starting or Position("startingOffsets", edge=EARLIEST)
     ending = options.ending or Position("endingOffsets", edge=LATEST)
     if_none = "error" if options.fails_without_time else LATEST
     starts = await offsets_at(starting, bounds, reader, if_none=if_none)
     ends = await offsets_at(ending, bounds, reader, if_none=LATEST)
-    for each in bounds:
-        if starts[each] > ends[each]:
+    for key in bounds:
+        if starts[key] > ends[key]:
             raise ValueError(
-                f"topic {each.topic!r}, partition {each.number}: {starting.option} {starts[each]} is after {ends[each]}"
+                f"topic {key.topic!r}, partition {key.number}: {starting.option} {starts[key]} is after {ends[key]}"
             )
     ranges = (
-        OffsetRange(each, max(starts[each], limits.offsets.first), min(ends[each], limits.offsets.last + 1))
-        for each in wanted
+        OffsetRange(key, max(starts[key], limits.offsets.first), min(ends[key], limits.offsets.last + 1))
+        for key in wanted
     )
-    return [each for each in ranges if each.start < each.end]
+    return [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +191,11 @@ def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss
                 f"partition {partition.number} ends at {upto}, the stream has read it up to {begin}",
             )
         ranges.append(OffsetRange(partition, begin, upto))
-    return [each for each in ranges if each.start < each.end]
+    return [unread for unread in ranges if unread.start < unread.end]
 
 
 def _why_gone(gone: LogPartition, there: Iterable[LogPartition]) -> str:
-    ids = {each.topic_id for each in there if each.topic == gone.topic}
+    ids = {partition.topic_id for partition in there if partition.topic == gone.topic}
     if not ids:
         return "it was deleted since the stream read it"
     if gone.topic_id in ids:

@@ -75,10 +75,10 @@ class Limits:
 def push(limits: Limits, filters: Sequence[Filter]) -> tuple[Limits, list[Filter]]:
     """The limits under these filters too, and the filters that Spark has to evaluate."""
     left: list[Filter] = []
-    for each in filters:
-        narrowed = _narrowed(limits, each)
+    for condition in filters:
+        narrowed = _narrowed(limits, condition)
         if narrowed is None:
-            left.append(each)
+            left.append(condition)
         else:
             limits = narrowed
     return limits, left

@@ -53,12 +53,12 @@ class TaskPartition(InputPartition):  # type: ignore[misc]
     """One Spark task: ranges of offsets."""
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        super().__init__([(*each.partition, each.start, each.end) for each in ranges])
+        super().__init__([(*unread.partition, unread.start, unread.end) for unread in ranges])
 
     @property
     def ranges(self) -> list[OffsetRange]:
         """What the task reads, in order."""
-        return [OffsetRange(LogPartition(*each[:3]), *each[3:]) for each in self.value]
+        return [OffsetRange(LogPartition(*fields[:3]), *fields[3:]) for fields in self.value]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]

@@ -50,7 +50,7 @@ class TablesFollowing:
     async def begin_round(self) -> None:
         """Repair what happened since the last round, a crash between a swap and its table among it."""
         self.failures = []
-        self._wanted = {each.topic_id: each for each in await wanted_tables(self._sequencer)}
+        self._wanted = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
         for wanted in list(self._wanted.values()):
             await self._sync(wanted)
 

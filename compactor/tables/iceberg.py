@@ -265,9 +265,9 @@ class IcebergTable:
     ) -> None:
         """See TopicTable."""
         added = [files[path].description for path in sorted(change.added)]
-        added += [self._write_deletes(files[each.path]) for each in sorted(change.covered, key=str)]
+        added += [self._write_deletes(files[covered.path]) for covered in sorted(change.covered, key=str)]
         removed: frozenset[str] = change.removed | {
-            self._deletes_path(str(each.deletes)) for each in change.uncovered
+            self._deletes_path(str(uncovered.deletes)) for uncovered in change.uncovered
         }
         with self._changed() as transaction:
             if not self.searched_ms():
@@ -278,7 +278,7 @@ class IcebergTable:
         """See TopicTable."""
         over = set(snapshot_ids)
         snapshots = self._table.metadata.snapshots
-        unused = _files_of(self._table, [each for each in snapshots if each.snapshot_id in over])
+        unused = _files_of(self._table, [snapshot for snapshot in snapshots if snapshot.snapshot_id in over])
         try:
             self._table.maintenance.expire_snapshots().by_ids(list(snapshot_ids)).commit()
         except CommitFailedException as error:
@@ -490,7 +490,7 @@ def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 def _metadata_of(table: Table) -> set[str]:
     """The files of the table's metadata, the current one and those before it, and statistics that others added."""
     metadata = table.metadata
-    statistics = {each.statistics_path for each in (*metadata.statistics, *metadata.partition_statistics)}
+    statistics = {stored.statistics_path for stored in (*metadata.statistics, *metadata.partition_statistics)}
     return {entry.metadata_file for entry in metadata.metadata_log} | {table.metadata_location} | statistics
 
 

@@ -112,8 +112,8 @@ class _Listing:
 
     def add(self, page: LiveFiles) -> bool:
         """Take a page in; False where it is of another state than the pages before."""
-        self.objects |= {each.description.object_id: each.description for each in page.objects}
-        return all(self._add_partition(each) for each in page.partitions)
+        self.objects |= {listed.description.object_id: listed.description for listed in page.objects}
+        return all(self._add_partition(partition) for partition in page.partitions)
 
     def _add_partition(self, page: LivePartition) -> bool:
         compacted = 0
@@ -145,8 +145,8 @@ class _Listing:
 def live_rows(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]) -> list[RowRange]:
     """The rows of a file that are live, as few ranges in ascending order."""
     by_partition: dict[int, list[LiveRange]] = {}
-    for each in ranges:
-        by_partition.setdefault(each.partition, []).append(each)
+    for live in ranges:
+        by_partition.setdefault(live.partition, []).append(live)
     found: list[RowRange] = []
     for run in header.runs:
         if run.topic_id != topic_id:
@@ -167,11 +167,11 @@ def dead_rows(header: ParquetHeader, live: Sequence[RowRange]) -> list[RowRange]
 
 
 def _rows_of_run(header: ParquetHeader, run: ParquetRun, ranges: Iterable[LiveRange]) -> Iterator[RowRange]:
-    for each in sorted(ranges):
-        if each.start <= run.base_offset and run.end_offset <= each.end:
+    for live in sorted(ranges):
+        if live.start <= run.base_offset and run.end_offset <= live.end:
             rows = RowRange(run.first_row, run.first_row + run.row_count)
         else:
-            rows = RowRange(_first_row_at(header, run, each.start), _first_row_at(header, run, each.end))
+            rows = RowRange(_first_row_at(header, run, live.start), _first_row_at(header, run, live.end))
         if rows.length:
             yield rows
 
@@ -218,8 +218,8 @@ async def count_rows(store: ObjectStore, files: TopicFiles) -> list[FileRows]:
     async def count(file: LiveFile) -> FileRows:
         header = (await read_footer(store, file.object)).header
         live = tuple(
-            (each, sum(rows.length for rows in live_rows(header, files.topic_id, [each])))
-            for each in file.ranges
+            (live_range, sum(rows.length for rows in live_rows(header, files.topic_id, [live_range])))
+            for live_range in file.ranges
         )
         dead = dead_rows(header, live_rows(header, files.topic_id, file.ranges))
         return FileRows(file, header.row_count, live, tuple(dead))

@@ -58,7 +58,7 @@ class NewestRecords:
 
     async def _new_ranges(self) -> list[OffsetRange]:
         """What can be read beyond the positions; the shortest first, so that a backlog holds up its own partition."""
-        topics = [each for each in await self._index.topics() if each.topic_id == self._topic.topic_id]
+        topics = [topic for topic in await self._index.topics() if topic.topic_id == self._topic.topic_id]
         if not topics:
             raise TopicGone(f"topic {self._topic.name!r} was deleted")
         ranges = [
@@ -66,7 +66,7 @@ class NewestRecords:
             for partition, (start, end) in (await self._reader.bounds(topics)).items()
         ]
         return sorted(
-            (each for each in ranges if each.start < each.end), key=lambda each: each.end - each.start
+            (part for part in ranges if part.start < part.end), key=lambda part: part.end - part.start
         )
 
 

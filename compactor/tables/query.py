@@ -43,10 +43,10 @@ async def add_topic(
         {
             "file": [_file_name(file.object.key) for file in files.files for _ in file.ranges],
             "partition": pa.array(
-                [each.partition for file in files.files for each in file.ranges], pa.int32()
+                [live.partition for file in files.files for live in file.ranges], pa.int32()
             ),
-            "first": pa.array([each.start for file in files.files for each in file.ranges], pa.int64()),
-            "until": pa.array([each.end for file in files.files for each in file.ranges], pa.int64()),
+            "first": pa.array([live.start for file in files.files for live in file.ranges], pa.int64()),
+            "until": pa.array([live.end for file in files.files for live in file.ranges], pa.int64()),
         }
     )
     database.register(f"{name} live", live)
@@ -94,8 +94,8 @@ def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:
     """The offsets of a topic that are stable and in no Parquet file. Pure."""
     by_partition: dict[int, list[LiveRange]] = {}
     for file in files.files:
-        for each in file.ranges:
-            by_partition.setdefault(each.partition, []).append(each)
+        for live in file.ranges:
+            by_partition.setdefault(live.partition, []).append(live)
     for bounds in files.partitions:
         yield from _gaps(
             LogPartition(name, files.topic_id, bounds.partition),
@@ -108,10 +108,10 @@ def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:
 def _gaps(
     partition: LogPartition, start: int, end: int, covered: Iterable[LiveRange]
 ) -> Iterator[OffsetRange]:
-    for each in covered:
-        if start < each.start:
-            yield OffsetRange(partition, start, each.start)
-        start = each.end
+    for live in covered:
+        if start < live.start:
+            yield OffsetRange(partition, start, live.start)
+        start = live.end
     if start < end:
         yield OffsetRange(partition, start, end)
 

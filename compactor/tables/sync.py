@@ -319,5 +319,5 @@ class TableSync:
 def deletes_of(file: TableFile) -> str:
     """The name of the deletes that leave a file's live ranges: another one for other ranges."""
     ranges: list[LiveRange] = sorted(file.live.ranges)
-    digest = blake2b(repr([tuple(each) for each in ranges]).encode(), digest_size=12).hexdigest()
+    digest = blake2b(repr([tuple(live) for live in ranges]).encode(), digest_size=12).hexdigest()
     return f"{file.key.rpartition('/')[2].removesuffix('.parquet')}-{digest}"

@@ -244,7 +244,7 @@ async def dead_rows_of_part(store: ObjectStore, file: TableFile) -> list[RowRang
     rows = pq.read_table(data, columns=["partition", "offset"])
     partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
     is_live = np.zeros(len(offsets), bool)
-    for each in file.live.ranges:
-        is_live |= (partitions == each.partition) & (offsets >= each.start) & (offsets < each.end)
+    for live in file.live.ranges:
+        is_live |= (partitions == live.partition) & (offsets >= live.start) & (offsets < live.end)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], ~is_live, [False]]).astype(np.int8)))
     return [RowRange(int(start), int(end)) for start, end in edges.reshape(-1, 2)]

@@ -60,7 +60,7 @@ async def live_files(
         if reached < found.high_watermark:
             following = (sought.partition, reached)
             break
-    ids = dict.fromkeys(run.object_id for each in partitions for run in each.runs)
+    ids = dict.fromkeys(run.object_id for partition in partitions for run in partition.runs)
     rows = await store.object_rows(list(ids))
     return LiveFiles(answer.commit_number, partitions, [object_record(row) for row in rows], following)
 

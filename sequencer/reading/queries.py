@@ -142,12 +142,12 @@ class Reader:
             for requested in request.partitions:
                 look_ups.append(_LookUp.of(self._current(), requested))
                 await turns.did()
-            if not is_caught_up and any(each.is_beyond_end for each in look_ups):
+            if not is_caught_up and any(look_up.is_beyond_end for look_up in look_ups):
                 # A follower may show what the committer has written, and does not know yet to be written.
                 is_caught_up = True
                 await self._catch_up()
                 continue
-            with_runs = [each for each in look_ups if each.has_runs]
+            with_runs = [look_up for look_up in look_ups if look_up.has_runs]
             if await self._look_up(with_runs, request.max_bytes, turns):
                 partitions: list[FoundPartition] = []
                 for look_up in look_ups:
@@ -218,8 +218,8 @@ class Reader:
             partitions = [look_ups[index].requested for index in in_store]
             found = await self._store.runs_from_many(
                 [
-                    (each.topic_id, each.partition, each.offset, min(each.max_bytes, share))
-                    for each in partitions
+                    (asked.topic_id, asked.partition, asked.offset, min(asked.max_bytes, share))
+                    for asked in partitions
                 ],
                 max_runs,
             )

@@ -143,7 +143,9 @@ class Subscriptions:
 
     def _queue_for_all(self, partition: TopicPartition, runs: Sequence[Run], replaced_below: int) -> int:
         """Queue a partition's change for those who did not begin with it. Returns what that took, in queued changes."""
-        watching = [each for each, began in self._watching.get(partition, {}).items() if began < self._shown]
+        watching = [
+            agent for agent, began in self._watching.get(partition, {}).items() if began < self._shown
+        ]
         if not watching:
             return 1
         change = self._change_of(partition, runs, replaced_below)
@@ -316,7 +318,7 @@ class Subscriptions:
             leader_epoch=row.epochs[-1].epoch,
             runs=list(runs),
             aborted=[
-                AbortedTransaction(each.producer_id, each.first_offset, each.last_offset) for each in aborted
+                AbortedTransaction(span.producer_id, span.first_offset, span.last_offset) for span in aborted
             ],
             replaced_below=replaced_below,
             is_start=is_start,

@@ -114,7 +114,7 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
 
 def needs(found: Sequence[Found]) -> Needs:
     """What `remove` reads."""
-    needed = Needed({kind: [key for each, key in found if each is kind] for kind in LOOKED_UP})
+    needed = Needed({kind: [key for found_kind, key in found if found_kind is kind] for kind in LOOKED_UP})
     return lambda state: needed
 
 

@@ -279,7 +279,7 @@ async def remove_runs(
 def _remove_aborted(draft: Draft, row: PartitionRow, most: int) -> int:
     """Remove ranges that end below the log start, at most so many; how many."""
     ranges = draft.durable.aborted_from(row.topic_id, row.partition, 0)[:most]
-    below = [each for each in ranges if each.last_offset < row.log_start_offset]
-    for each in below:
-        draft.delete(AbortedRow, *key_of(each))
+    below = [aborted for aborted in ranges if aborted.last_offset < row.log_start_offset]
+    for aborted in below:
+        draft.delete(AbortedRow, *key_of(aborted))
     return len(below)

@@ -114,7 +114,7 @@ class SharePartition:
                 f"offset {acknowledged[-1].last_offset}; nothing was handed out from {self.end} on"
             )
         changed: list[Span] = []
-        stretches = (stretch for each in acknowledged for stretch in _stretches(each))
+        stretches = (stretch for part in acknowledged for stretch in _stretches(part))
         for span, kind in _labelled(self.spans, stretches):
             if kind is None:
                 changed.append(span)
@@ -155,7 +155,7 @@ class SharePartition:
             else:
                 taken = _acquired(span.within(span.first, span.first + left), lock)
                 left -= taken.end - taken.first
-                spans += [each for each in (taken, span.within(taken.end, span.end)) if each.first < each.end]
+                spans += [part for part in (taken, span.within(taken.end, span.end)) if part.first < part.end]
                 acquired += [taken] if taken.first < taken.end else []
         self._set(spans)
         acquired += self._acquire_new(asked, left, lock)

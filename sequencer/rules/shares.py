@@ -118,13 +118,13 @@ def _check(request: ShareRequest) -> None:
     edges = 0
     for work in request.partitions:
         end = -1
-        for each in work.acknowledged:
-            length = each.last_offset - each.first_offset + 1
-            if each.first_offset <= end or length < 1 or len(each.types) not in (1, length):
+        for part in work.acknowledged:
+            length = part.last_offset - part.first_offset + 1
+            if part.first_offset <= end or length < 1 or len(part.types) not in (1, length):
                 raise InvalidRequest(
-                    f"acknowledged {each.first_offset} to {each.last_offset} by {len(each.types)} types, after {end}"
+                    f"acknowledged {part.first_offset} to {part.last_offset} by {len(part.types)} types, after {end}"
                 )
-            end = each.last_offset
+            end = part.last_offset
         edges += edges_of(work)
     if edges > MAX_EDGES:
         raise InvalidRequest(f"{edges} stretches in a share request; at most {MAX_EDGES}")
@@ -181,7 +181,7 @@ def _worked(
             row = changed
     outcome = ShareOutcome(
         error=ShareError.NONE if answered is None else ShareError(answered.error),
-        acquired=[] if answered is None else [AcquiredRecords(*each) for each in answered.acquired],
+        acquired=[] if answered is None else [AcquiredRecords(*records) for records in answered.acquired],
         available=state.available() if is_member else None,
         refused=refused,
     )
@@ -190,7 +190,7 @@ def _worked(
 
 def _answered(row: ShareRow, request_id: UUID | None) -> ShareAnswered | None:
     """What this request was answered before."""
-    return next((each for each in row.answered if each.request_id == request_id), None)
+    return next((answer for answer in row.answered if answer.request_id == request_id), None)
 
 
 def _carry_out(
@@ -219,7 +219,7 @@ def _carry_out(
     return ShareAnswered(
         request.request_id or UUID(int=0),
         int(error),
-        [(each.first_offset, each.last_offset, each.deliveries) for each in acquired],
+        [(records.first_offset, records.last_offset, records.deliveries) for records in acquired],
     )
 
 

@@ -41,7 +41,7 @@ async def sizes_around(
     async for size in sizes_of(store, [row for row in topics if row.topic_id not in wide]):
         yield size
     steps = ((topic_id, partition // PARTITIONS_AT_ONCE) for topic_id, partition in partitions)
-    for topic_id, step in dict.fromkeys(each for each in steps if each[0] in wide):
+    for topic_id, step in dict.fromkeys(counted for counted in steps if counted[0] in wide):
         begin = step * PARTITIONS_AT_ONCE
         for size in await store.partition_bytes_within(topic_id, begin, begin + PARTITIONS_AT_ONCE):
             yield size

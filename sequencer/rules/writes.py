@@ -133,7 +133,7 @@ def _store(draft: Draft, written: WrittenObject, settings: SequencerSettings) ->
 
 
 def _check_stored(partition: str, outcome: RunOutcome) -> None:
-    refused = {each.error for each in outcome.outcomes} - {BatchError.NONE}
+    refused = {batch_outcome.error for batch_outcome in outcome.outcomes} - {BatchError.NONE}
     if BatchError.UNKNOWN_TOPIC_OR_PARTITION in refused:
         raise UnknownPartition(f"{partition} does not exist (any more); nothing was written")
     assert not refused, f"{partition}: {refused} for batches of no producer"

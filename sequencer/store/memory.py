@@ -144,7 +144,9 @@ class MemoryRowStore:
 
     async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
         rows = cast("dict[Any, R]", self._hot[kind])
-        return [rows[each] for each in sorted(each for each in rows if key is None or each > key)[:limit]]
+        return [
+            rows[known] for known in sorted(known for known in rows if key is None or known > key)[:limit]
+        ]
 
     def _positions(self) -> Iterable[GroupOffsetRow]:
         return cast("Iterable[GroupOffsetRow]", self._hot[GroupOffsetRow].values())
@@ -163,7 +165,7 @@ class MemoryRowStore:
         return [row for row in self._positions() if row.topic_id == topic_id][:limit]
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
-        return [self._journal[each] for each in sorted(self._journal) if each >= number][:limit]
+        return [self._journal[known] for known in sorted(self._journal) if known >= number][:limit]
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         if self._gate is not None:

@@ -216,7 +216,7 @@ class HotState:
             return self.rows(DelegationTokenRow, self.token_names.after(after))
         concerning = self.tokens_concerning.get(principal, {})
         return self.rows(
-            DelegationTokenRow, sorted(each for each in concerning if after is None or each > after)
+            DelegationTokenRow, sorted(token for token in concerning if after is None or token > after)
         )
 
     def topic_named(self, name: str) -> TopicRow | None:

@@ -262,12 +262,12 @@ class _Sheet:
     def _cut(self, count: int) -> None:
         """Write the first of what is pending."""
         batches = self.pending[:count]
-        rows = decode_batches([each.unpacked for each in batches])
+        rows = decode_batches([batch.unpacked for batch in batches])
         first_batch = len(self.headers) - len(self.pending)
         numbers = np.arange(first_batch, first_batch + count, dtype=np.int32)
-        names = sorted({each.topic_name for each in batches})
-        places = np.array([names.index(each.topic_name) for each in batches], np.int32)
-        partitions = np.array([each.partition for each in batches], np.int32)
+        names = sorted({batch.topic_name for batch in batches})
+        places = np.array([names.index(batch.topic_name) for batch in batches], np.int32)
+        partitions = np.array([batch.partition for batch in batches], np.int32)
         topics = pa.array(np.repeat(places, rows.record_counts))
         columns = {
             **rows.columns,
@@ -279,9 +279,9 @@ class _Sheet:
         self.parquet.write_table(table, row_group_size=rows.row_count)
         self.row_groups.append(RowGroupBatches(first_batch, count, self.rows_written, rows.row_count))
         self.rows_written += rows.row_count
-        self.exact.append(bytes(map(operator.and_, rows.exact, (each.may_be_exact for each in batches))))
+        self.exact.append(bytes(map(operator.and_, rows.exact, (batch.may_be_exact for batch in batches))))
         del self.pending[:count]
-        self.pending_bytes = sum(len(each.unpacked.records) for each in self.pending)
+        self.pending_bytes = sum(len(batch.unpacked.records) for batch in self.pending)
         self.others = 0
 
 

@@ -193,7 +193,7 @@ class RpcServer:
         while True:
             await self._clock.sleep(self._stall_timeout_s)
             with outlived(_log, "stalled RPC connections could not be closed"):
-                for served in [each for each in self._connections if each.is_stalled()]:
+                for served in [connection for connection in self._connections if connection.is_stalled()]:
                     _log.warning("an RPC connection is closed", reason="a frame was under way for too long",
                                  peer=served.wire.peer_host)  # fmt: skip
                     served.wire.abort()

@@ -117,10 +117,10 @@ def add(
             resource_pattern_type=PatternType.PREFIXED if access.prefix else PatternType.LITERAL,
             principal=access.principal,
             host=access.host or "*",
-            operation=_operation(each),
+            operation=_operation(operation),
             permission_type=Permission.DENY if access.deny else Permission.ALLOW,
         )
-        for each in access.operation
+        for operation in access.operation
     ]
 
     async def run(client: KafkaClient) -> None:
@@ -160,10 +160,10 @@ def remove(
             else PatternType.ANY,
             principal_filter=access.principal,
             host_filter=access.host,
-            operation=_operation(each),
+            operation=_operation(operation),
             permission_type=Permission.DENY if access.deny else Permission.ANY,
         )
-        for each in access.operation or ["any"]
+        for operation in access.operation or ["any"]
     ]
 
     async def run(client: KafkaClient) -> int:
@@ -224,5 +224,5 @@ def _operation(text: str) -> int:
     try:
         return Operation[text.strip().upper().replace("-", "_")]
     except KeyError:
-        known = ", ".join(each.name.lower() for each in Operation)
+        known = ", ".join(operation.name.lower() for operation in Operation)
         raise CommandFailed(f"--operation {text!r}: expected one of {known}") from None

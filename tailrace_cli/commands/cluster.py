@@ -23,8 +23,8 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
         answer = await client.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
         check(answer.error_code, answer.error_message, "the cluster")
         topics = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
-        partitions = [each for topic in topics for each in topic.partitions]
-        leads = [each.leader_id for each in partitions]
+        partitions = [partition for topic in topics for partition in topic.partitions]
+        leads = [partition.leader_id for partition in partitions]
         return {
             "cluster_id": answer.cluster_id,
             "topics": len(topics),
@@ -52,6 +52,6 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
     )
     print_table(
         ("broker", "host", "port", "rack", "leads partitions"),
-        [(each["id"], each["host"], each["port"], each["rack"], each["leads"]) for each in found["brokers"]],
+        [(row["id"], row["host"], row["port"], row["rack"], row["leads"]) for row in found["brokers"]],
         if_none="no brokers",
     )

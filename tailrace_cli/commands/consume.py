@@ -189,13 +189,13 @@ class Unread:
     def add(self, partitions: Sequence[Any], ends: Sequence[int] | None = None) -> None:
         """These were assigned."""
         self.is_assigned = True
-        for place, each in enumerate(partitions):
-            self._ends[each.topic, each.partition] = None if ends is None else ends[place]
+        for place, partition in enumerate(partitions):
+            self._ends[partition.topic, partition.partition] = None if ends is None else ends[place]
 
     def remove(self, partitions: Sequence[Any]) -> None:
         """These were taken away."""
-        for each in partitions:
-            self._ends.pop((each.topic, each.partition), None)
+        for partition in partitions:
+            self._ends.pop((partition.topic, partition.partition), None)
 
     def read(self, topic: str, partition: int, offset: int) -> None:
         """The record at this offset came."""
@@ -272,7 +272,7 @@ def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, 
     def offsets(time: int) -> list[int]:
         asked = [TopicPartition(topic, partition, time) for topic, partition in partitions]
         answered = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
-        found = {(each.topic, each.partition): each.offset for each in answered}
+        found = {(position.topic, position.partition): position.offset for position in answered}
         return [found[place] for place in partitions]
 
     firsts, ends = offsets(OFFSET_BEGINNING), offsets(OFFSET_END)

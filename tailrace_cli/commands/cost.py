@@ -146,7 +146,7 @@ def _show(bills: Mapping[str, Bill], usage: Mapping[str, Usage], prices: Prices,
         return
     rows = [
         (name, *(f"{dollars:,.2f}" for dollars in bill.items.values()), f"{bill.total:,.2f}")
-        for name, bill in sorted(bills.items(), key=lambda each: -each[1].total)
+        for name, bill in sorted(bills.items(), key=lambda priced: -priced[1].total)
     ]
     columns = ("topic", "put", "get", "storage", "sql", "compute", "cross-zone", "total")
     print_table(columns, rows, title=f"Dollars a month, by the prices of {prices.name} ({prices.date})")

@@ -82,7 +82,7 @@ def _show(figures: dict[str, Any], *, as_json: bool) -> None:
     rows = [(name.replace("_", " "), value) for name, value in figures.items() if name != "objects"]
     print_table(("figure", "value"), rows)
     if objects := figures["objects"]:
-        print_table(("object", "records"), [(each["key"], each["records"]) for each in objects])
+        print_table(("object", "records"), [(listed["key"], listed["records"]) for listed in objects])
 
 
 def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes]:
@@ -116,10 +116,10 @@ async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
 
     found = await find_keys(_work(log), request)
     return {
-        "records": sum(each.records for each in found.hits),
+        "records": sum(hit.records for hit in found.hits),
         "not_compacted_offsets": sum(found.unread.values()),
         **_cost(found.cost, "search"),
-        "objects": [{"key": each.file.object.key, "records": each.records} for each in found.hits],
+        "objects": [{"key": hit.file.object.key, "records": hit.records} for hit in found.hits],
     }
 
 
@@ -181,6 +181,6 @@ def _show_log(erasures: list[dict[str, Any]], *, as_json: bool) -> None:
         print_json(erasures)
         return
     columns = ("begun", "ended", "by", "reason", "erased_records", "live_mixed_left", "retired_left")
-    rows = [[each[column] for column in columns] + [len(each["key_hashes"])] for each in erasures]
+    rows = [[erasure[column] for column in columns] + [len(erasure["key_hashes"])] for erasure in erasures]
     names = [column.replace("_", " ") for column in columns]
     print_table((*names, "keys"), rows, if_none="nothing was erased from this topic")

@@ -157,7 +157,7 @@ def reset(
         return
     print_table(
         ("topic", "partition", "committed", "new" if execute else "would be"),
-        [(each["topic"], each["partition"], each["committed"], each["new"]) for each in moved],
+        [(row["topic"], row["partition"], row["committed"], row["new"]) for row in moved],
     )
     print(f"group {group} was reset" if execute else "nothing was changed; run it again with --execute")
 

@@ -68,7 +68,7 @@ def list_tables(
         return await wanted_tables(log.sequencer)
 
     _, found = ask_log(flags, ask)
-    rows = [(each.topic_name, str(each.topic_id), each.is_wanted) for each in found]
+    rows = [(wanted.topic_name, str(wanted.topic_id), wanted.is_wanted) for wanted in found]
     if as_json:
         print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
         return
@@ -106,11 +106,11 @@ def show(
                 "columns": found.properties.get(COLUMNS),
                 "snapshots": [
                     {
-                        "snapshot_id": each.snapshot_id,
-                        "timestamp_ms": each.timestamp_ms,
-                        **(each.summary.additional_properties if each.summary is not None else {}),
+                        "snapshot_id": snapshot.snapshot_id,
+                        "timestamp_ms": snapshot.timestamp_ms,
+                        **(snapshot.summary.additional_properties if snapshot.summary is not None else {}),
                     }
-                    for each in found.metadata.snapshots
+                    for snapshot in found.metadata.snapshots
                 ],
             }
 
@@ -122,7 +122,7 @@ def show(
     if found["columns"] is not None:
         print(f"columns: {found['columns']}")
     columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")
-    rows = [[each.get(column, "") for column in columns] for each in found["snapshots"]]
+    rows = [[snapshot.get(column, "") for column in columns] for snapshot in found["snapshots"]]
     print_table([column.replace("_", " ").replace("-", " ") for column in columns], rows)
 
 
@@ -227,17 +227,17 @@ def _as_json(topic: str, store_url: str, found: TopicFiles, counted: Sequence[Fi
         "commit_number": found.commit_number,
         "files": [
             {
-                "path": object_url(store_url, each.file.object.key),
-                "name": each.file.object.key.rpartition("/")[2],
-                "bytes": each.file.object.size,
-                "rows": each.rows,
-                "live_rows": each.live_count,
+                "path": object_url(store_url, file.file.object.key),
+                "name": file.file.object.key.rpartition("/")[2],
+                "bytes": file.file.object.size,
+                "rows": file.rows,
+                "live_rows": file.live_count,
                 "live": [
                     {"partition": part.partition, "start": part.start, "end": part.end, "rows": rows}
-                    for part, rows in each.live
+                    for part, rows in file.live
                 ],
             }
-            for each in counted
+            for file in counted
         ],
         "partitions": [
             {
@@ -254,20 +254,20 @@ def _as_json(topic: str, store_url: str, found: TopicFiles, counted: Sequence[Fi
 def _show(found: TopicFiles, counted: Sequence[FileRows]) -> None:
     rows = [
         (
-            each.file.object.key,
-            each.file.object.size,
-            each.rows,
-            each.live_count,
-            _in_short([f"{part.partition}: {part.start}-{part.end - 1}" for part, _ in each.live]),
+            file.file.object.key,
+            file.file.object.size,
+            file.rows,
+            file.live_count,
+            _in_short([f"{part.partition}: {part.start}-{part.end - 1}" for part, _ in file.live]),
         )
-        for each in counted
+        for file in counted
     ]
     print_table(
         ("key", "bytes", "rows", "live rows", "partition: live offsets"), rows, if_none="no Parquet files"
     )
-    uncompacted = sum(each.uncompacted_offsets for each in found.partitions)
-    live = sum(each.live_count for each in counted)
-    small = sum(each.file.object.size < 64 << 20 for each in counted)
+    uncompacted = sum(partition.uncompacted_offsets for partition in found.partitions)
+    live = sum(file.live_count for file in counted)
+    small = sum(file.file.object.size < 64 << 20 for file in counted)
     print(
         f"commit {found.commit_number}: {len(counted)} files ({small} below 64 MiB), {live} live rows;"
         f" {uncompacted} offsets are in no Parquet file yet"

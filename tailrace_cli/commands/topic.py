@@ -135,8 +135,8 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         print_table(
             ("partition", "leader", "first offset", "end offset"),
             [
-                (each["partition"], each["leader"], each["start_offset"], each["end_offset"])
-                for each in topic["partition_list"]
+                (row["partition"], row["leader"], row["start_offset"], row["end_offset"])
+                for row in topic["partition_list"]
             ],
         )
 
@@ -225,7 +225,7 @@ def trim(
         return
     print_table(
         ("partition", "first offset", "new first offset" if execute else "would become"),
-        [(each["partition"], each["start_offset"], each["new_start_offset"]) for each in trimmed],
+        [(row["partition"], row["start_offset"], row["new_start_offset"]) for row in trimmed],
     )
     print(f"topic {name} was trimmed" if execute else "nothing was changed; run it again with --execute")
 
@@ -274,15 +274,15 @@ def _summary(topic: Any) -> dict[str, Any]:
 async def _partitions(client: KafkaClient, topic: Any) -> list[dict[str, Any]]:
     from tailrace_cli.connections.offsets import EARLIEST, LATEST, list_offsets
 
-    places = [(topic.name, each.partition_index) for each in topic.partitions]
+    places = [(topic.name, row.partition_index) for row in topic.partitions]
     firsts = await list_offsets(client, places, EARLIEST)
     ends = await list_offsets(client, places, LATEST)
     return [
         {
-            "partition": each.partition_index,
-            "leader": each.leader_id,
-            "start_offset": firsts.get((topic.name, each.partition_index)),
-            "end_offset": ends.get((topic.name, each.partition_index)),
+            "partition": row.partition_index,
+            "leader": row.leader_id,
+            "start_offset": firsts.get((topic.name, row.partition_index)),
+            "end_offset": ends.get((topic.name, row.partition_index)),
         }
-        for each in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+        for row in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
     ]

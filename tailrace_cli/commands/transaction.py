@@ -43,11 +43,11 @@ def list_transactions(
         async for broker in client.brokers():
             answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, asked)
             check(answer.error_code, None, "transactions")
-            for each in answer.transaction_states:
-                found[each.transactional_id] = {
-                    "transactional_id": each.transactional_id,
-                    "producer_id": each.producer_id,
-                    "state": each.transaction_state,
+            for row in answer.transaction_states:
+                found[row.transactional_id] = {
+                    "transactional_id": row.transactional_id,
+                    "producer_id": row.producer_id,
+                    "state": row.transaction_state,
                 }
         return [found[name] for name in sorted(found)]
 
@@ -57,7 +57,7 @@ def list_transactions(
     else:
         print_table(
             ("transactional id", "producer id", "state"),
-            [(each["transactional_id"], each["producer_id"], each["state"]) for each in transactions],
+            [(row["transactional_id"], row["producer_id"], row["state"]) for row in transactions],
             if_none="no transactions",
         )
 
@@ -106,7 +106,7 @@ def describe(
     )
     print_table(
         ("topic", "partition"),
-        [(each["topic"], each["partition"]) for each in found["partitions"]],
+        [(row["topic"], row["partition"]) for row in found["partitions"]],
         if_none="no partitions",
     )
 

@@ -80,13 +80,13 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
             _check_described(found, group)
             members = [
                 ShownMember(
-                    member_id=each.member_id,
-                    instance_id=getattr(each, "instance_id", None),
-                    client_id=each.client_id,
-                    host=each.client_host,
-                    assigned=_assigned(each.assignment.topic_partitions),
+                    member_id=member.member_id,
+                    instance_id=getattr(member, "instance_id", None),
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    assigned=_assigned(member.assignment.topic_partitions),
                 )
-                for each in found.members
+                for member in found.members
             ]
             return ShownGroup(
                 group=group,
@@ -99,12 +99,12 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
     _check_described(found, group)
     members = [
         ShownMember(
-            member_id=each.member_id,
-            instance_id=each.group_instance_id,
-            client_id=each.client_id,
-            host=each.client_host,
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
         )
-        for each in found.members
+        for member in found.members
     ]
     return ShownGroup(
         group=group, kind=CLASSIC, state=found.group_state, protocol=found.protocol_data, members=members
@@ -147,10 +147,10 @@ async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict
     return {
         (
             topic.name or names.get(topic.topic_id, str(topic.topic_id)),
-            each.partition_index,
-        ): each.committed_offset
+            partition.partition_index,
+        ): partition.committed_offset
         for topic in found.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -159,10 +159,10 @@ async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[Place, in
     (found,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, asked)).groups
     check(found.error_code, found.error_message, f"offsets of group {group!r}")
     return {
-        (topic.topic_name, each.partition_index): each.start_offset
+        (topic.topic_name, partition.partition_index): partition.start_offset
         for topic in found.topics
-        for each in topic.partitions
-        if each.error_code == ErrorCode.NONE and each.start_offset >= 0
+        for partition in topic.partitions
+        if partition.error_code == ErrorCode.NONE and partition.start_offset >= 0
     }
 
 
@@ -202,8 +202,8 @@ async def move_group(coordinator: KafkaClient, group: str, kind: str, offsets: M
         ],
     )
     for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, asked)).topics:
-        for each in topic.partitions:
-            _check_moved(each.error_code, None, group)
+        for partition in topic.partitions:
+            _check_moved(partition.error_code, None, group)
 
 
 async def _move_share_group(coordinator: KafkaClient, group: str, offsets: Mapping[Place, int]) -> None:
@@ -218,8 +218,8 @@ async def _move_share_group(coordinator: KafkaClient, group: str, offsets: Mappi
     answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, asked)
     _check_moved(answer.error_code, answer.error_message, group)
     for topic in answer.responses:
-        for each in topic.partitions:
-            _check_moved(each.error_code, each.error_message, group)
+        for partition in topic.partitions:
+            _check_moved(partition.error_code, partition.error_message, group)
 
 
 def _topics_of(offsets: Mapping[Place, int]) -> list[str]:

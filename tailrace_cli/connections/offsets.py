@@ -47,16 +47,16 @@ async def list_offsets(client: KafkaClient, places: Sequence[Place], timestamp: 
     found: dict[Place, int] = {}
     answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
     for topic in answer.topics:
-        for each in topic.partitions:
-            check(each.error_code, None, f"offsets of {topic.name}-{each.partition_index}")
-            found[topic.name, each.partition_index] = each.offset
+        for partition in topic.partitions:
+            check(partition.error_code, None, f"offsets of {topic.name}-{partition.partition_index}")
+            found[topic.name, partition.partition_index] = partition.offset
     return found
 
 
 async def partitions_of(client: KafkaClient, topic: str) -> list[Place]:
     """A topic's partitions, in order. Raises CommandFailed."""
     (found,) = await client.topics([topic])
-    return [(topic, partition) for partition in sorted(each.partition_index for each in found.partitions)]
+    return [(topic, partition) for partition in sorted(row.partition_index for row in found.partitions)]
 
 
 async def offsets_at(

@@ -102,11 +102,11 @@ def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[
             on_delivery=on_delivery,
         )
         if sent % BATCH == 0:
-            for each in producers.values():
-                each.poll(0)
+            for producer in producers.values():
+                producer.poll(0)
             progress(sent)
-    for each in producers.values():
-        each.flush(60)
+    for producer in producers.values():
+        producer.flush(60)
     if failures:
         raise RuntimeError(f"{len(failures)} records were not acknowledged, the first: {failures[0]}")
     return acknowledged

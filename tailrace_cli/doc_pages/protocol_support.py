@@ -124,8 +124,8 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
 
 def page() -> str:
     """The whole page."""
-    with_effect = [each for each in _configs() if each.has_effect]
-    without = [each for each in _configs() if not each.has_effect]
+    with_effect = [config for config in _configs() if config.has_effect]
+    without = [config for config in _configs() if not config.has_effect]
     return "\n".join(
         [
             HEAD,
@@ -141,13 +141,13 @@ def page() -> str:
             f"## Topic configs with effect: {len(with_effect)}\n",
             _table(
                 ("config", "default", "meaning"),
-                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in with_effect),
+                ((f"`{config.name}`", _value(config.default), config.doc.strip()) for config in with_effect),
             ),
             f"## Topic configs without effect: {len(without)}\n",
             "Accepted, checked against Kafka's bounds, kept and described, so that tools that set them work.\n",
             _table(
                 ("config", "default", "why"),
-                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
+                ((f"`{config.name}`", _value(config.default), config.doc.strip()) for config in without),
             ),
             "## Broker configs\n",
             BROKER_CONFIGS,
@@ -163,7 +163,7 @@ def page() -> str:
             GROUPS,
             _table(
                 ("config", "default", "meaning"),
-                ((f"`{each.name}`", _value(each.default), each.doc) for each in GROUP_CONFIGS.values()),
+                ((f"`{row.name}`", _value(row.default), row.doc) for row in GROUP_CONFIGS.values()),
             ),
             "## Clients and tools\n",
             TOOLS,

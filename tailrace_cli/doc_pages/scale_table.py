@@ -38,17 +38,17 @@ def table() -> str:
     loads = [load_of(workload) for workload in CASES.values()]
     bills = [bill_of(usage_of(workload), prices) for workload in CASES.values()]
     rows = [
-        ("agents, partitions", [f"{each.agents:,}, {each.partitions:,}" for each in CASES.values()]),
-        ("objects a second", [f"{each.objects:,.0f}" for each in loads]),
-        ("rows a second", [f"{each.rows:,.0f}" for each in loads]),
+        ("agents, partitions", [f"{case.agents:,}, {case.partitions:,}" for case in CASES.values()]),
+        ("objects a second", [f"{load.objects:,.0f}" for load in loads]),
+        ("rows a second", [f"{load.rows:,.0f}" for load in loads]),
         (
             "GETs a second",
-            [f"{each.tail_gets + each.catch_up_gets + each.compaction_gets:,.0f}" for each in loads],
+            [f"{load.tail_gets + load.catch_up_gets + load.compaction_gets:,.0f}" for load in loads],
         ),
-        ("cores of agents", [f"{each.agent_cpu:,.0f}" for each in loads]),
-        ("cores of the committer", [f"{each.sequencer_cpu:,.1f}" for each in loads]),
-        (f"committers at {COMMITTER_CORES:.0%}", [f"{_committers(each.sequencer_cpu)}" for each in loads]),
-        ("cores of compactors", [f"{each.compactor_cpu:,.0f}" for each in loads]),
+        ("cores of agents", [f"{load.agent_cpu:,.0f}" for load in loads]),
+        ("cores of the committer", [f"{load.sequencer_cpu:,.1f}" for load in loads]),
+        (f"committers at {COMMITTER_CORES:.0%}", [f"{_committers(load.sequencer_cpu)}" for load in loads]),
+        ("cores of compactors", [f"{load.compactor_cpu:,.0f}" for load in loads]),
         *(
             (f"$ a month: {item.replace('_', ' ')}", [f"{bill.items[item]:,.0f}" for bill in bills])
             for item in bills[0].items

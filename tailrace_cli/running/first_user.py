@@ -34,7 +34,7 @@ async def create_first_user(sequencer: Sequencer, file: Path) -> None:
     known = await whole_security(sequencer)
     if known is None:
         raise SequencerUnavailable("users and ACLs change all the time; try again")
-    if any(each.name.user == user for each in known.users or ()):
+    if any(known_user.name.user == user for known_user in known.users or ()):
         return
     stored = [
         new_credentials(ScramName(user, mechanism), password, iterations=ITERATIONS)

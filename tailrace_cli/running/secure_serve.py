@@ -73,7 +73,7 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
     files.folder.mkdir(exist_ok=True)
     if not files.certificate.exists():
         addresses = [settings.listen, settings.advertise or settings.listen, settings.http]
-        hosts = dict.fromkeys(["localhost", "127.0.0.1", *(split_address(each)[0] for each in addresses)])
+        hosts = dict.fromkeys(["localhost", "127.0.0.1", *(split_address(host)[0] for host in addresses)])
         _make_certificate(files, list(hosts), clock)
     if not files.user.exists():
         password = files.folder / "password"

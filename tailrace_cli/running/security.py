@@ -126,7 +126,7 @@ def open_listeners(settings: Settings) -> tuple[Listener, ...]:
 
 def check_tenants(settings: Settings) -> None:
     """Raises CommandFailed."""
-    security, names = settings.security, [each.name for each in open_listeners(settings)]
+    security, names = settings.security, [listener.name for listener in open_listeners(settings)]
     try:
         parse_tenants(security.tenant_listeners, security.tenant_rules, names)
     except BadListener as error:

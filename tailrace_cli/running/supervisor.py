@@ -108,7 +108,7 @@ def _listeners(settings: Settings, number: int) -> dict[str, str]:
     """The addresses that no flag gives: an agent's listeners and its gateway."""
     given = {"LISTENERS": settings.listeners, "ADVERTISED_LISTENERS": settings.advertised_listeners}
     named = {
-        f"{PREFIX}{name}": ",".join(shifted_listener(each, number) for each in listeners)
+        f"{PREFIX}{name}": ",".join(shifted_listener(listener, number) for listener in listeners)
         for name, listeners in given.items()
         if listeners
     }

@@ -346,8 +346,8 @@ def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:
     """An argument per column. Integers go as the text of an array, which PostgreSQL reads in no time: asyncpg asks of
     each element of a list whether it is a list."""
     return [
-        f"{{{str(each)[1:-1]}}}" if column.array_type == INTEGERS else each
-        for column, each in zip(columns, values, strict=True)
+        f"{{{str(value)[1:-1]}}}" if column.array_type == INTEGERS else value
+        for column, value in zip(columns, values, strict=True)
     ]
 
 
