@@ -7,6 +7,7 @@ joserfc's. Its issuer, audience, scope and times are checked against the setting
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import aiohttp
 import structlog
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import Key, KeySet
 
 from agent.security.sasl import Login, LoginFailed, Step
 from agent.security.settings import SecuritySettings
@@ -72,7 +73,7 @@ class SigningKeys:
             if self._clock.monotonic() - self._read_at >= wanted:
                 self._read_at = self._clock.monotonic()
                 try:
-                    self._keys = KeySet.import_key_set(_parsed(await self._read()))
+                    self._keys = _key_set(await self._read())
                 except (OSError, aiohttp.ClientError, TimeoutError, ValueError, JoseError) as error:
                     log.warning(
                         "the keys for OAUTHBEARER can't be read; the last ones stay", reason=repr(error)
@@ -92,15 +93,22 @@ class SigningKeys:
             return await answer.content.read(MAX_JWKS_BYTES + 1)
 
 
-def _parsed(data: bytes) -> Any:
-    import json
-
+def _key_set(data: bytes) -> KeySet:
+    """The keys of a JWKS that are of known kinds; others are left out (RFC 7517, section 5). Raises ValueError."""
     if len(data) > MAX_JWKS_BYTES:
         raise ValueError(f"more than {MAX_JWKS_BYTES} bytes")
-    keys = json.loads(data)
-    if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list):
+    parsed = json.loads(data)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("keys"), list):
         raise ValueError("not a JWKS: an object with `keys` is expected")
-    return keys
+    keys: list[Key] = []
+    for each in parsed["keys"]:
+        try:
+            keys += KeySet.import_key_set({"keys": [each]}).keys
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            log.warning("a key for OAUTHBEARER is left out", reason=repr(error))
+    if not keys:
+        raise ValueError("none of the keys is of a known kind")
+    return KeySet(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +190,20 @@ class OAuthBearerExchange:
         if self._failure is not None:
             raise self._failure
         try:
-            return Step(b"", await self._check.login(_bearer_token(token)))
+            acts_as, bearer = _named_and_token(token)
+            login = await self._check.login(bearer)
+            if acts_as not in ("", login.user):
+                raise LoginFailed(
+                    "Client requested an authorization id that is different from the token's principal"
+                )
+            return Step(b"", login)
         except LoginFailed as error:
             self._failure = error
             return Step(b'{"status":"invalid_token"}')
 
 
-def _bearer_token(message: bytes) -> str:
-    """The token in `n,[a=AUTHZID],^Aauth=Bearer TOKEN^A^A`. Raises LoginFailed."""
+def _named_and_token(message: bytes) -> tuple[str, str]:
+    """AUTHZID ('' without one) and TOKEN in `n,[a=AUTHZID],^Aauth=Bearer TOKEN^A^A`. Raises LoginFailed."""
     try:
         parts = message.decode("ascii").split(_SEPARATOR)
     except UnicodeDecodeError:
@@ -197,4 +211,4 @@ def _bearer_token(message: bytes) -> str:
     bearer = [part[len(_BEARER) :] for part in parts if part.startswith(_BEARER)]
     if not parts[0].startswith("n,") or len(bearer) != 1:
         raise LoginFailed("the client's message has no bearer token")
-    return bearer[0]
+    return parts[0][len("n,") :].rstrip(",").removeprefix("a="), bearer[0]

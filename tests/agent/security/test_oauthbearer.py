@@ -81,6 +81,25 @@ def test_a_token_that_says_what_it_must_logs_in(tmp_path: Path) -> None:
     assert logged_in(path, message(token(scope=None, scp=["kafka"]))) == "alice"
 
 
+def test_keys_of_unknown_kinds_do_not_hinder_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    keys = json.loads(Path(jwks(path, KEY)).read_text())["keys"]
+    unknown = [{"kty": "OKP", "crv": "X9999", "x": "AA"}, {"kty": "AKP", "pub": "AA"}, {"kty": "RSA"}, "key"]
+    path.write_text(json.dumps({"keys": [*unknown, *keys]}))
+    assert logged_in(path, message(token())) == "alice"
+    path.write_text(json.dumps({"keys": unknown}))
+    with pytest.raises(LoginFailed):
+        logged_in(path, message(token()), b"\x01")
+
+
+def test_a_client_may_name_nobody_but_the_owner_of_its_token(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, KEY)
+    assert logged_in(path, f"n,a=alice,\x01auth=Bearer {token()}\x01\x01".encode()) == "alice"
+    with pytest.raises(LoginFailed, match="authorization id"):
+        logged_in(path, f"n,a=bob,\x01auth=Bearer {token()}\x01\x01".encode(), b"\x01")
+
+
 @pytest.mark.parametrize(
     "bad",
     [
