@@ -17,7 +17,6 @@ state stays.
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -88,21 +87,13 @@ KEYS_AS_A_RUN = 50
 _NOTHING = Needed()
 
 
-class _QueuedPhase(enum.Enum):
-    """WAITING, then TAKEN by the committer's task or GIVEN_UP by the caller. A commit can also be given up after it was
-    taken, while it waits for an earlier number of its session."""
-
-    WAITING = enum.auto()
-    TAKEN = enum.auto()
-    GIVEN_UP = enum.auto()
-
-
 @dataclass(slots=True, eq=False)
 class _Queued:
     """A request on its way to the committer's task: a `commit`, or another request and the function that decides it.
 
     `is_alone`: it awaits look-ups in the store, so it is a group of its own. `needs`: which rows its decision reads
-    that may not be in memory; those of a commit follow from its batches.
+    that may not be in memory; those of a commit follow from its batches. `is_taken`: by the task. Who gives up before
+    that cancels the answer, and nothing is decided.
     """
 
     name: str
@@ -111,7 +102,7 @@ class _Queued:
     is_alone: bool = False
     commit: CommitRequest | None = None
     needs: Needs | None = None
-    phase: _QueuedPhase = _QueuedPhase.WAITING
+    is_taken: bool = False
 
 
 @dataclass(slots=True)
@@ -289,9 +280,9 @@ class GroupCommit:
         """Take an early or queued commit back; False once it is being decided."""
         if self._early.of(request.session_id).get(request.number) is queued:
             self._early.take(request.session_id, request.number)
-        elif queued.phase is _QueuedPhase.TAKEN:
+        elif queued.is_taken:
             return False
-        queued.phase = _QueuedPhase.GIVEN_UP
+        queued.answer.cancel()
         return True
 
     # --- the task
@@ -313,7 +304,8 @@ class GroupCommit:
             while self._queue and not self._is_stopped:
                 group = self._next_group()
                 try:
-                    await self._perform(group)
+                    if group:
+                        await self._perform(group)
                 except Exception as error:  # noqa: BLE001 - a dead committer would keep its lease
                     _log.exception("the committer broke down: it ends", cause=cause_of(error))
                     self._end_term(f"it broke down: {cause_of(error)}")
@@ -334,19 +326,20 @@ class GroupCommit:
         self._term.end(reason)
 
     def _next_group(self) -> list[_Queued]:
+        """What is decided next, without what its callers no longer wait for: that would only hold up the others."""
         group = [self._queue.popleft()]
         while self._queue and not group[0].is_alone and len(group) < self._settings.max_group_requests:
             if self._queue[0].is_alone:
                 break
             group.append(self._queue.popleft())
         self._observer.queue_changed(len(self._queue))
-        return [request for request in group if request.phase is not _QueuedPhase.GIVEN_UP]
+        return [request for request in group if not request.answer.done()]
 
     async def _perform(self, group: list[_Queued]) -> None:
         """Perform a group; where its rows are refused, its halves, one after the other."""
         began = self._clock.monotonic()
         for request in group:
-            request.phase = _QueuedPhase.TAKEN
+            request.is_taken = True
         parts = deque([[*group]])
         while parts:
             try:

@@ -409,6 +409,36 @@ def test_nothing_is_queued_at_a_committer_that_has_closed() -> None:
     run(use)
 
 
+def test_what_its_callers_no_longer_wait_for_is_not_decided_and_costs_no_question_to_the_store() -> None:
+    async def use(world: World) -> None:
+        world.store.hold_writes()
+        first = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("first", 1, {})))
+        await settle()
+        late = [
+            asyncio.ensure_future(world.sequencer.create_topic(CreateTopic(f"late-{number}", 1, {})))
+            for number in range(3)
+        ]
+        await settle()
+        for each in late:
+            each.cancel()
+        asked, now_ms = 0, world.store.now_ms
+
+        async def counted() -> int:
+            nonlocal asked
+            asked += 1
+            return await now_ms()
+
+        world.store.now_ms = counted  # type: ignore[method-assign]
+        world.store.release_writes()
+        await first
+        await settle()
+        assert asked == 0
+        known = await world.sequencer.metadata(MetadataRequest(-1))
+        assert [topic.name for topic in known.topics] == ["first"]
+
+    run(use)
+
+
 def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(world: World) -> None:
         monkeypatch.setattr(world.sequencer._group_commit, "_perform_together", breaks)

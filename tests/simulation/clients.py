@@ -233,6 +233,8 @@ class OutBatch:
     refusal: ErrorCode | None = None
     is_doubtful: bool = False
     """An attempt had no definite answer: the batch may be stored, or come to be."""
+    follows_refusal: bool = False
+    """One before it was sent elsewhere: the agent that has this one may wait for that one's sequences in vain."""
 
 
 class Producer(Client):
@@ -300,8 +302,8 @@ class Producer(Client):
         stream = self.stream(host)
         return stream, stream.send(ApiKey.PRODUCE, version, request, self.name)
 
-    def settle(self, batches: Sequence[OutBatch], response: Any, expected: Sequence[ErrorCode] = ()) -> None:
-        """Take in what a request's batches were answered. `expected`: refusals that they may get."""
+    def settle(self, batches: Sequence[OutBatch], response: Any) -> None:
+        """Take in what a request's batches were answered."""
         rows: dict[tuple[Any, int], Any] = {}
         for topic in response.responses:
             for row in topic.partition_responses:
@@ -317,8 +319,7 @@ class Producer(Client):
                 *REFUSED,
                 *GONE,
                 *self.expected,
-                *expected,
-            )
+            ) or (code is ErrorCode.REQUEST_TIMED_OUT and batch.follows_refusal)
             if not is_told and not self.stage.may_refuse:
                 self.stage.violated(f"{batch.records[0]} refused, {code.name}, and nothing goes wrong")
             if code is ErrorCode.UNKNOWN_SERVER_ERROR and not self.stage.may_surprise:
@@ -444,15 +445,14 @@ class IdempotentProducer(Producer):
             if self.luck.below(12) == 0:
                 host = self.some_agent()  # a metadata refresh, and the leader is another
             await self.pause(0.0, 0.01)
-        expected: tuple[ErrorCode, ...] = ()
+        is_refused = False
         for batch, stream, answer in sent:
+            batch.follows_refusal = is_refused
             try:
-                self.settle([batch], await self.wait(stream, answer), expected)
+                self.settle([batch], await self.wait(stream, answer))
             except NoAnswer:
                 batch.is_doubtful = True
-            if batch.refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                # What was sent after it, to another agent perhaps, waits there for its sequences in vain.
-                expected = (ErrorCode.REQUEST_TIMED_OUT,)
+            is_refused = is_refused or batch.refusal is ErrorCode.NOT_LEADER_OR_FOLLOWER
         if waiting[0].refusal in OUT_OF_SEQUENCE:
             refusal = f"{waiting[0].records[0]} refused: {waiting[0].refusal.name}"
             self.stage.violated(f"{self.name}: {refusal}, and all before it were acknowledged")
