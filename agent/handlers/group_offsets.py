@@ -318,9 +318,7 @@ async def offset_delete(
     """Forget positions of topics that no member is subscribed to."""
     response = OffsetDeleteResponse()
     try:
-        subscribed, is_used, is_known = await services.groups.look(request.group_id, _use_of)
-        if not is_known and not await _has_positions(services, request.group_id):
-            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        subscribed, is_used = await services.groups.look(request.group_id, _use_of)
         if is_used and subscribed is None:
             # Members that are not consumers: nobody can tell what they read.
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
@@ -351,13 +349,9 @@ async def offset_delete(
     return response
 
 
-def _use_of(group: AnyGroup) -> tuple[frozenset[str] | None, bool, bool]:
-    """The topics it reads (None: nobody can tell), whether it has members, whether it ever had."""
-    return group.subscribed_topics(), bool(group.members), bool(group.generation or group.members)
-
-
-async def _has_positions(services: Services, group_id: str) -> bool:
-    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None, limit=1))).positions)
+def _use_of(group: AnyGroup) -> tuple[frozenset[str] | None, bool]:
+    """The topics it reads (None: nobody can tell), and whether it has members."""
+    return group.subscribed_topics(), bool(group.members)
 
 
 async def _topic(

@@ -48,6 +48,8 @@ PARTITIONS_IN_A_TURN = 2_000
 """Partitions that are read from a request, asked of the sequencer, or put into an answer, in one turn of the loop."""
 RUNS_AT_ONCE = 16
 """Runs looked into side by side by one request."""
+RUNS_LOOKED_INTO = 8
+"""Runs that one look-up by time looks into, where they don't have what their headers say."""
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_EPOCH_VERSION = 4
 _NEEDS = {
@@ -178,28 +180,49 @@ async def _look_into_run(
 
 
 async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
-    """The record that a look-up by time means. The one for which the run was named may lie below log start: then what
-    is left of the run counts, and the run that is named behind it. No other run reaches below log start, so two are
-    looked into at most: what headers say of times is the producers' word, and where it is wrong, nothing is found."""
+    """The record that a look-up by time means."""
+    if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+        return await _of_largest_timestamp(services, query, result)
+    return await _first_reaching(services, query, result)
+
+
+async def _first_reaching(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
+    """The first record at or after a time. What headers say of times is the producers' word: where a run has no such
+    record, the next run that is said to have one is looked into. After RUNS_LOOKED_INTO, the record is said to stand
+    where the next such run begins: at worst too early, so that who reads from there misses nothing."""
+    run = result.run
+    for _ in range(RUNS_LOOKED_INTO):
+        if run is None:
+            return None
+        record = await services.reader.find_timestamp(run, query.timestamp, result.log_start_offset)
+        if record is not None:
+            return record
+        run = await _named_behind(services, query, run)
+    return None if run is None else FoundRecord(run.base_offset, query.timestamp)
+
+
+async def _of_largest_timestamp(
+    services: Services, query: OffsetQuery, result: OffsetResult
+) -> FoundRecord | None:
+    """The one for which the run was named may lie below log start: then what is left of the run counts, and the run
+    that is named behind it. No other run reaches below log start, so two are looked into at most."""
     run, log_start = result.run, result.log_start_offset
     assert run is not None, "only runs are looked into"
-    record = await _record_in(services, query, run, log_start)
+    record = await services.reader.find_timestamp(run, run.max_timestamp, log_start)
     if record is not None or run.base_offset >= log_start:
         return record
-    is_latest = query.timestamp == OffsetSpec.MAX_TIMESTAMP
-    latest = await _latest(services, run, log_start) if is_latest else None
+    latest = await _latest(services, run, log_start)
+    following = await _named_behind(services, query, run)
+    if following is None:
+        return latest
+    return _later(latest, await services.reader.find_timestamp(following, following.max_timestamp, log_start))
+
+
+async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run | None:
+    """The run that the sequencer names for this look-up behind another."""
     behind = msgspec.structs.replace(query, from_offset=run.end_offset)
     (following,) = await all_offsets(services.sequencer, [behind])
-    if following.run is None:
-        return latest
-    return _later(latest, await _record_in(services, query, following.run, log_start))
-
-
-async def _record_in(
-    services: Services, query: OffsetQuery, run: Run, from_offset: int
-) -> FoundRecord | None:
-    timestamp = run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
-    return await services.reader.find_timestamp(run, timestamp, from_offset)
+    return following.run
 
 
 def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:

@@ -20,6 +20,7 @@ from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.agent.handlers.test_group_offsets import commit, located
 from tests.support.agents import AgentBench, run
+from tests.support.transactions import TransactionalProducer
 
 SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
 """A ConsumerProtocolSubscription, version 0, of the topic t."""
@@ -130,6 +131,21 @@ def test_offsets_are_deleted_of_topics_that_nobody_subscribes_to() -> None:
         await joined(bench)
         assert await offset_deleted(bench) == (0, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
         assert await offset_deleted(bench, "other") == (0, 0)
+
+    run(scenario)
+
+
+def test_offsets_of_an_open_transaction_are_deleted_also_where_the_group_has_no_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        producer = TransactionalProducer(bench)
+        await producer.init()
+        assert await producer.commit_offset(7) == 0
+        assert await offset_deleted(bench) == (0, 0)
+        assert await producer.end(commit=True) == 0
+        asked = OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0])])
+        response = await bench.ask(ApiKey.OFFSET_FETCH, 5, asked)
+        assert response.topics[0].partitions[0].committed_offset == -1
 
     run(scenario)
 

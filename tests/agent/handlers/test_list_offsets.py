@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+import agent.handlers.list_offsets as list_offsets
 from sequencer.api import DeleteRecords, DeleteRecordsPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -74,12 +75,17 @@ def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
 
 
 @pytest.mark.parametrize(
-    ("log_start", "timestamp", "most_looks"),
-    [(0, T0 + 500, 1), (0, -3, 1), (1, T0 + 500, 2), (1, -3, 2 + 63)],
-)
-def test_a_look_up_by_time_looks_into_two_runs_at_most_whatever_their_headers_say(
-    log_start: int, timestamp: int, most_looks: int, monkeypatch: pytest.MonkeyPatch
+    ("log_start", "timestamp", "most_looks", "offset"),
+    [
+        (0, T0 + 500, 3, 9), (0, T0 + 2, 1, 1), (1, T0 + 500, 3, 9), (0, T0 + 1001, 0, -1),
+        (0, -3, 1, -1), (1, -3, 2 + 63, 2),
+    ],
+)  # fmt: skip
+def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_say(
+    log_start: int, timestamp: int, most_looks: int, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(list_offsets, "RUNS_LOOKED_INTO", 3)
+
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         for number in range(5):
@@ -89,9 +95,24 @@ def test_a_look_up_by_time_looks_into_two_runs_at_most_whatever_their_headers_sa
         )
         calls = counted(monkeypatch, bench.sequencer.inner, "list_offsets")
         looks = counted(monkeypatch, bench.services.reader, "find_timestamp")
-        assert (await asked(bench, timestamp)).error_code == 0
-        assert len(calls) <= 1 + log_start
+        row = await asked(bench, timestamp)
+        assert (row.error_code, row.offset) == (0, offset)
+        assert len(calls) <= 1 + most_looks
         assert len(looks) <= most_looks
+
+    run(scenario)
+
+
+def test_a_run_without_what_its_header_says_hides_no_later_one() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        sound = at_times(1, 2, 3)
+        await produce(bench, (0, assemble_like(read_header(sound), b"\xff" * 30, 3)))
+        await produce(bench, (0, saying(T0 + 1000, sound)))
+        await produce(bench, (0, sound))
+        row = await asked(bench, T0 + 3)
+        assert (row.offset, row.timestamp) == (5, T0 + 3)
+        assert (await asked(bench, T0 + 4)).offset == -1
 
     run(scenario)
 
