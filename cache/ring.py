@@ -26,6 +26,8 @@ _MEMO_ENTRIES = 8192
 MAX_RANKED = 200_000
 """Partitions of which the replicas are remembered: about 50 MB."""
 MAX_REMEMBERED_REPLICAS = 8
+MEMBERS_AS_A_PARTITION = 10
+"""Scoring so many members takes as long as all else that is done for a partition in metadata: some 5 us."""
 
 
 class ZoneRing:
@@ -104,6 +106,14 @@ class Replicas:
                 self._ranked[asked] = known
         return known
 
+    def coordinator(self, group_id: str) -> int:
+        """The first of `group_candidates`; NO_LEADER for an empty ring."""
+        return next(iter(self._rank(None, _group_key(group_id), 1)), NO_LEADER)
+
+    def in_a_turn(self, zone: str | None, partitions: int) -> int:
+        """How many partitions are placed for a client of `zone` in the time that a small ring takes for so many."""
+        return max(1, partitions // (1 + len(self._of_zone[self.zone_of(zone)]) // MEMBERS_AS_A_PARTITION))
+
     def zone_of(self, zone: str | None) -> str | None:
         """The zone whose replicas a client of `zone` is shown; None: all. Clients name any zone they like."""
         return zone if zone in self._of_zone else None
@@ -118,7 +128,7 @@ class Replicas:
 
 def group_candidates(ring: Ring, group_id: str) -> list[int]:
     """Who should coordinate a group that has no live owner, best first: all live agents that do not drain."""
-    return _ranked(_eligible(ring.members), _hash(b"group\0" + group_id.encode()))
+    return _ranked(_eligible(ring.members), _group_key(group_id))
 
 
 def _eligible(members: list[Member]) -> list[Member]:
@@ -127,6 +137,10 @@ def _eligible(members: list[Member]) -> list[Member]:
 
 def _partition_key(topic_id: UUID, partition: int) -> int:
     return _hash(topic_id.bytes + partition.to_bytes(4, "big", signed=True))
+
+
+def _group_key(group_id: str) -> int:
+    return _hash(b"group\0" + group_id.encode())
 
 
 def _ranked(members: Iterable[Member], key: int) -> list[int]:

@@ -88,7 +88,7 @@ async def alter_partition_reassignments(
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
-    turns = Turns(ROWS_IN_A_TURN)
+    turns = Turns(snapshot.replicas.in_a_turn(context.zone, ROWS_IN_A_TURN))
     async for topic in turns.over(request.topics):
         answers = [
             ReassignablePartitionResponse(

@@ -15,8 +15,11 @@ from tailrace.kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from tailrace.turns import Turns
 
 MAX_PARTITIONS = 2_000
+PARTITIONS_IN_A_TURN = 1_000
+"""Partitions that are placed in one turn of the loop, in a small ring."""
 NAME_BYTES = 100
 PARTITION_BYTES = 320
 """What is taken by the name of a topic that may be described, and by a partition of the answer."""
@@ -32,6 +35,7 @@ async def handle(
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     await context.room.needs(NAME_BYTES * len(names) + PARTITION_BYTES * left)
     response = DescribeTopicPartitionsResponse()
+    turns = Turns(snapshot.replicas.in_a_turn(context.zone, PARTITIONS_IN_A_TURN))
     for name in names:
         if start is not None and name < start.topic_name:
             continue
@@ -48,7 +52,9 @@ async def handle(
             response.next_cursor = Cursor(name, first)
             break
         last = min(first + left, known.topic.partitions)
-        rows = [_row(snapshot, context.zone, known.topic, index) for index in range(first, last)]
+        rows = [
+            _row(snapshot, context.zone, known.topic, index) async for index in turns.over(range(first, last))
+        ]
         left -= len(rows)
         response.topics.append(
             DescribeTopicPartitionsResponseTopic(

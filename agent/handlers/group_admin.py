@@ -10,7 +10,6 @@ from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from cache.ring import group_candidates
 from sequencer.api import FetchOffsets, GroupListing, GroupListings, ListGroups
 from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
@@ -111,15 +110,12 @@ async def list_groups(
         snapshot = await services.catalog.refresh()
         live = {member.broker_id for member in snapshot.ring.members}
         me = services.identity.broker_id
-        turns = Turns(ROWS_IN_A_TURN)
+        turns = Turns(snapshot.replicas.in_a_turn(None, ROWS_IN_A_TURN))
         found = await context.room.listing(services.sequencer.list_groups, ListGroups(), _bytes_of)
         for row in (group for page in found for group in page.groups):
             await turns.did()
-            if row.owner in live:
-                is_ours = row.owner == me
-            else:
-                is_ours = group_candidates(snapshot.ring, row.group_id)[:1] == [me]
-            if not (is_ours or context.sees_all_groups):
+            owner = row.owner if row.owner in live else snapshot.replicas.coordinator(row.group_id)
+            if not (owner == me or context.sees_all_groups):
                 continue
             held = services.groups.held_group(row.group_id)
             state, group_type = (row.state, row.type) if held is None else (str(held.phase), held.type)

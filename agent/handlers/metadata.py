@@ -39,7 +39,7 @@ from tailrace.turns import Turns, in_turns
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
-"""Partitions that are placed in one turn of the loop; each topic counts as one more."""
+"""Partitions that are placed in one turn of the loop, in a small ring; each topic counts as one more."""
 NAMES_IN_A_TURN = 5_000
 """Topics that are read from a request in one turn of the loop."""
 CREATED_AT_ONCE = 1_000
@@ -230,7 +230,7 @@ async def _answer(
     snapshot: Snapshot,
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
-    turns = Turns(PARTITIONS_IN_A_TURN)
+    turns = Turns(snapshot.replicas.in_a_turn(context.zone, PARTITIONS_IN_A_TURN))
     if wants_all(context, request):
         rows = [await _row(known, snapshot, context.zone, turns) for known in snapshot.by_name.values()]
     else:

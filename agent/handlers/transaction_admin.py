@@ -10,7 +10,6 @@ from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.services import RequestContext, Services
-from cache.ring import group_candidates
 from sequencer.api import AbortProducer, TransactionDescription, TransactionDescriptions, TransactionsRequest
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages import describe_transactions as described
@@ -142,10 +141,9 @@ async def list_transactions(
             return response
         names = wanted.matches(transaction.transactional_id for transaction in chosen)
         chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
-    ring = snapshot.ring
     for transaction in chosen:
-        await turns.did(1 + len(ring.members))
-        if group_candidates(ring, transaction.transactional_id)[:1] == [services.identity.broker_id]:
+        await turns.did(1 + len(snapshot.ring.members))
+        if snapshot.replicas.coordinator(transaction.transactional_id) == services.identity.broker_id:
             response.transaction_states.append(
                 listed.TransactionState(
                     transaction.transactional_id, transaction.producer_id, transaction.state

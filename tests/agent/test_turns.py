@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.dispatch import Dispatcher
+from cache.ring import Replicas
+from sequencer.api import CommitOffsets, OffsetPosition, Ring
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -19,6 +23,7 @@ from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescrib
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tailrace.kafka.messages.list_groups import ListGroupsRequest
@@ -138,6 +143,30 @@ def test_ten_connections_with_long_requests_do_one_step_in_a_pass_of_the_loop(
         await answering
 
     run(scenario, auto_create_topics=False)
+
+
+@least_of_three
+def test_1_000_agents_are_placed_in_turns() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=PARTITIONS)
+        committed = [OffsetPosition(topic.topic_id, 0, 1, 0, "")]
+        for number in range(200):
+            await bench.sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", committed))
+        catalog = bench.services.catalog
+        snapshot = await catalog.refresh()
+        (member,) = snapshot.ring.members
+        ring = Ring(snapshot.ring.generation, [replace(member, broker_id=each) for each in range(1, 1_001)])
+        for api, version, request in (
+            (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
+            (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest()),
+            (ApiKey.LIST_GROUPS, 4, ListGroupsRequest()),
+        ):
+            catalog.snapshot = dataclasses.replace(snapshot, replicas=Replicas(ring))
+            with measured_turns() as turns:
+                await asyncio.create_task(bench.ask(api, version, request))
+            turns.check(HELD_SECONDS)
+
+    run(scenario)
 
 
 @least_of_three

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import cache.ring
 from cache.chunk import ChunkId
-from cache.ring import Replicas, ZoneRing, group_candidates
+from cache.ring import NO_LEADER, Replicas, ZoneRing, group_candidates
 from sequencer.api import AgentInfo, Member, Ring
 
 TOPIC = UUID(int=77)
@@ -136,3 +136,12 @@ def test_groups_spread_over_all_live_agents() -> None:
 
     assert set(firsts) == {1, 2, 3}
     assert min(firsts.values()) > 60
+    replicas = Replicas(of)
+    assert firsts == Counter(replicas.coordinator(f"group-{number}") for number in range(300))
+    assert Replicas(ring()).coordinator("g") == NO_LEADER
+
+
+def test_the_more_members_are_scored_the_fewer_partitions_are_placed_in_a_turn() -> None:
+    replicas = Replicas(ring(*(member(each) for each in range(1, 101)), member(101, "b")))
+    assert [replicas.in_a_turn(zone, 1_000) for zone in ("b", "a", None, "nowhere")] == [1_000, 90, 90, 90]
+    assert replicas.in_a_turn("a", 5) == 1
