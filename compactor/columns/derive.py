@@ -313,19 +313,24 @@ class _Sheets:
 
     def add(self, rows: pa.Table) -> None:
         """Take in the rows of a row group."""
-        fitted = fit(self._columns, self._decoder, rows["value"].to_pylist())
-        does_fit = pa.array([reason is None for reason in fitted.reasons], pa.bool_())
+        fitted = fit(self._columns, self._decoder, _joined(rows["value"]))
+        reasons = pa.array(fitted.reasons, pa.string())
+        unfit = rows.filter(reasons.is_valid()) if reasons.null_count < len(rows) else rows[:0]
+        log = rows.drop_columns(["value"])
+        kept = log.filter(reasons.is_null()) if len(unfit) else log
         typed = dict(zip(self._names, fitted.arrays, strict=True))
-        kept = rows.filter(does_fit)
-        self.values.add({**_columns_of(kept.drop_columns(["value"])), **typed}, len(kept))
-        if len(kept) == len(rows):
+        self.values.add({**_columns_of(kept), **typed}, len(kept))
+        if not len(unfit):
             return
-        self.unfit += len(rows) - len(kept)
+        self.unfit += len(unfit)
         if self.quarantine is None:
             self.quarantine = _Sheet(_QUARANTINE_SCHEMA)
-        unfit = rows.filter(pc.invert(does_fit))
-        reasons = pa.array([reason for reason in fitted.reasons if reason is not None], pa.string())
-        self.quarantine.add({**_columns_of(unfit), "reason": reasons}, len(unfit))
+        self.quarantine.add({**_columns_of(unfit), "reason": reasons.drop_null()}, len(unfit))
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    """Its chunks as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:

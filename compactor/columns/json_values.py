@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, Optional, TypeAlias
 
 import msgspec
 
+from compactor.columns.plain_json import PlainJson
 from tailrace.buffers import Buffer
 from tailrace.columns import (
     MAX_COLUMNS,
@@ -57,6 +58,8 @@ class JsonValues:
     def __init__(self, columns: Columns, *, is_strict: bool) -> None:
         self.decode: Callable[[Buffer], Any] = msgspec.json.Decoder(_struct(columns, is_strict)).decode
         """What `field_of` reads. Raises one of `refused`."""
+        self.plain = PlainJson(columns, is_strict=is_strict).decode
+        """See ValueDecoder."""
 
     @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:

@@ -79,6 +79,10 @@ class RegisteredValues(Generic[T]):
         return found
 
     @staticmethod
+    def plain(values: Any, most_bytes: int) -> None:
+        """Nothing is decoded all at once."""
+
+    @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
         """See arrays.FieldOf."""
         name = column.name

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from compactor.columns.arrays import arrays_of
 from compactor.columns.json_values import ValueUnfit
+from compactor.columns.plain_json import PlainValues
 from tailrace.buffers import Buffer
 from tailrace.columns import Columns, TypedColumn
 
@@ -45,6 +47,10 @@ class ValueDecoder(Protocol):
         """See arrays.FieldOf."""
         ...
 
+    def plain(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
+        """What can be decoded all at once; None: nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FittedValues:
@@ -54,10 +60,33 @@ class FittedValues:
     reasons: list[str | None]
 
 
-def fit(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
-    """Decode the values. One that is null (a tombstone) has nulls in all columns."""
+def fit(columns: Columns, decoder: ValueDecoder, values: pa.Array) -> FittedValues:
+    """Decode binary values. One that is null (a tombstone) has nulls in all columns."""
+    plain = decoder.plain(values, MAX_VALUE_BYTES)
     with garbage_kept():
-        return _fitted(columns, decoder, values)
+        if plain is None:
+            return one_by_one(columns, decoder, values.to_pylist())
+        left = np.flatnonzero(plain.is_plain == 0)
+        if not len(left):
+            return FittedValues(plain.arrays, [None] * len(values))
+        return _completed(plain, left, one_by_one(columns, decoder, values.take(pa.array(left)).to_pylist()))
+
+
+def _completed(plain: PlainValues, left: Any, others: FittedValues) -> FittedValues:
+    """With the rows whose numbers are `left`, of which some fit."""
+    reasons: list[str | None] = [None] * len(plain.is_plain)
+    source = np.arange(len(reasons))
+    source[left] = -1
+    for number, reason in zip(left, others.reasons, strict=True):
+        reasons[number] = reason
+    fit_after_all = [number for number in left if reasons[number] is None]
+    source[fit_after_all] = len(reasons) + np.arange(len(fit_after_all))
+    rows = pa.array(source[source >= 0])
+    arrays = [
+        pa.concat_arrays([one, other]).take(rows)
+        for one, other in zip(plain.arrays, others.arrays, strict=True)
+    ]
+    return FittedValues(arrays, reasons)
 
 
 @contextmanager
@@ -73,7 +102,8 @@ def garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def _fitted(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
+def one_by_one(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
+    """What `fit` does of values that are not decoded all at once, and the measure of those that are."""
     rows, reasons = _decoded(decoder, values)
     numbers = [number for number, reason in enumerate(reasons) if reason is None]
     parts = _arrays(columns, decoder, rows, numbers=numbers, reasons=reasons)

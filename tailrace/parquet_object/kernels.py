@@ -40,8 +40,8 @@ KEY_NULLS, VALUE_NULLS, HEADER_NULLS, HEADER_COUNT, NOT_ASCII, TOTALS = 0, 1, 2,
 
 
 @intrinsic
-def _copy(typingctx, target, target_at, source, source_at, count):
-    """memcpy between two byte arrays."""
+def copy_bytes(typingctx, target, target_at, source, source_at, count):
+    """memcpy between two byte arrays that don't overlap."""
     signature = types.void(target, types.int64, source, types.int64, types.int64)
 
     def codegen(context, builder, sig, args):
@@ -188,7 +188,7 @@ def decode(
                 if size <= 16 and at + 16 <= source.shape[0] and key_at + 16 <= key_data.shape[0]:
                     _copy16(key_data, key_at, source, at)
                 else:
-                    _copy(key_data, key_at, source, at, size)
+                    copy_bytes(key_data, key_at, source, at, size)
                 key_at += size
                 at += size
             else:
@@ -201,7 +201,7 @@ def decode(
             if at < 0 or size < -1 or size > end - at:
                 return BAD_FIELD, batch
             if size >= 0:
-                _copy(value_data, value_at, source, at, size)
+                copy_bytes(value_data, value_at, source, at, size)
                 value_at += size
                 at += size
             else:
@@ -220,7 +220,7 @@ def decode(
                     return BAD_HEADERS, batch
                 for place in range(at, at + size):
                     not_ascii |= source[place]
-                _copy(name_data, name_at, source, at, size)
+                copy_bytes(name_data, name_at, source, at, size)
                 name_at += size
                 at += size
                 name_offsets[header_at + 1] = name_at
@@ -229,7 +229,7 @@ def decode(
                 if at < 0 or size < -1 or size > end - at:
                     return BAD_HEADERS, batch
                 if size >= 0:
-                    _copy(header_value_data, header_value_at, source, at, size)
+                    copy_bytes(header_value_data, header_value_at, source, at, size)
                     header_value_at += size
                     at += size
                 else:
@@ -297,24 +297,24 @@ def encode(
             at = _put_varint(target, at, offset_delta)
             at = _put_varint(target, at, key)
             if key > 0:
-                _copy(target, at, key_data, np.int64(key_offsets[row]), key)
+                copy_bytes(target, at, key_data, np.int64(key_offsets[row]), key)
                 at += key
             at = _put_varint(target, at, value)
             if value > 0:
-                _copy(target, at, value_data, np.int64(value_offsets[row]), value)
+                copy_bytes(target, at, value_data, np.int64(value_offsets[row]), value)
                 at += value
             at = _put_varint(target, at, headers)
             for header in range(first_header, first_header + headers):
                 size = np.int64(name_offsets[header + 1]) - np.int64(name_offsets[header])
                 at = _put_varint(target, at, size)
-                _copy(target, at, name_data, np.int64(name_offsets[header]), size)
+                copy_bytes(target, at, name_data, np.int64(name_offsets[header]), size)
                 at += size
                 size = np.int64(header_value_offsets[header + 1]) - np.int64(header_value_offsets[header])
                 if not _is_set(header_valid, header):
                     size = np.int64(-1)
                 at = _put_varint(target, at, size)
                 if size > 0:
-                    _copy(target, at, header_value_data, np.int64(header_value_offsets[header]), size)
+                    copy_bytes(target, at, header_value_data, np.int64(header_value_offsets[header]), size)
                     at += size
     starts[base_offsets.shape[0]] = at
 

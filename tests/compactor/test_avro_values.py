@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from compactor.columns.avro_values import AvroValues, avro_columns
@@ -61,7 +62,7 @@ def test_a_record_with_references_has_typed_columns() -> None:
         "id int, name string, wide long, at timestamp, clock int, price decimal(6, 2), kind string, other string,"
         " uid string, places list<struct<lat double>>, by map<string, long>, two binary"
     )
-    found = fit(columns, AvroValues([SCHEMA]), [stored(ROW), None])
+    found = fit(columns, AvroValues([SCHEMA]), pa.array([stored(ROW), None], pa.binary()))
     assert found.reasons == [None, None]
     values = [array.to_pylist()[0] for array in found.arrays]
     assert values == [*(ROW[name] for name in list(ROW)[:10]), [("k", None)], b"ab"]
@@ -119,7 +120,7 @@ def test_corrupt_values_are_unfit_and_never_more() -> None:
             changed[chance.randrange(5, len(good))] = chance.randrange(256)
         values.append(bytes(changed))
     values += [good + b"x", good[:5] + b"\xff" * 8 + b"\x01" + good[6:], good]
-    found = fit(columns, AvroValues([SCHEMA]), values)
+    found = fit(columns, AvroValues([SCHEMA]), pa.array(values, pa.binary()))
     assert found.reasons[-1] is None
     assert None not in found.reasons[: len(good)]
     assert found.reasons[-3] == "bytes follow the value of schema 7"

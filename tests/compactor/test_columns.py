@@ -27,7 +27,7 @@ def fitted(columns: str, *given: Any, is_strict: bool = True) -> FittedValues:
     """Values as JSON, or as the bytes that are given; None is a tombstone."""
     parsed = parse_columns(columns)
     values = [value if isinstance(value, bytes | None) else json.dumps(value).encode() for value in given]
-    return fit(parsed, JsonValues(parsed, is_strict=is_strict), values)
+    return fit(parsed, JsonValues(parsed, is_strict=is_strict), pa.array(values, pa.binary()))
 
 
 def rows(found: FittedValues) -> list[tuple[Any, ...]]:
@@ -127,11 +127,15 @@ def test_cycles_are_looked_for_again_after_values_whatever_came_of_them() -> Non
             raise MemoryError
 
         @staticmethod
+        def plain(values: object, most_bytes: int) -> None:
+            pass
+
+        @staticmethod
         def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
             raise AssertionError("nothing was decoded")
 
     with pytest.raises(MemoryError):
-        fit(parse_columns("a int"), Broken(), [b"1"])
+        fit(parse_columns("a int"), Broken(), pa.array([b"1"]))
     assert gc.isenabled()
     gc.disable()
     try:
@@ -166,7 +170,7 @@ def test_the_columns_of_one_value_are_text_and_a_schema(value: dict[str, Any]) -
     stored = json.dumps(value).encode()
     columns = inferred([stored])
     assert parse_columns(columns_text(columns)) == columns
-    found = fit(columns, JsonValues(columns, is_strict=True), [stored, b"{}"])
+    found = fit(columns, JsonValues(columns, is_strict=True), pa.array([stored, b"{}"]))
     assert found.reasons[1] is None
     pa.schema(table_fields(columns))
 

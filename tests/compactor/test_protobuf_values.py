@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
@@ -73,7 +74,11 @@ def test_messages_have_typed_columns(flight: RegisteredSchema) -> None:
     full.places.add().lat = 1.5
     full.by[7].s = "x"
     full.at.seconds, full.maybe.value = 1_600_000_000, 0
-    found = fit(columns, ProtobufValues([flight]), [stored(full), stored(message(flight)), None])
+    found = fit(
+        columns,
+        ProtobufValues([flight]),
+        pa.array([stored(full), stored(message(flight)), None], pa.binary()),
+    )
     assert found.reasons == [None, None, None]
     rows = list(zip(*(array.to_pylist() for array in found.arrays), strict=True))
     at = datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
@@ -144,7 +149,7 @@ def test_corrupt_values_are_unfit_and_never_more(flight: RegisteredSchema) -> No
         values.append(bytes(changed))
     full.at.seconds = 10**17
     values += [stored(full), good]
-    found = fit(columns, ProtobufValues([flight]), values)
+    found = fit(columns, ProtobufValues([flight]), pa.array(values, pa.binary()))
     assert found.reasons[-1] is None
     assert found.reasons[-2] is not None
     assert len(found.arrays[0]) == found.reasons.count(None)

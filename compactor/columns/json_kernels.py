@@ -1,0 +1,520 @@
+"""The pass over JSON values, compiled by numba: from bytes to the slots of columns, with no Python object for a value.
+
+It takes plain values only: one object each, whose fields have the columns' types, none twice, no deeper than DEPTH. All
+others are left, without a reason, to who decodes one after the other (compactor.columns.json_values). So it may leave
+more than it has to, and must take nothing that msgspec would refuse or read otherwise.
+
+The columns are nodes of a tree. A node has a slot for each of its entries: those of the root and of the fields of a
+struct are the entries of the struct (of the root: the rows), those of a list's elements are counted in `counts`.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: SIM109
+# numba compiles these functions from their bytecode; its decorators carry no types, and `in` is slow.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from tailrace.parquet_object.kernels import copy_bytes
+
+IGNORED, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, LIST, STRUCT = range(9)
+"""Kinds of nodes. A field that is no column is read as IGNORED."""
+
+DEPTH = 32
+"""Objects and arrays inside of each other, those of fields that are no columns among them."""
+
+_VALUE, _FIRST_ELEMENT, _ELEMENT, _FIRST_KEY, _KEY, _AFTER = range(6)
+"""What may come next. After `[` and `{`, where it is the first, also their end."""
+_QUOTE, _COMMA, _COLON, _BACKSLASH, _MINUS, _POINT, _ZERO, _NINE, _F = map(ord, '",:\\-.09f')
+_BRACE, _BRACE_END, _BRACKET, _BRACKET_END = map(ord, "{}[]")
+_ONES, _QUOTE_64, _BACKSLASH_64, _SPACE_64 = map(np.uint64, (0x0101010101010101, ord('"'), ord("\\"), 32))
+"""Unsigned: numba makes a double of a signed and an unsigned number."""
+_NULL, _TRUE, _ALSE = (int.from_bytes(word, "little") for word in (b"null", b"true", b"alse"))
+
+_MOST_DIGITS = 18
+_EXACT = 1 << 53
+_POWERS = 10.0 ** np.arange(23)
+"""A quotient or product of two exact doubles is the double next to the number (Clinger, "How to read floating point
+numbers accurately"). All others are left for Arrow, which is exact, as texts."""
+_LEAST_POWER, _MOST_POWER, _MOST_FLOAT_POWER = -290, 300, 38
+"""Of ten, about: none beyond comes near to what overflows, or is denormal."""
+
+_START, _ESCAPED, SIZE = 32, 1 << 31, (1 << 31) - 1
+"""A text's word: where it starts, whether it has escapes, and its bytes between the quotation marks."""
+
+
+class Given(NamedTuple):
+    """Value i: source[offsets[i]:offsets[i + 1]], where is_null[i] is 0."""
+
+    source: np.ndarray
+    offsets: np.ndarray
+    is_null: np.ndarray
+
+
+class Plan(NamedTuple):
+    """The nodes, node 0 the root; children of one stand side by side. `bases`: the first slot of each."""
+
+    kinds: np.ndarray
+    first_children: np.ndarray
+    child_counts: np.ndarray
+    name_offsets: np.ndarray
+    names: np.ndarray
+    bases: np.ndarray
+    is_strict: bool
+    most_bytes: int
+
+
+class Slots(NamedTuple):
+    """What is found, all zeros before.
+
+    `words`: a number, a text's place, the end of a list's elements. `floats`: the same memory. `valid`: 1 where there
+    is something. `counts`: of the elements of each list. `hard_words`, `hard_places`: the texts of numbers that
+    `floats` has not yet, and the slots where they belong. `is_plain`: of each row.
+    """
+
+    words: np.ndarray
+    floats: np.ndarray
+    valid: np.ndarray
+    counts: np.ndarray
+    hard_words: np.ndarray
+    hard_places: np.ndarray
+    is_plain: np.ndarray
+
+
+class Open(NamedTuple):
+    """Of each object or array that is open: its node (-1: ignored), its entry, whether it is an object, the child that
+    may come next, and a number that no other one has. `seen`: of each node, in which one it was found last."""
+
+    nodes: np.ndarray
+    entries: np.ndarray
+    is_object: np.ndarray
+    next_children: np.ndarray
+    stamps: np.ndarray
+    seen: np.ndarray
+
+
+@njit(cache=True, nogil=True)
+def most_elements(source):
+    """What all lists together have at most."""
+    count = np.int64(0)
+    for byte in source:
+        count += (byte == ord(",")) | (byte == ord("["))
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def parse(given, plan, slots, opened):
+    """Fill the slots; how many numbers were left as texts.
+
+    One long function over arrays that are named once: to take one out of a tuple counts a reference, which costs as
+    much as ten bytes of JSON.
+    """
+    source, offsets, is_null = given.source, given.offsets, given.is_null
+    kinds, first_children, child_counts = plan.kinds, plan.first_children, plan.child_counts
+    name_offsets, names, bases = plan.name_offsets, plan.names, plan.bases
+    words, floats, valid, counts = slots.words, slots.floats, slots.valid, slots.counts
+    hard_words, hard_places, is_plain = slots.hard_words, slots.hard_places, slots.is_plain
+    nodes, entries, is_object = opened.nodes, opened.entries, opened.is_object
+    next_children, stamps, seen = opened.next_children, opened.stamps, opened.seen
+    is_strict, most_bytes = plan.is_strict, plan.most_bytes
+    stamp = np.int64(0)
+    hard = np.int64(0)
+    for row in range(is_null.shape[0]):
+        at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
+        if is_null[row]:
+            is_plain[row] = 1
+            continue
+        if end - at > most_bytes:
+            continue
+        node, entry, depth, state = np.int64(0), np.int64(row), np.int64(0), _VALUE
+        while True:
+            at = _blank(source, at, end)
+            if at >= end:
+                is_plain[row] = depth == 0 and state == _AFTER
+                break
+            byte = source[at]
+            top = depth - 1
+
+            if state == _AFTER:
+                if depth == 0:
+                    break
+                if byte == (_BRACE_END if is_object[top] else _BRACKET_END):
+                    depth -= 1
+                    at += 1
+                    continue
+                if byte != _COMMA:
+                    break
+                at = _blank(source, at + 1, end)
+                if at >= end:
+                    break
+                byte = source[at]
+                state = _KEY if is_object[top] else _ELEMENT
+            elif (state == _FIRST_KEY and byte == _BRACE_END) or (
+                state == _FIRST_ELEMENT and byte == _BRACKET_END
+            ):
+                depth -= 1
+                at += 1
+                state = _AFTER
+                continue
+
+            if state == _FIRST_KEY or state == _KEY:
+                node, entry, of, place = np.int64(-1), entries[top], nodes[top], np.int64(0)
+                if of >= 0 and child_counts[of]:
+                    # Fields mostly come in one order.
+                    place = next_children[top] if next_children[top] < child_counts[of] else np.int64(0)
+                    node = first_children[of] + place
+                    stop = at + 1 + name_offsets[node + 1] - name_offsets[node]
+                    if not _is_key(source, at, stop, end, names, name_offsets[node]):
+                        node = np.int64(-1)
+                if node < 0:
+                    stop, is_escaped = _text_end(source, at, end)
+                    if stop < 0:
+                        break
+                    for _ in range(child_counts[of] if of >= 0 else 0):
+                        place = place + 1 if place + 1 < child_counts[of] else np.int64(0)
+                        child = first_children[of] + place
+                        if name_offsets[child + 1] - name_offsets[child] == stop - at - 1 and _is_key(
+                            source, at, stop, end, names, name_offsets[child]
+                        ):
+                            node = child
+                            break
+                    if node < 0 and of >= 0 and (is_strict or is_escaped):
+                        break
+                if node >= 0:
+                    if seen[node] == stamps[top]:
+                        break
+                    seen[node] = stamps[top]
+                    next_children[top] = place + 1
+                at = _blank(source, stop + 1, end)
+                if at >= end or source[at] != _COLON:
+                    break
+                at = _blank(source, at + 1, end)
+                if at >= end:
+                    break
+                byte = source[at]
+            elif state == _FIRST_ELEMENT or state == _ELEMENT:
+                node = nodes[top]
+                if node >= 0:
+                    entry = counts[node]
+                    counts[node] = entry + 1
+                    words[bases[node] + entries[top]] = entry + 1
+                    node = np.int64(first_children[node])
+
+            kind, slot = IGNORED, np.int64(0)
+            if node >= 0:
+                kind, slot = kinds[node], bases[node] + entry
+            state = _AFTER
+            if byte == _QUOTE:
+                stop, is_escaped = _text_end(source, at, end)
+                if stop < 0 or not (kind == STRING or kind == IGNORED):
+                    break
+                if kind == STRING:
+                    valid[slot] = 1
+                    words[slot] = _word(at + 1, stop, is_escaped)
+                at = stop + 1
+            elif byte == _BRACE or byte == _BRACKET:
+                begins_object = byte == _BRACE
+                if depth == DEPTH or not (kind == IGNORED or kind == (STRUCT if begins_object else LIST)):
+                    break
+                if kind != IGNORED:
+                    valid[slot] = 1
+                if kind == LIST:
+                    words[slot] = counts[node]
+                stamp += 1
+                nodes[depth] = node
+                entries[depth] = entry
+                is_object[depth] = begins_object
+                next_children[depth] = 0
+                stamps[depth] = stamp
+                depth += 1
+                at += 1
+                state = _FIRST_KEY if begins_object else _FIRST_ELEMENT
+            elif byte == _MINUS or _ZERO <= byte <= _NINE:
+                start = at
+                at, whole, number, is_near = _number(source, at, end, kind)
+                if at < 0:
+                    break
+                if kind == INT or kind == LONG:
+                    words[slot] = whole
+                    valid[slot] = 1
+                elif kind == FLOAT or kind == DOUBLE:
+                    floats[slot] = number
+                    valid[slot] = 1
+                    if is_near:
+                        if hard == hard_words.shape[0]:
+                            break
+                        hard_words[hard] = _word(start, at, False)
+                        hard_places[hard] = slot
+                        hard += 1
+                elif kind != IGNORED:
+                    break
+            elif _four(source, at, end) == _NULL:
+                if depth == 0:
+                    break
+                at += 4
+            elif kind != BOOLEAN and kind != IGNORED:
+                break
+            else:
+                is_true = _four(source, at, end) == _TRUE
+                if not is_true and (byte != _F or _four(source, at + 1, end) != _ALSE):
+                    break
+                if kind == BOOLEAN:
+                    valid[slot] = 1
+                    words[slot] = is_true
+                at += 4 if is_true else 5
+    return hard
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _blank(source, at, end):
+    """Where the white space ends."""
+    while at < end and source[at] <= 32:
+        byte = source[at]
+        if not (byte == 32 or byte == 10 or byte == 13 or byte == 9):
+            break
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _four(source, at, end):
+    """Four bytes as a number; 0: there are fewer."""
+    if at + 4 > end:
+        return np.int64(0)
+    return (
+        np.int64(source[at]) | np.int64(source[at + 1]) << 8
+        | np.int64(source[at + 2]) << 16 | np.int64(source[at + 3]) << 24
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _word(start, stop, is_escaped):
+    return (np.int64(start) << _START) | (np.int64(stop - start) + (_ESCAPED if is_escaped else 0))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _is_key(source, at, stop, end, names, start):
+    """Whether the text from the quotation mark at `at` to the one at `stop` is the name that begins at names[start].
+    The names are followed by eight bytes."""
+    if stop >= end or source[stop] != _QUOTE or source[at] != _QUOTE:
+        return False
+    at += 1
+    while at + 8 <= end and at < stop:
+        differ = _eight(source, at) ^ _eight(names, start)
+        if differ != 0 and _zeros_below(differ) >> 3 < stop - at:
+            return False
+        at += 8
+        start += 8
+    while at < stop:
+        if source[at] != names[start]:
+            return False
+        at += 1
+        start += 1
+    return True
+
+
+@intrinsic
+def _eight(typingctx, source, at):
+    """Eight bytes as one number, the first the lowest."""
+
+    def codegen(context, builder, sig, args):
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(place, align=1)
+
+    return types.uint64(source, types.int64), codegen
+
+
+@intrinsic
+def _zeros_below(typingctx, number):
+    """How many bits are 0 below the lowest that is 1."""
+
+    def codegen(context, builder, sig, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), codegen
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _text_end(source, at, end):
+    """Where the text ends that begins at `at` (-1: nowhere, or it is not sound), and whether it has escapes.
+
+    Eight bytes at a time: a byte that is zero after an exclusive or, or smaller than 32, borrows from its highest bit
+    (Mycroft's test); the lowest that is found is right.
+    """
+    if source[at] != _QUOTE:
+        return np.int64(-1), False
+    at += 1
+    is_escaped = False
+    while at < end:
+        if at + 8 <= end:
+            word = _eight(source, at)
+            quotes, escapes = word ^ (_ONES * _QUOTE_64), word ^ (_ONES * _BACKSLASH_64)
+            found = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes
+            found = (found | (word - _ONES * _SPACE_64) & ~word) & (_ONES << np.uint64(7))
+            if found == 0:
+                at += 8
+                continue
+            at += _zeros_below(found) >> 3
+        byte = source[at]
+        if byte == _QUOTE:
+            return np.int64(at), is_escaped
+        if byte == _BACKSLASH:
+            is_escaped = True
+            at = _escape_end(source, at + 1, end)
+            if at < 0:
+                break
+        elif byte < 32:
+            break
+        else:
+            at += 1
+    return np.int64(-1), False
+
+
+@njit(cache=True, nogil=True)
+def _escape_end(source, at, end):
+    """Where the escape ends whose letter is at `at`; -1: it is none."""
+    if at < end and source[at] == ord("u"):
+        return np.int64(at + 5) if _code(source, at + 1, end) >= 0 else np.int64(-1)
+    return np.int64(at + 1) if at < end and _short_escape(source[at]) else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _short_escape(byte):
+    """What stands for one byte after a backslash; 0: nothing."""
+    if byte == ord('"') or byte == ord("\\") or byte == ord("/"):
+        return byte
+    if byte == ord("n"):
+        return np.uint8(10)
+    if byte == ord("t"):
+        return np.uint8(9)
+    if byte == ord("r"):
+        return np.uint8(13)
+    if byte == ord("b"):
+        return np.uint8(8)
+    if byte == ord("f"):
+        return np.uint8(12)
+    return np.uint8(0)
+
+
+@njit(cache=True, nogil=True)
+def _code(source, at, end):
+    """Four hexadecimal digits; -1: they are not there, or are half of a surrogate pair."""
+    if at + 4 > end:
+        return np.int64(-1)
+    code = np.int64(0)
+    for place in range(at, at + 4):
+        byte = np.int64(source[place])
+        if ord("0") <= byte <= ord("9"):
+            code = code * 16 + byte - ord("0")
+        elif ord("a") <= byte | 32 <= ord("f"):
+            code = code * 16 + (byte | 32) - ord("a") + 10
+        else:
+            return np.int64(-1)
+    return np.int64(-1) if 0xD800 <= code <= 0xDFFF else code
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _digits(source, at, end, value, count):
+    """The place after the digits from here, the number that these and those before make, and how many these are;
+    leading zeros don't count."""
+    while at < end and _ZERO <= source[at] <= _NINE:
+        if count < _MOST_DIGITS:
+            value = value * 10 + np.int64(source[at]) - _ZERO
+        count += value != 0
+        at += 1
+    return at, value, count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _number(source, start, end, kind):
+    """The place after the number (-1: it is none, or not a plain one of this kind), the number if it is whole, as a
+    double, and whether that may be only near to it."""
+    none = np.int64(-1), np.int64(0), 0.0, False
+    is_negative = source[start] == _MINUS
+    first = start + is_negative
+    at, value, count = _digits(source, first, end, np.int64(0), np.int64(0))
+    if at == first or (source[first] == _ZERO and at > first + 1):
+        return none
+    is_whole, power = True, np.int64(0)
+    if at < end and source[at] == _POINT:
+        is_whole, point = False, at
+        at, value, count = _digits(source, at + 1, end, value, count)
+        power = point + 1 - at
+        if power == 0:
+            return none
+    if at < end and (source[at] | 32) == ord("e"):
+        is_whole = False
+        at += 1
+        is_less = at < end and source[at] == _MINUS
+        at += at < end and (is_less or source[at] == ord("+"))
+        begin = at
+        at, exponent, _ = _digits(source, at, end, np.int64(0), np.int64(0))
+        if at == begin or at > begin + 4:
+            return none
+        power += -exponent if is_less else exponent
+    signed = -value if is_negative else value
+    if kind == INT or kind == LONG:
+        if not is_whole or count > _MOST_DIGITS or (kind == INT and not -(1 << 31) <= signed < 1 << 31):
+            return none
+        return at, signed, 0.0, False
+    most = _MOST_FLOAT_POWER if kind == FLOAT else _MOST_POWER
+    if not _LEAST_POWER < power + count < most or (is_negative and value == 0):
+        return none
+    if count > _MOST_DIGITS or value > _EXACT or not -22 <= power <= 22:
+        return at, np.int64(0), 0.0, True
+    number = np.float64(signed)
+    return at, np.int64(0), number / _POWERS[-power] if power < 0 else number * _POWERS[power], False
+
+
+@njit(cache=True, nogil=True)
+def texts(source, words, target, ends):
+    """The texts of the words, one after the other; `ends[i]`: where the one before ends. Where there is none, the word
+    is 0."""
+    at = np.int64(0)
+    for number in range(words.shape[0]):
+        start = words[number] >> _START
+        size = words[number] & SIZE
+        if words[number] & _ESCAPED:
+            at = _unescaped(source, start, start + size, target, at)
+        else:
+            copy_bytes(target, at, source, start, size)
+            at += size
+        ends[number + 1] = at
+
+
+@njit(cache=True, nogil=True)
+def _unescaped(source, at, end, target, to):
+    """Write the text as UTF-8, from target[to] on; the place after it."""
+    while at < end:
+        byte = source[at]
+        if byte != _BACKSLASH:
+            target[to] = byte
+            to += 1
+        elif source[at + 1] != ord("u"):
+            at += 1
+            target[to] = _short_escape(source[at])
+            to += 1
+        else:
+            code = _code(source, at + 2, end)
+            at += 5
+            if code < 0x80:
+                target[to] = code
+                to += 1
+            elif code < 0x800:
+                target[to] = 0xC0 | code >> 6
+                target[to + 1] = 0x80 | code & 0x3F
+                to += 2
+            else:
+                target[to] = 0xE0 | code >> 12
+                target[to + 1] = 0x80 | code >> 6 & 0x3F
+                target[to + 2] = 0x80 | code & 0x3F
+                to += 3
+        at += 1
+    return to

@@ -1,0 +1,221 @@
+"""JSON values to columns all at once, as far as they are plain (compactor.columns.json_kernels).
+
+What is not plain is for a decoder of single values: it may fit or not. What is plain has the columns that it would have
+there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from compactor.columns import json_kernels as kernels
+from compactor.columns.arrays import arrow_type
+from tailrace.columns import Columns, ColumnType, ListOf, Scalar, StructOf
+
+MOST_SLOTS = 1 << 26
+"""Of all columns at once; 9 bytes each, in memory only where they are used."""
+_KINDS = {
+    Scalar.BOOLEAN: kernels.BOOLEAN,
+    Scalar.INT: kernels.INT,
+    Scalar.LONG: kernels.LONG,
+    Scalar.FLOAT: kernels.FLOAT,
+    Scalar.DOUBLE: kernels.DOUBLE,
+    Scalar.STRING: kernels.STRING,
+}
+
+
+class PlainValues(NamedTuple):
+    """`arrays`: of all values, a column each, whatever in the rows that are not plain. `is_plain`: 1 or 0 of each."""
+
+    arrays: list[pa.Array]
+    is_plain: Any
+
+
+class _Node(NamedTuple):
+    """`list`: the number of the list whose elements its entries are, 0 for the rows."""
+
+    name: bytes
+    type: ColumnType
+    list: int
+
+
+class PlainJson:
+    """Decodes values to columns. `is_strict`: as of JsonValues."""
+
+    def __init__(self, columns: Columns, *, is_strict: bool) -> None:
+        self._is_strict = is_strict
+        self._nodes, firsts, counts = _tree(columns)
+        kinds = [_kind(node.type) for node in self._nodes]
+        self._is_able = None not in kinds
+        names = [node.name for node in self._nodes]
+        self._kinds = np.array([kind or 0 for kind in kinds], np.int8)
+        self._firsts = np.array(firsts, np.int64)
+        self._counts = np.array(counts, np.int64)
+        self._name_offsets = np.cumsum([0, *map(len, names)], dtype=np.int64)
+        self._names = np.frombuffer(b"".join(names) + bytes(8), np.uint8)
+
+    def decode(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
+        """The values; none is plain that is longer. None: nothing can be said of these columns, or of these values."""
+        if not self._is_able or not _is_utf8(values):
+            return None
+        given = _given(values)
+        bases, size = self._bases(given)
+        if size > MOST_SLOTS:
+            return None
+        plan = kernels.Plan(
+            kinds=self._kinds, first_children=self._firsts, child_counts=self._counts,
+            name_offsets=self._name_offsets, names=self._names, bases=bases, is_strict=self._is_strict,
+            most_bytes=most_bytes,
+        )  # fmt: skip
+        slots = _slots(size, len(self._nodes), given)
+        hard = kernels.parse(given, plan, slots, _none_open(len(self._nodes)))
+        _fill_hard_numbers(given.source, slots, hard)
+        found = _Found(self._nodes, plan, slots, given.source)
+        arrays = [found.array(1 + number, len(values)) for number in range(int(self._counts[0]))]
+        return PlainValues(arrays, slots.is_plain)
+
+    def _bases(self, given: kernels.Given) -> tuple[Any, int]:
+        """Where the slots of each node begin, and how many there are."""
+        in_lists = any(node.list for node in self._nodes)
+        elements = int(kernels.most_elements(given.source)) if in_lists else 0
+        rooms = [elements if node.list else len(given.is_null) for node in self._nodes]
+        ends = np.cumsum([0, *rooms], dtype=np.int64)
+        return ends[:-1], int(ends[-1])
+
+
+def _tree(columns: Columns) -> tuple[list[_Node], list[int], list[int]]:
+    """The nodes, the first child of each, and how many it has."""
+    nodes = [_Node(b"", StructOf(columns), 0)]
+    firsts: list[int] = []
+    counts: list[int] = []
+    waiting = deque(nodes)
+    while waiting:
+        node, number = waiting.popleft(), len(firsts)
+        children = [_Node(name.encode(), kind, node.list or 0) for name, kind in _children(node.type)]
+        if isinstance(node.type, ListOf):
+            children = [child._replace(list=number) for child in children]
+        firsts.append(len(nodes))
+        counts.append(len(children))
+        nodes += children
+        waiting += children
+    return nodes, firsts, counts
+
+
+def _children(kind: ColumnType) -> list[tuple[str, ColumnType]]:
+    match kind:
+        case StructOf(fields):
+            return [(field.name, field.type) for field in fields]
+        case ListOf(element):
+            return [("", element)]
+    return []
+
+
+def _kind(kind: ColumnType) -> int | None:
+    """The kernel's number for it; None: it has none."""
+    match kind:
+        case StructOf():
+            return kernels.STRUCT
+        case ListOf():
+            return kernels.LIST
+        case Scalar():
+            return _KINDS.get(kind)
+    return None
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    """Whether all are, in strings and elsewhere."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _given(values: pa.Array) -> kernels.Given:
+    _, offsets, data = values.buffers()
+    places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    source = np.frombuffer(data or b"", np.uint8)[places[0] : places[-1]]
+    is_null = values.is_null().cast(pa.uint8()).to_numpy()
+    return kernels.Given(source=source, offsets=places - places[0], is_null=is_null)
+
+
+def _slots(size: int, nodes: int, given: kernels.Given) -> kernels.Slots:
+    words = np.zeros(size, np.int64)
+    hard = len(given.source) // 8 + 1
+    return kernels.Slots(
+        words=words, floats=words.view(np.float64), valid=np.zeros(size, np.uint8),
+        counts=np.zeros(nodes, np.int64), hard_words=np.zeros(hard, np.int64),
+        hard_places=np.zeros(hard, np.int64), is_plain=np.zeros(len(given.is_null), np.uint8),
+    )  # fmt: skip
+
+
+def _none_open(nodes: int) -> kernels.Open:
+    held = [np.zeros(kernels.DEPTH, np.int64) for _ in range(5)]
+    return kernels.Open(
+        nodes=held[0], entries=held[1], is_object=held[2], next_children=held[3], stamps=held[4],
+        seen=np.zeros(nodes, np.int64),
+    )  # fmt: skip
+
+
+def _fill_hard_numbers(source: Any, slots: kernels.Slots, count: int) -> None:
+    """Those that the kernel left: Arrow reads them, to the nearest double."""
+    words = slots.hard_words[:count]
+    numbers = pa.Array.from_buffers(pa.string(), len(words), [None, *_texts(source, words)])
+    slots.floats[slots.hard_places[:count]] = numbers.cast(pa.float64()).to_numpy()
+
+
+def _texts(source: Any, words: Any) -> list[pa.Buffer]:
+    """Offsets and data of a column of texts."""
+    target = np.empty(int((words & kernels.SIZE).sum()), np.uint8)
+    ends = np.zeros(len(words) + 1, np.int32)
+    kernels.texts(source, words, target, ends)
+    return [pa.py_buffer(ends), pa.py_buffer(target[: ends[-1]])]
+
+
+class _Found(NamedTuple):
+    """Slots as arrays."""
+
+    nodes: list[_Node]
+    plan: kernels.Plan
+    slots: kernels.Slots
+    source: Any
+
+    def array(self, number: int, count: int) -> pa.Array:
+        """The node's first entries."""
+        first = int(self.plan.bases[number])
+        valid = self.slots.valid[first : first + count]
+        nulls = count - int(np.count_nonzero(valid))
+        bitmap = _bits(valid) if nulls else None
+        words = self.slots.words[first : first + count]
+        kind, child = self.nodes[number].type, int(self.plan.first_children[number])
+        children: list[pa.Array] = []
+        match kind:
+            case StructOf(fields):
+                children = [self.array(child + place, count) for place in range(len(fields))]
+                buffers = []
+            case ListOf():
+                children = [self.array(child, int(self.slots.counts[number]))]
+                ends = np.maximum.accumulate(words)
+                buffers = [pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))]
+            case Scalar.STRING:
+                buffers = _texts(self.source, words)
+            case Scalar.BOOLEAN:
+                buffers = [_bits(words)]
+            case _:
+                numbers = self.slots.floats[first : first + count] if _is_float(kind) else words
+                buffers = [pa.py_buffer(numbers.astype(arrow_type(kind).to_pandas_dtype(), copy=False))]
+        return pa.Array.from_buffers(
+            arrow_type(kind), count, [bitmap, *buffers], null_count=nulls, children=children or None
+        )
+
+
+def _is_float(kind: ColumnType) -> bool:
+    return kind is Scalar.FLOAT or kind is Scalar.DOUBLE
+
+
+def _bits(flags: Any) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags.astype(np.bool_), bitorder="little"))
