@@ -11,14 +11,19 @@ import gzip
 import importlib.util
 import os
 import re
+import ssl
 import subprocess
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tailrace.settings import load_settings
+from tailrace_cli.running.checks import agent_mistakes
+from tailrace_cli.running.first_user import read_first_user
 from tailrace_cli.settings import Settings
+from tests.support.tls_postgres import make_certificates
 
 MODULES = Path(__file__).parents[2] / "terraform" / "modules"
 SCRIPTS = sorted(MODULES.glob("*/files/*.sh"))
@@ -28,6 +33,7 @@ CURL = """#!/bin/bash
 case "${@: -1}" in
   */api/token) echo token ;;
   */local-ipv4) echo 10.40.1.7 ;;
+  */local-hostname) echo ip-10-40-1-7.eu-central-1.compute.internal ;;
   */availability-zone-id) echo euc1-az2 ;;
   *) exit 22 ;;
 esac
@@ -36,6 +42,9 @@ AWS = """#!/bin/bash
 case "$*" in
   *arn:login*) echo '{"username": "tailrace", "password": "a/b@c:d?e%f\\"g"}' ;;
   *arn:rpc*) echo 0123456789abcdef ;;
+  *arn:tls*) cat "$TLS_PEM" ;;
+  *arn:tokens*) echo tokens-0123456789 ;;
+  *arn:admin*) echo flights2013 ;;
   *) exit 1 ;;
 esac
 """
@@ -80,6 +89,45 @@ def test_an_agent_is_told_its_address_zone_and_sequencer(tmp_path: Path) -> None
     assert settings["zone"] == "euc1-az2"
     assert settings["sequencers"] == ["seq.internal:9645"]
     load_settings(Settings, environ={}, file=Path(environment["TAILRACE_CONFIG"]))
+
+
+def test_the_clients_of_an_agent_log_in_where_it_has_a_certificate(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path, "*.eu-central-1.compute.internal")
+    pem = tmp_path / "listener.pem"
+    pem.write_bytes(made.key.read_bytes() + made.certificate.read_bytes())
+    environment = stand_ins(tmp_path) | {
+        "SEQUENCER_ADDRESS": "seq.internal:9645",
+        "KAFKA_TLS_SECRET": "arn:tls",
+        "TLS_PEM": str(pem),
+        "TOKENS_SECRET": "arn:tokens",
+        "ADMIN_SECRET": "arn:admin",
+    }
+    run("agents/files/write_config.sh", environment)
+    config = Path(environment["TAILRACE_CONFIG"])
+    assert "listen" not in tomllib.loads(config.read_text())
+    settings = load_settings(Settings, environ={}, file=config)
+    assert agent_mistakes(settings) == []
+    assert settings.listeners == ("SASL_SSL://0.0.0.0:9092",)
+    name = "ip-10-40-1-7.eu-central-1.compute.internal"
+    assert settings.advertised_listeners == (f"SASL_SSL://{name}:9092",)
+    assert settings.security.super_users == ("User:admin",)
+    assert settings.security.first_user_file is not None
+    assert read_first_user(settings.security.first_user_file) == ("admin", "flights2013")
+    assert settings.security.delegation_token_secret_file is not None
+    assert settings.security.delegation_token_secret_file.read_text() == "tokens-0123456789\n"
+    assert settings.tls.kafka_cert_file == settings.tls.kafka_key_file
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(str(settings.tls.kafka_cert_file))
+    secret = [path for path in config.parent.iterdir() if path != config]
+    assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
+
+
+def test_traffic_is_measured_with_a_login_where_there_is_one(tmp_path: Path) -> None:
+    traffic = _traffic()
+    assert traffic.login(None) == {}
+    (tmp_path / "admin.user").write_text("\n")
+    assert traffic.login(str(tmp_path)) == {}
+    (tmp_path / "admin.user").write_text("admin:flights2013\n")
+    assert traffic.login(str(tmp_path)) == {"Authorization": "Basic YWRtaW46ZmxpZ2h0czIwMTM="}
 
 
 def test_a_sequencers_password_and_secret_are_files_of_their_own(tmp_path: Path) -> None:
@@ -136,12 +184,17 @@ def test_user_data_fits_into_what_ec2_takes(module: str) -> None:
     assert len(gzip.compress(inner)) + 2048 < 16 * 1024
 
 
-def test_traffic_is_the_growth_of_the_counters() -> None:
+def _traffic() -> ModuleType:
     path = MODULES / "agents/files/publish_traffic.py"
     spec = importlib.util.spec_from_file_location("publish_traffic", path)
     assert spec is not None and spec.loader is not None
     traffic = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(traffic)
+    return traffic
+
+
+def test_traffic_is_the_growth_of_the_counters() -> None:
+    traffic = _traffic()
     metrics = (
         '# HELP a_total x\na_total{topic="x y"} 3\na_total{topic="z"} 4 1700000000\nb_total 5\nab_total 9\n'
     )

@@ -76,6 +76,7 @@ BAD: dict[str, list[object]] = {
     "drain_seconds": [5, 7200],
     "kafka_client_security_group_ids": [{"apps": "apps"}],
     "kafka_client_cidrs": [["0.0.0.0/0"], ["8.8.8.0/24"], ["10.0.0.0/1"]],
+    "kafka_tls_secret": [{"arn": "secret", "kms_key_arn": "arn:aws:kms:eu-central-1:123456789012:key/a"}],
     "compactor_image": ["tailrace:latest"],
     "compactor_schedule": ["hourly"],
     "compactor_size": [

@@ -95,6 +95,7 @@ module "agents" {
   spot_instance_types             = var.agent_spot_instance_types
   kafka_client_security_group_ids = var.kafka_client_security_group_ids
   kafka_client_cidrs              = var.kafka_client_cidrs
+  kafka_tls_secret                = var.kafka_tls_secret
 }
 
 module "compactor" {

@@ -8,6 +8,11 @@ output "zonal_bootstrap_servers" {
   value       = module.agents.zonal_bootstrap_servers
 }
 
+output "admin_secret_arn" {
+  description = "Secret in Secrets Manager with the password of Kafka's super user `admin`; null where nobody logs in."
+  value       = module.agents.admin_secret_arn
+}
+
 output "agents_security_group_id" {
   description = "Security group that Kafka clients must be allowed to reach at port 9092."
   value       = module.agents.security_group_id

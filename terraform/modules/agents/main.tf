@@ -16,6 +16,14 @@ locals {
   drain_hook       = "drain"
   metric_namespace = "Tailrace/${var.name}"
 
+  # Made here where clients log in: the password of the super user `admin`, and what delegation tokens are made from.
+  login_secrets = toset(var.kafka_tls_secret == null ? [] : ["admin", "tokens"])
+  secret_arns = concat(
+    [var.rpc_secret.arn],
+    try([var.kafka_tls_secret.arn], []),
+    [for secret in aws_secretsmanager_secret.login : secret.arn],
+  )
+
   files = {
     "/etc/tailrace/node.env" = {
       mode = "0644"
@@ -24,6 +32,9 @@ locals {
         STORE_URL         = var.store.url
         SEQUENCER_ADDRESS = var.sequencer.address
         RPC_SECRET        = var.rpc_secret.arn
+        KAFKA_TLS_SECRET  = try(var.kafka_tls_secret.arn, "")
+        ADMIN_SECRET      = try(aws_secretsmanager_secret.login["admin"].arn, "")
+        TOKENS_SECRET     = try(aws_secretsmanager_secret.login["tokens"].arn, "")
         AUTOSCALING_GROUP = local.group_name
         DRAIN_HOOK        = local.drain_hook
         METRIC_NAMESPACE  = local.metric_namespace
@@ -121,6 +132,30 @@ resource "aws_vpc_security_group_ingress_rule" "kafka_from_ranges" {
   to_port           = local.kafka_port
 }
 
+# Neither in the plan nor in Terraform's state, as the RPC secret.
+ephemeral "aws_secretsmanager_random_password" "login" {
+  for_each = local.login_secrets
+
+  password_length     = 43
+  exclude_punctuation = true
+}
+
+resource "aws_secretsmanager_secret" "login" {
+  for_each = local.login_secrets
+
+  name_prefix = "${var.name}-${each.key}-"
+  description = "Secret of ${var.name}'s Kafka clients: ${each.key}"
+  kms_key_id  = var.rpc_secret.kms_key_arn
+}
+
+resource "aws_secretsmanager_secret_version" "login" {
+  for_each = local.login_secrets
+
+  secret_id                = aws_secretsmanager_secret.login[each.key].id
+  secret_string_wo         = ephemeral.aws_secretsmanager_random_password.login[each.key].random_password
+  secret_string_wo_version = 1
+}
+
 data "aws_iam_policy_document" "this" {
   # Agents write objects and read them. Only the collector deletes.
   statement {
@@ -146,21 +181,21 @@ data "aws_iam_policy_document" "this" {
   }
 
   statement {
-    sid       = "RpcSecret"
+    sid       = "Secrets"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [var.rpc_secret.arn]
+    resources = local.secret_arns
   }
 
   statement {
-    sid       = "RpcSecretKey"
+    sid       = "SecretsKeys"
     actions   = ["kms:Decrypt"]
-    resources = [var.rpc_secret.kms_key_arn]
+    resources = distinct(concat([var.rpc_secret.kms_key_arn], try([var.kafka_tls_secret.kms_key_arn], [])))
 
     # The key is also that of the database's password, which agents must not read.
     condition {
       test     = "StringEquals"
       variable = "kms:EncryptionContext:SecretARN"
-      values   = [var.rpc_secret.arn]
+      values   = local.secret_arns
     }
   }
 
@@ -290,7 +325,7 @@ resource "aws_autoscaling_group" "this" {
     ignore_changes = [desired_capacity]
   }
 
-  depends_on = [module.service]
+  depends_on = [module.service, aws_secretsmanager_secret_version.login]
 }
 
 resource "aws_autoscaling_policy" "cpu" {

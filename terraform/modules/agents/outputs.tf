@@ -8,6 +8,11 @@ output "zonal_bootstrap_servers" {
   value       = { for zone in keys(var.subnet_ids) : zone => "${zone}.${aws_lb.this.dns_name}:${local.kafka_port}" }
 }
 
+output "admin_secret_arn" {
+  description = "Secret with the password of the super user `admin`; null where nobody logs in."
+  value       = try(aws_secretsmanager_secret.login["admin"].arn, null)
+}
+
 output "security_group_id" {
   description = "Security group of the agents, which the sequencer lets in."
   value       = module.service.security_group_id

@@ -137,6 +137,20 @@ variable "kafka_client_cidrs" {
   }
 }
 
+variable "kafka_tls_secret" {
+  description = "A secret in Secrets Manager, and its key, with the listener's private key, certificate and intermediates (PEM, one after another). With it Kafka's clients log in, over TLS (SASL_SSL); null: nobody does, and the listener is PLAINTEXT. The certificate must name the load balancer and every agent: *.REGION.compute.internal."
+  type = object({
+    arn         = string
+    kms_key_arn = string
+  })
+  default = null
+
+  validation {
+    condition     = var.kafka_tls_secret == null ? true : can(regex("^arn:[a-z-]+:secretsmanager:", var.kafka_tls_secret.arn)) && can(regex("^arn:[a-z-]+:kms:", var.kafka_tls_secret.kms_key_arn))
+    error_message = "kafka_tls_secret must have the ARN of a secret in Secrets Manager and that of its KMS key."
+  }
+}
+
 variable "instance_type" {
   description = "Type of the agents. Network and memory (the chunk cache) count; there is no disk to choose."
   type        = string

@@ -3,9 +3,10 @@
 
 Run each minute. Sums the counters named in TRAFFIC_COUNTERS (commas between) from /metrics and divides what
 they grew by since the last run by the time between. The first run, and the first after a restart of the agent
-(counters fell), only remember.
+(counters fell), only remember. Where clients of the agent log in, so does this, by the file that systemd passes on.
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -34,10 +35,17 @@ def rate(before: "dict[str, float]", now: "dict[str, float]") -> "float | None":
     return (now["bytes"] - before["bytes"]) / elapsed / 2**20
 
 
+def login(folder: "str | None") -> "dict[str, str]":
+    """The header for USER:PASSWORD in the folder's admin.user; none where that is empty."""
+    text = (pathlib.Path(folder) / "admin.user").read_text().strip() if folder else ""
+    return {"Authorization": "Basic " + base64.b64encode(text.encode()).decode()} if text else {}
+
+
 def main() -> int:
     state = pathlib.Path(os.environ.get("STATE_DIRECTORY", "/var/lib/tailrace-traffic")) / "last.json"
     url = os.environ.get("METRICS_URL", "http://127.0.0.1:9644/metrics")
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    request = urllib.request.Request(url, headers=login(os.environ.get("CREDENTIALS_DIRECTORY")))
+    with urllib.request.urlopen(request, timeout=5) as answer:
         metrics = answer.read().decode()
     now = {
         "bytes": total(metrics, set(os.environ["TRAFFIC_COUNTERS"].split(","))),

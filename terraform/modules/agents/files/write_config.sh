@@ -1,6 +1,7 @@
 #!/bin/bash
 # Writes the agent's settings from what the instance says of itself, and its secret. Run as root.
-# From the environment: TAILRACE_CONFIG, STORE_URL, SEQUENCER_ADDRESS, RPC_SECRET, AWS_REGION, IMDS (for tests).
+# From the environment: TAILRACE_CONFIG, STORE_URL, SEQUENCER_ADDRESS, RPC_SECRET, AWS_REGION, IMDS (for tests); and
+# where Kafka's clients log in: KAFKA_TLS_SECRET, ADMIN_SECRET, TOKENS_SECRET.
 set -euo pipefail
 umask 077
 
@@ -24,18 +25,45 @@ put() {
   mv "$folder/.$1.new" "$folder/$1"
 }
 
+secret() { aws secretsmanager get-secret-value --region "$AWS_REGION" --secret-id "$1" --query SecretString --output text; }
+
 mkdir -p "$folder"
-aws secretsmanager get-secret-value --region "$AWS_REGION" --secret-id "$RPC_SECRET" \
-  --query SecretString --output text | put rpc.secret tailrace:tailrace 0600
+secret "$RPC_SECRET" | put rpc.secret tailrace:tailrace 0600
+
+kafka="listen = \"0.0.0.0:9092\"
+advertise = \"$address:9092\""
+security=""
+login=""
+if [[ -n ${KAFKA_TLS_SECRET:-} ]]; then
+  # Clients check the name that an agent advertises: the certificate is for names, not for addresses.
+  name=$(fact local-hostname)
+  secret "$KAFKA_TLS_SECRET" | put kafka.pem tailrace:tailrace 0600
+  secret "$TOKENS_SECRET" | put tokens.secret tailrace:tailrace 0600
+  login=admin:$(secret "$ADMIN_SECRET")
+  kafka="listeners = [\"SASL_SSL://0.0.0.0:9092\"]
+advertised_listeners = [\"SASL_SSL://$name:9092\"]"
+  security="
+[tls]
+kafka_cert_file = \"$folder/kafka.pem\"
+kafka_key_file = \"$folder/kafka.pem\"
+
+[security]
+sasl_mechanisms = [\"SCRAM-SHA-512\", \"SCRAM-SHA-256\", \"PLAIN\"]
+super_users = [\"User:admin\"]
+first_user_file = \"$folder/admin.user\"
+delegation_token_secret_file = \"$folder/tokens.secret\""
+fi
+# Empty where nobody logs in: the unit that measures traffic takes the file in any case.
+put admin.user tailrace:tailrace 0600 <<<"$login"
 
 put "$(basename "$config")" root:tailrace 0640 <<TOML
 store = "$STORE_URL"
 sequencers = ["$SEQUENCER_ADDRESS"]
-listen = "0.0.0.0:9092"
-advertise = "$address:9092"
+$kafka
 http = "0.0.0.0:9644"
 rpc = "0.0.0.0:9646"
 rpc_advertise = "$address:9646"
 rpc_secret_file = "$folder/rpc.secret"
 zone = "$zone"
+$security
 TOML
