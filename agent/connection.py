@@ -63,7 +63,7 @@ class Reply(msgspec.Struct, eq=False):
     of fetched records, rather than that of large answers.
 
     One that is not there yet is `made` later, or `failed`, which ends the connection. The connection's own: `charge`,
-    what its request holds of the memory budget until then; `told`, who is called then; `counted_bytes`, what counts as
+    what its request holds of the memory budget until then; `on_made`, called then; `counted_bytes`, what counts as
     unsent.
     """
 
@@ -74,12 +74,12 @@ class Reply(msgspec.Struct, eq=False):
     is_made: bool = True
     charge: int = 0
     counted_bytes: int = 0
-    told: Callable[[Reply], None] | None = None
+    on_made: Callable[[Reply], None] | None = None
 
     @property
     def is_deferred(self) -> bool:
         """Whether it was, or is, made later than its connection got it."""
-        return self.told is not None
+        return self.on_made is not None
 
     @classmethod
     def deferred(cls) -> Reply:
@@ -90,8 +90,8 @@ class Reply(msgspec.Struct, eq=False):
         """Here is the answer of a deferred reply."""
         self.parts = parts
         self.is_made = True
-        if self.told is not None:
-            self.told(self)
+        if self.on_made is not None:
+            self.on_made(self)
 
     def failed(self) -> None:
         """There will be no answer to a deferred reply."""
@@ -522,7 +522,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not reply.is_made:  # its bytes stay in the active buffer, whatever becomes of the connection
             self.deferred += 1
             reply.charge = charge
-            reply.told = self._is_answered
+            reply.on_made = self._is_answered
             return
         self._count_unsent(reply)
         self._budget.give(charge)

@@ -89,7 +89,7 @@ class NeighbourWatch:
         if not left:
             return  # it has drained
         if not left[0].draining:
-            self._say(member)
+            self._report(member)
         await self._sequencer.suspect_agent(AgentRef(member.broker_id, member.epoch))
         await self._refresh()
 
@@ -127,7 +127,7 @@ class NeighbourWatch:
             return False
         return True
 
-    def _say(self, member: Member) -> None:
+    def _report(self, member: Member) -> None:
         if self._clock.monotonic() - self._heard_at < PATIENCE_SECONDS:
             return  # it may be about to leave in order
         if not self._is_reported:

@@ -65,10 +65,10 @@ def produce_request(topic: str, partition: int, batch: bytes) -> ProduceRequest:
 
 
 def fetch_request(topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> FetchRequest:
-    wish = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
-        topics=[FetchTopic(topic=topic, partitions=[wish])],
+        topics=[FetchTopic(topic=topic, partitions=[asked])],
     )

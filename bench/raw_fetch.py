@@ -65,8 +65,8 @@ class RawFetcher:
 
     def ends(self, partitions: int) -> dict[int, int]:
         """The end offset of each partition."""
-        wishes = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
-        topics = [ListOffsetsTopic(name=self._topic, partitions=wishes)]
+        asked = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
+        topics = [ListOffsetsTopic(name=self._topic, partitions=asked)]
         answer = self._ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(topics=topics))
         return {found.partition_index: found.offset for found in answer.topics[0].partitions}
 
@@ -75,7 +75,7 @@ class RawFetcher:
         self._socket.close()
 
     def _request(self, positions: Mapping[int, int]) -> FetchRequest:
-        wishes = [
+        partitions = [
             FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self._partition_max_bytes)
             for partition, offset in positions.items()
         ]  # fmt: skip
@@ -83,7 +83,7 @@ class RawFetcher:
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=self._max_bytes,
-            topics=[FetchTopic(topic_id=self._topic_id, partitions=wishes)],
+            topics=[FetchTopic(topic_id=self._topic_id, partitions=partitions)],
         )
 
     def _fetch(self, request: FetchRequest) -> list[tuple[int, memoryview]]:
@@ -98,8 +98,8 @@ class RawFetcher:
         return found
 
     def _find(self, topic: str) -> UUID:
-        wish = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-        found: UUID = self._ask(ApiKey.METADATA, METADATA_VERSION, wish).topics[0].topic_id
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        found: UUID = self._ask(ApiKey.METADATA, METADATA_VERSION, request).topics[0].topic_id
         return found
 
     def _ask(self, api: ApiKey, version: int, request: object) -> Any:

@@ -239,8 +239,8 @@ async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list
     renewed: list[list[RawRequest]] = []
     async with KafkaClient(bootstrap) as client:
         for (request,) in requests:
-            wish = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-            while (grant := await client.ask(ApiKey.INIT_PRODUCER_ID, wish)).error_code:
+            asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+            while (grant := await client.ask(ApiKey.INIT_PRODUCER_ID, asked)).error_code:
                 await asyncio.sleep(0.1)  # a Kafka that has just started loads its coordinator
             frame = bytearray(request.frame)
             at = request.batch_at + PRODUCER_ID_AT

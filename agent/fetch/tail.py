@@ -56,7 +56,7 @@ class Tail:
         self._telemetry = telemetry
         self._windows = Windows(entropy.uuid())
         self._waiting: dict[TopicPartition, dict[asyncio.Future[None], None]] = {}
-        self._news: asyncio.Future[None] | None = None
+        self._additions: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._pace_s = PACE_S
         telemetry.windows.set_function(lambda: self._windows.count)
@@ -82,11 +82,11 @@ class Tail:
     def note_found(self, partition: TopicPartition, number: int, *, is_at_end: bool) -> None:
         """Note that the sequencer answered as of this commit; `is_at_end`: the answer's runs reach the partition's
         end."""
-        self._windows.note_told(partition, number)
+        self._windows.note_sent(partition, number)
         if is_at_end:
             self._windows.want(partition, self._clock.monotonic())
-            if self._windows.has_news and self._news is not None and not self._news.done():
-                self._news.set_result(None)
+            if self._windows.has_additions and self._additions is not None and not self._additions.done():
+                self._additions.set_result(None)
 
     async def wait(self, seen: Mapping[TopicPartition, int], seconds: float) -> None:
         """Return when a partition may have changed since the commit of its last answer, or after `seconds`."""
@@ -145,8 +145,8 @@ class Tail:
             await self._clock.sleep(self._pace_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
     async def _until_wanted(self) -> None:
-        self._news = asyncio.get_running_loop().create_future()
-        await self._news
+        self._additions = asyncio.get_running_loop().create_future()
+        await self._additions
 
     async def _take_turn(self) -> bool:
         """Make one call of the subscription. Returns whether the windows are current. Raises SequencerError,
@@ -173,11 +173,11 @@ class Tail:
         After FRESH_S no window answers any more, and fetches ask the sequencer. The windows are kept for LATE_S: a busy
         sequencer that answers late would be busier still, if all agents subscribed to everything anew.
         """
-        news = self._news = asyncio.get_running_loop().create_future()
-        if self._windows.has_news:
-            news.set_result(None)
+        additions = self._additions = asyncio.get_running_loop().create_future()
+        if self._windows.has_additions:
+            additions.set_result(None)
         is_only_waiting = not request.added and not request.removed
-        awaited: list[asyncio.Future[Any]] = [call, *([news] if is_only_waiting else [])]
+        awaited: list[asyncio.Future[Any]] = [call, *([additions] if is_only_waiting else [])]
         for patience_s in (FRESH_S, LATE_S - FRESH_S):
             late = asyncio.ensure_future(self._clock.sleep(patience_s))
             try:
@@ -186,7 +186,7 @@ class Tail:
                 late.cancel()
             if call.done():
                 return True
-            if is_only_waiting and news.done():
+            if is_only_waiting and additions.done():
                 return False
             self._wake(list(self._waiting))
         raise SequencerUnavailable("the subscription got no answer in time")

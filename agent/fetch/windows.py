@@ -36,11 +36,11 @@ MAX_WINDOWS_BYTES = 64 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Watched:
-    """`told`: the commit number of the newest answer for this partition. `readers`: number of fetches that wait for
-    it. `is_added`: whether the sequencer was asked to watch it."""
+    """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
+    `is_added`: whether the sequencer was asked to watch it."""
 
     read_at: float
-    told: int
+    last_sent: int
     window: Window | None = None
     is_added: bool = False
     readers: int = 0
@@ -57,7 +57,7 @@ class Windows:
         self._epoch: int | None = None
         self._taken = 0
         self._commit_number = -1
-        self._newest_told = -1
+        self._newest_sent = -1
         self._fresh_until = 0.0
         self._size = 0
         self._to_add: dict[TopicPartition, None] = {}
@@ -70,7 +70,7 @@ class Windows:
         return len(self._watched)
 
     @property
-    def has_news(self) -> bool:
+    def has_additions(self) -> bool:
         """Whether partitions are to be added to the subscription."""
         return bool(self._to_add)
 
@@ -102,15 +102,15 @@ class Windows:
         found = None if window is None else find(window, offset, max_bytes)
         if window is None or found is None:
             return None
-        watched.told = self._number_of(window)
-        return found, watched.told
+        watched.last_sent = self._number_of(window)
+        return found, watched.last_sent
 
-    def note_told(self, partition: TopicPartition, number: int) -> None:
+    def note_sent(self, partition: TopicPartition, number: int) -> None:
         """Note the commit number of the sequencer's answer about a partition."""
-        self._newest_told = max(self._newest_told, number)
+        self._newest_sent = max(self._newest_sent, number)
         watched = self._watched.get(partition)
         if watched is not None:
-            watched.told = max(watched.told, number)
+            watched.last_sent = max(watched.last_sent, number)
 
     def want(self, partition: TopicPartition, now: float) -> None:
         """Begin to watch a partition: a fetch that the sequencer answered has reached its end.
@@ -122,7 +122,7 @@ class Windows:
             self._refused.popitem(last=False)
         may_add = partition not in self._refused and len(self._watched) < MAX_WINDOWS
         if may_add and partition not in self._watched:
-            self._watched[partition] = _Watched(now, self._newest_told)
+            self._watched[partition] = _Watched(now, self._newest_sent)
             self._to_add[partition] = None
 
     def is_changed(self, partition: TopicPartition, number: int, now: float) -> bool:
@@ -144,7 +144,7 @@ class Windows:
 
     def _usable(self, watched: _Watched, now: float) -> Window | None:
         window = watched.window
-        if window is None or now > self._fresh_until or watched.told > self._number_of(window):
+        if window is None or now > self._fresh_until or watched.last_sent > self._number_of(window):
             return None
         return window
 

@@ -169,7 +169,7 @@ class GatewayClient:
         if reply is None or reply.is_made:
             budget.give(charge)
         else:
-            reply.told = lambda _: budget.give(charge)
+            reply.on_made = lambda _: budget.give(charge)
 
     def _response(self, request: Any, reply: Reply) -> Any:
         key: ApiKey = request.api.key
@@ -194,6 +194,6 @@ class GatewayClient:
             if not made.done():
                 made.set_result(None)
 
-        reply.told = tell
+        reply.on_made = tell
         if not await wait_for(self._clock, made, ANSWER_SECONDS):
             raise refusal_of(ErrorCode.REQUEST_TIMED_OUT)

@@ -461,8 +461,8 @@ def _target_of(deletes: DataFile) -> str:
 
 
 def _listed_ms(snapshot: Snapshot) -> int:
-    told = snapshot.summary.additional_properties.get(LISTED_MS) if snapshot.summary is not None else None
-    return int(told) if told is not None else int(snapshot.timestamp_ms)
+    listed = snapshot.summary.additional_properties.get(LISTED_MS) if snapshot.summary is not None else None
+    return int(listed) if listed is not None else int(snapshot.timestamp_ms)
 
 
 def _entries_of(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEntry]:
@@ -513,7 +513,8 @@ def _plain(field: pa.Field) -> pa.Field:
 def _delete(table: Table, paths: Iterable[str]) -> None:
     """Delete files of the table's own that nothing names any more.
 
-    One that is gone already is no error. One that can't be deleted stays: the catalog has forgotten it, so it is told.
+    One that is gone already is no error. One that can't be deleted stays; the log names it, as the
+    catalog has forgotten it.
     """
     left: dict[str, OSError] = {}
     for path in sorted(paths):

@@ -52,12 +52,12 @@ _CHANGE_BYTES = 120
 
 @dataclass(slots=True, eq=False)
 class _Subscriber:
-    """`told`: the commit number of its last answer. `size`: of `changes`, which begin after the first `taken`."""
+    """`last_sent`: the commit number of its last answer. `size`: of `changes`, which begin after the first `taken`."""
 
     subscriber_id: UUID
     turn: int = 0
     taken: int = 0
-    told: int = 0
+    last_sent: int = 0
     heard: float = 0.0
     size: int = 0
     partitions: dict[TopicPartition, None] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Subscriptions:
                 return None
             if len(self._subscribers) >= self._settings.max_feed_waiters:
                 raise SequencerOverloaded(f"{len(self._subscribers)} subscribers (max_feed_waiters)")
-            subscriber = _Subscriber(request.subscriber, told=self._number)
+            subscriber = _Subscriber(request.subscriber, last_sent=self._number)
             self._subscribers[request.subscriber] = subscriber
         if not 0 <= request.turn - subscriber.turn <= 1 or not subscriber.take(request.taken):
             return None
@@ -202,12 +202,12 @@ class Subscriptions:
         for change, change_size in subscriber.changes:
             if changes and (size + change_size > MAX_ANSWER_BYTES or runs >= MAX_ANSWER_RUNS):
                 # What follows of the same commit is not in this answer.
-                number = max(subscriber.told, change.commit_number - 1)
+                number = max(subscriber.last_sent, change.commit_number - 1)
                 break
             changes.append(change)
             size += change_size
             runs += len(change.runs)
-        subscriber.told = number
+        subscriber.last_sent = number
         return WatchAnswer(
             epoch=self._epoch,
             commit_number=number,

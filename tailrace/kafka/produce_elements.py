@@ -35,7 +35,7 @@ _Length = Callable[[memoryview, int], tuple[int, int]]
 def elements_of(frame: memoryview) -> Steps[int]:
     """Topics and partitions together. Of a request that can't be read: at least as many as are decoded of it; of one
     with more than is decoded: some more than that."""
-    counted = told = 0
+    counted = yielded = 0
     with suppress(MalformedRequest, IndexError, struct.error):
         header = parse_request_header(frame)
         version, at = header.api_version, header.body_offset
@@ -52,11 +52,11 @@ def elements_of(frame: memoryview) -> Steps[int]:
             for first in range(0, partitions or 1, STEP):
                 some = min(partitions - first, STEP)
                 counted += some
-                if counted - told >= STEP:
+                if counted - yielded >= STEP:
                     if counted > MAX_ITEMS_BY_PARTITION:
                         return counted
-                    yield counted - told
-                    told = counted
+                    yield counted - yielded
+                    yielded = counted
                 at = after(frame, at, some)
             if is_compact:
                 at = _after_tags(frame, at)

@@ -129,20 +129,20 @@ async def _compact_once(
     return figures | {f"keyed_{name}": value for name, value in figures.pop("keyed").items()}
 
 
-def failures_told(figures: Mapping[str, Any]) -> str:
+def describe_failures(figures: Mapping[str, Any]) -> str:
     """What of a round failed, in one line; empty: nothing did."""
     items, tables = figures["failures"], figures["table_failures"]
-    told = []
+    failures = []
     if items:
         topic, partitions, reason, *_ = items[0]
-        told.append(
+        failures.append(
             f"{len(items)} items could not be rewritten; the first: {topic} {partitions[:10]}: {reason}"
         )
     if tables:
-        told.append(
+        failures.append(
             f"{len(tables)} updates of tables failed, which the next round repeats; the first: {tables[0]}"
         )
-    return "; ".join(told)
+    return "; ".join(failures)
 
 
 async def _compact_until_stopped(

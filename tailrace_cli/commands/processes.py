@@ -259,7 +259,7 @@ def compact(
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
     settings = flags.load(data=data, sequencers=sequencer, http=http)
-    from tailrace_cli.commands.compact import cancelled_by_signals, failures_told, run_compact
+    from tailrace_cli.commands.compact import cancelled_by_signals, describe_failures, run_compact
     from tailrace_cli.running.loop import run
 
     options = rounds.options()
@@ -282,7 +282,7 @@ def compact(
                 for name, value in figures.items()
             ],
         )
-    if failed := failures_told(figures):
+    if failed := describe_failures(figures):
         raise CommandFailed(failed)
 
 

@@ -122,7 +122,7 @@ def run(cluster: DemoCluster, console: Console) -> int:
     console.rule("retention")
     _expire(cluster, checks)
     _show(cluster, console, figures)
-    return _verdict(checks, console)
+    return _print_result(checks, console)
 
 
 def _produce(
@@ -174,7 +174,7 @@ def _check_delays(checks: Checks, expected: source.Delays, paths: list[str]) -> 
     )
 
 
-def _verdict(checks: Checks, console: Console) -> int:
+def _print_result(checks: Checks, console: Console) -> int:
     for failure in checks.failed:
         console.print(f"does not hold: {failure}", style="red", highlight=False)
     if checks.failed:

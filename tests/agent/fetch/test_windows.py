@@ -30,7 +30,7 @@ def answer(taken: int, number: int, *changes: PartitionChange, **more: Any) -> W
 def watching(number: int = 7, end: int = 5) -> Windows:
     """Windows that watch PLACE, as of a commit, asked and answered at second 0."""
     windows = Windows(FIRST)
-    windows.note_told(PLACE, number)
+    windows.note_sent(PLACE, number)
     windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
     windows.apply(answer(0, number, change(number, end=end, is_start=True)), 0.0)
@@ -46,10 +46,10 @@ def test_what_a_fetch_wants_is_added_once() -> None:
     windows = Windows(FIRST)
     windows.want(PLACE, 0.0)
     windows.want(PLACE, 0.0)
-    assert windows.has_news
+    assert windows.has_additions
     first = windows.next_request(0.0, 500)
     assert first == WatchRequest(FIRST, 1, 0, [PLACE], [], 500)
-    assert not windows.has_news
+    assert not windows.has_additions
     assert windows.next_request(0.0, 500) == WatchRequest(FIRST, 1, 0, [], [], 500), "a turn is a change"
     windows.want(OTHER, 0.0)
     assert windows.next_request(0.0, 500) == WatchRequest(FIRST, 2, 0, [OTHER], [], 500)
@@ -79,7 +79,7 @@ def test_a_window_is_used_only_while_it_is_fresh() -> None:
 
 def test_a_window_that_is_behind_what_was_told_answers_nothing() -> None:
     windows = watching()
-    windows.note_told(PLACE, 8)
+    windows.note_sent(PLACE, 8)
     assert end_of(windows) is None
     windows.apply(answer(1, 8, change(8, run_at(5, 6))), 0.0)
     assert end_of(windows, 6) == 6
@@ -89,15 +89,15 @@ def test_what_was_told_before_the_window_came_counts_too() -> None:
     windows = Windows(FIRST)
     windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
-    windows.note_told(PLACE, 9)
+    windows.note_sent(PLACE, 9)
     windows.apply(answer(0, 8, change(8, end=5, is_start=True)), 0.0)
     assert end_of(windows) is None
 
 
 def test_a_new_window_waits_for_the_newest_answer_about_any_partition() -> None:
     windows = Windows(FIRST)
-    windows.note_told(OTHER, 9)
-    windows.note_told(PLACE, 7)
+    windows.note_sent(OTHER, 9)
+    windows.note_sent(PLACE, 7)
     windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
     windows.apply(answer(0, 8, change(8, end=5, is_start=True)), 0.0)
@@ -166,7 +166,7 @@ def test_a_partition_that_is_gone_is_left_alone_for_a_while() -> None:
     gone = PartitionChange(topic_id=TOPIC, partition=0, commit_number=8, is_gone=True)
     assert windows.apply(answer(1, 8, gone), 0.0) == [PLACE]
     windows.want(PLACE, 1.0)
-    assert (windows.live(), windows.has_news) == ({}, False)
+    assert (windows.live(), windows.has_additions) == ({}, False)
     windows.want(PLACE, REFUSED_S)
     assert windows.next_request(REFUSED_S, 500).added == [PLACE]
 
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         log = self.logs[place]
         if not log.is_deleted:
             self.told[place] = (log.start, log.stable, log.end)
-            self.windows.note_told(place, self.number)
+            self.windows.note_sent(place, self.number)
             self.windows.want(place, self.now)
 
     @rule(room=st.integers(1, 9), is_lost=st.booleans())
