@@ -402,7 +402,7 @@ class Group:
                 member.assignment = b""
         self._sync_deadline = None
         self.phase = GroupPhase.PREPARING_REBALANCE
-        limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)
+        limit = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
         if is_first and self.initial_delay_seconds > 0:
             self._delay_limit = limit
             self._join_deadline = min(limit, now + self.initial_delay_seconds)
@@ -420,15 +420,17 @@ class Group:
     def _complete_join(self, now: float) -> None:
         """Make the next generation out of those who joined, and of static members, who may be restarting."""
         gone = [
-            each for each in self.members.values() if each.join_ticket is None and each.instance_id is None
+            member
+            for member in self.members.values()
+            if member.join_ticket is None and member.instance_id is None
         ]
         for member in gone:
             self._remove(member)
-        joined = [each for each in self.members.values() if each.join_ticket is not None]
+        joined = [member for member in self.members.values() if member.join_ticket is not None]
         self._delay_limit = None
         if self.members and not joined:
             # Only absent static members: wait on; their sessions end it.
-            limit = max(each.rebalance_seconds for each in self.members.values())
+            limit = max(member.rebalance_seconds for member in self.members.values())
             self._join_deadline = now + max(limit, 1.0)
             return
         self._join_deadline = None
@@ -437,11 +439,11 @@ class Group:
         if not self.members:
             self.phase, self.protocol, self.leader = GroupPhase.EMPTY, None, None
             return
-        if self.leader not in {each.member_id for each in joined}:
+        if self.leader not in {member.member_id for member in joined}:
             self.leader = joined[0].member_id
         self.protocol = self._vote()
         self.phase = GroupPhase.COMPLETING_REBALANCE
-        self._sync_deadline = now + max(each.rebalance_seconds for each in self.members.values())
+        self._sync_deadline = now + max(member.rebalance_seconds for member in self.members.values())
         for member in self.members.values():
             member.assignment, member.has_synced = b"", False
         for member in joined:
@@ -596,10 +598,10 @@ class Group:
         if must_have_synced:
             self._sync_deadline = None
         dead = [
-            each
-            for each in self.members.values()
-            if (not each.is_waiting and each.session_deadline <= now)
-            or (must_have_synced and not each.has_synced)
+            member
+            for member in self.members.values()
+            if (not member.is_waiting and member.session_deadline <= now)
+            or (must_have_synced and not member.has_synced)
         ]
         for member in dead:
             self._remove(member)
@@ -608,7 +610,7 @@ class Group:
             if self._delay_limit is not None:
                 self._delay_limit = None
                 self._join_deadline = now + max(
-                    (each.rebalance_seconds for each in self.members.values()), default=0.0
+                    (member.rebalance_seconds for member in self.members.values()), default=0.0
                 )
                 self._try_complete_join(now)
             else:
@@ -635,7 +637,7 @@ class Group:
         self._nothing_before = None
         for member in self.members.values():
             self._restart_session(now, member)
-        limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)
+        limit = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
         if self.phase is GroupPhase.PREPARING_REBALANCE:
             self._join_deadline = limit
         elif self.phase is GroupPhase.COMPLETING_REBALANCE:

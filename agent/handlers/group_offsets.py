@@ -131,16 +131,16 @@ async def offset_fetch(
     if context.api_version >= MANY_GROUPS:
         return OffsetFetchResponse(
             groups=[
-                await _fetch(services, context, each, require_stable=request.require_stable, turns=turns)
-                for each in groups_once(request.groups)
+                await _fetch(services, context, group, require_stable=request.require_stable, turns=turns)
+                for group in groups_once(request.groups)
             ]
         )
     named = (
         None
         if request.topics is None
         else [
-            OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes)
-            for each in request.topics
+            OffsetFetchRequestTopics(topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
         ]
     )
     group = OffsetFetchRequestGroup(request.group_id, topics=named)
@@ -179,13 +179,13 @@ def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFe
     """The group's error at each partition."""
     return [
         OffsetFetchResponseTopics(
-            name=each.name,
+            name=topic.name,
             partitions=[
                 OffsetFetchResponsePartitions(index, committed_offset=-1, error_code=code)
-                for index in each.partition_indexes
+                for index in topic.partition_indexes
             ],
         )
-        for each in topics
+        for topic in topics
     ]
 
 
@@ -268,7 +268,7 @@ async def _asked_positions(
         await turns.did()
     if partitions:
         positions = await positions_at(services.sequencer, group_id, partitions)
-        context.room.grow(sum(len(each.metadata) for each in positions))
+        context.room.grow(sum(len(position.metadata) for position in positions))
         for row, position in zip(rows, positions, strict=True):
             await turns.did()
             _fill(row, position, require_stable)
@@ -277,7 +277,7 @@ async def _asked_positions(
 
 
 def _bytes_of(page: OffsetPositions) -> int:
-    return sum(POSITION_BYTES + len(each.metadata) for each in page.positions)
+    return sum(POSITION_BYTES + len(position.metadata) for position in page.positions)
 
 
 async def _all_positions(
@@ -285,7 +285,7 @@ async def _all_positions(
 ) -> list[OffsetFetchResponseTopics]:
     asked = FetchOffsets(group_id, None)
     found = await context.room.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
-    positions = [each for page in found for each in page.positions]
+    positions = [position for page in found for position in page.positions]
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     lookup = services.catalog.of_one_request()
     for position in positions:

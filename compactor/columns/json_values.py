@@ -151,8 +151,8 @@ class _Sample:
             self._add_fields(shape, value, depth)
         elif isinstance(value, list) and (shape is None or isinstance(shape, _ListShape)):
             element = None if shape is None else shape.element
-            for each in value:
-                element = self._with(element, each, depth + 1)
+            for item in value:
+                element = self._with(element, item, depth + 1)
             shape = _ListShape(element)
         elif shape is None:
             shape = _SHAPES.get(type(value))
@@ -165,7 +165,7 @@ _SHAPES = {bool: Scalar.BOOLEAN, int: Scalar.LONG, float: Scalar.DOUBLE, str: Sc
 
 
 def _columns(shape: dict[str, _Shape]) -> Columns:
-    return tuple(TypedColumn(name, _settled(each)) for name, each in shape.items())
+    return tuple(TypedColumn(name, _settled(field_shape)) for name, field_shape in shape.items())
 
 
 def _settled(shape: _Shape) -> ColumnType:

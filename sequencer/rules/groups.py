@@ -232,7 +232,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
 
 def positions_committed(request: CommitOffsets) -> Iterable[PositionKey]:
     """The positions that `commit_offsets` reads."""
-    return ((request.group_id, each.topic_id, each.partition) for each in request.offsets)
+    return ((request.group_id, position.topic_id, position.partition) for position in request.offsets)
 
 
 def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
@@ -242,7 +242,9 @@ def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetR
 
 def _overtake(draft: Draft, request: CommitOffsets) -> None:
     """Drop the positions that open transactions sent before these: as in Kafka, the later one stays."""
-    places = dict.fromkeys((request.group_id, each.topic_id, each.partition) for each in request.offsets)
+    places = dict.fromkeys(
+        (request.group_id, position.topic_id, position.partition) for position in request.offsets
+    )
     for pending in draft.pending_at(places):
         if not 0 < request.turn < pending.turn:
             draft.delete(PendingOffsetRow, *key_of(pending))
@@ -435,7 +437,7 @@ def groups_asked(state: HotState, request: LagsRequest) -> Iterable[GroupRow]:
         owners = [request.owner] if request.owner in state.groups_of else []
         if request.with_orphans:
             owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
-        ids = sorted(each for owner in owners for each in state.groups_of[owner] if each >= least)
+        ids = sorted(known for owner in owners for known in state.groups_of[owner] if known >= least)
     rows = (state.get(GroupRow, group_id) for group_id in ids)
     return (row for row in rows if row is not None)
 
