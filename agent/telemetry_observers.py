@@ -63,14 +63,14 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
         self._of_chunks: dict[tuple[str, bool], tuple[Counter, Counter]] = {}
         """Of a tier and a kind of reader: looking labels up costs more than counting."""
 
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
-        """Count one chunk."""
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
+        """Count what one reader got."""
         place = tier.value, is_catch_up
         counters = self._of_chunks.get(place)
         if counters is None:
             reads = self._chunk_reads.labels(tier.value, "catch_up" if is_catch_up else "tail")
             counters = self._of_chunks[place] = reads, self._chunk_read_bytes.labels(tier.value)
-        counters[0].inc()
+        counters[0].inc(chunks)
         counters[1].inc(length)
 
     def framed_read(self, length: int) -> None:

@@ -47,7 +47,7 @@ class CountingStore(MemoryStore):
         self.counts.update(GET=1, read=len(data))
         return data
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         self.counts.update(GET=1, read=length)
         return await super().get_range(key, start, length)
 

@@ -65,13 +65,15 @@ def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int
 
 
 class ChunkBytes:
-    """A chunk's bytes, as one buffer or as the parts that an upload was made of; never changed.
+    """A chunk's bytes, as one buffer or as the parts that an upload was made of; what CRCs cover is never changed.
 
     `is_trusted`: the bytes are this agent's own, seen before they were uploaded. Of others, `checked` holds
     the places (in the object) of the batches whose CRC was found right, so that each is summed once.
+    `memory`: the bytes, where they may be written to. `ready`: of the runs that were made ready there
+    (`cache.in_place`), by their first byte in the chunk: base offset, length and leader epoch.
     """
 
-    __slots__ = ("_ends", "_parts", "checked", "is_trusted", "size")
+    __slots__ = ("_ends", "_parts", "checked", "is_trusted", "memory", "ready", "size")
 
     def __init__(self, parts: Iterable[Buffer], *, is_trusted: bool = False) -> None:
         self._parts = [memoryview(part).cast("B").toreadonly() for part in parts if len(part)]
@@ -83,6 +85,19 @@ class ChunkBytes:
         self.size = size
         self.is_trusted = is_trusted
         self.checked: set[int] = set()
+        self.memory: memoryview | None = None
+        self.ready: dict[int, tuple[int, int, int]] = {}
+
+    @classmethod
+    def fetched(cls, data: Buffer) -> ChunkBytes:
+        """A chunk that the store gave; a bytearray is its own from now on."""
+        chunk = cls([data])
+        chunk.memory = memoryview(data) if isinstance(data, bytearray) else None
+        return chunk
+
+    def own_view(self, start: int, length: int) -> memoryview:
+        """So many bytes of a chunk whose memory is its own."""
+        return self._parts[0][start : start + length]
 
     def views(self, start: int, end: int) -> list[memoryview]:
         """Bytes [start, end), counted from the chunk's beginning, as views: one where they stand together."""

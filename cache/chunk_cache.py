@@ -16,7 +16,7 @@ Tail and catch-up borrow what is not used of the others' shares; its owner takes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
@@ -100,9 +100,17 @@ class ChunkCache:
             self._observer.chunk_read(Tier.MEMORY, chunk_bytes.size, is_catch_up=is_catch_up)
         return chunk_bytes
 
-    def peek(self, chunk: ChunkId) -> ChunkBytes | None:
-        """The chunk if it is in memory. No reader has got it yet: who gives it to one calls `held`."""
+    def peek(self, chunk: ChunkId, *, is_catch_up: bool = False) -> ChunkBytes | None:
+        """The chunk if it is in memory. No reader has got it yet: who gives it to one calls `held` or `note_read`."""
+        if is_catch_up and (found := self._catch_up.get(chunk)) is not None:
+            return found
         return self._fresh.get(chunk) or self._tail.get(chunk) or self._catch_up.get(chunk)
+
+    def note_read(self, chunks: Collection[ChunkBytes | BaseException], *, is_catch_up: bool) -> None:
+        """Count chunks that `peek` gave and a reader got; none that this agent uploaded a moment ago is among them."""
+        if chunks:
+            size = sum(chunk.size for chunk in chunks if isinstance(chunk, ChunkBytes))
+            self._observer.chunk_read(Tier.MEMORY, size, is_catch_up=is_catch_up, chunks=len(chunks))
 
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
         """The chunk, from the nearest tier that has it.
@@ -112,9 +120,27 @@ class ChunkCache:
         found = self.held(chunk, is_catch_up=is_catch_up)
         if found is not None:
             return found
-        self._unasked.pop(chunk.id, None)
-        brought, tier = await asyncio.shield(self._bring(chunk, is_catch_up))
-        self._observer.chunk_read(tier, brought.size, is_catch_up=is_catch_up)
+        brought = await self.get_all([(chunk, is_catch_up)])
+        if isinstance(brought[0], BaseException):
+            raise brought[0]
+        return brought[0]
+
+    async def get_all(self, missing: Sequence[tuple[ChunkRef, bool]]) -> list[ChunkBytes | BaseException]:
+        """Chunks that are not in memory, side by side, each with whether a catch-up reader wants it; in place of one
+        that can't be had, why."""
+        flights = [self._bring(chunk, is_catch_up) for chunk, is_catch_up in missing]
+        for chunk, _ in missing:
+            self._unasked.pop(chunk.id, None)
+        await asyncio.wait(flights)
+        brought: list[ChunkBytes | BaseException] = []
+        for flight, (_, is_catch_up) in zip(flights, missing, strict=True):
+            error = asyncio.CancelledError() if flight.cancelled() else flight.exception()
+            if error is not None:
+                brought.append(error)
+                continue
+            chunk_bytes, tier = flight.result()
+            self._observer.chunk_read(tier, chunk_bytes.size, is_catch_up=is_catch_up)
+            brought.append(chunk_bytes)
         return brought
 
     def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Brought]:
@@ -250,7 +276,7 @@ class ChunkCache:
             raise ObjectCorrupt(
                 chunk.id.key, chunk.start, chunk.length, f"the object ends after {len(data)} of them"
             )
-        return ChunkBytes([data])
+        return ChunkBytes.fetched(data)
 
     def _keep(self, chunk: ChunkId, data: ChunkBytes, is_catch_up: bool) -> None:
         if is_catch_up:

@@ -95,6 +95,10 @@ class FramedRun(Layout):
             return self._framed[0]
         return None
 
+    def is_kept(self, leader_epoch: int) -> bool:
+        """Whether all pieces are there as they are sent under this epoch."""
+        return leader_epoch == self._leader_epoch and None not in self._framed
+
     def keep(self, piece: int, leader_epoch: int, framed: memoryview) -> None:
         """Keep a piece; those of another epoch go."""
         if leader_epoch != self._leader_epoch:
@@ -123,6 +127,11 @@ class FramedRuns:
             found = FramedRun(run, self._chunk_bytes)
             self._held.put(key, found, found.memory_bytes)
         return found
+
+    def is_kept(self, run: Run, leader_epoch: int) -> bool:
+        """Whether all of the run is held as it is sent under this epoch."""
+        found = self._held.get(_key_of(run))
+        return found is not None and found.is_kept(leader_epoch)
 
     def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
         """Join runs that follow each other, all of which are kept whole, into stretches of about PIECE_BYTES."""

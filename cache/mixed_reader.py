@@ -1,18 +1,20 @@
 """Batches of mixed objects, and the markers between them: out of chunks once, then out of the runs kept as sent.
 
+Old runs are sent out of their chunks (`cache.in_place`), where these are memory of their own.
+
 A piece of small batches (`cache.layout`) is copied out of its chunks, checked and framed when it is first asked for;
 where one of its batches is not sound or its bytes are not to be had, each batch is looked at by itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from operator import attrgetter
 
-from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunks_of
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunk_at, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.framed import FramedRun, FramedRuns, Stretch
+from cache.in_place import chunk_of, is_ready, made_ready, part_of
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import RunSpan, Selection, select_spans
@@ -51,6 +53,22 @@ class MixedReader:
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
         """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
+        if not self._are_old(runs):
+            return self._read_framed_held(runs, request, out)
+        chunks: _Chunks = {}
+        while runs and out.is_complete:
+            begun = self._add_in_place(runs, request, out, chunks)
+            if not begun:
+                begun = self._elsewhere(runs, chunks)
+                if not self._read_framed_held(runs[:begun], request, out):
+                    return False
+            runs = runs[begun:]
+            if runs and out.is_complete and out.made >= BATCHES_IN_A_TURN:
+                return False
+        self._cache.note_read(chunks.values(), is_catch_up=True)
+        return True
+
+    def _read_framed_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
         if runs and self._waits_at_once(runs[0], request, out):
             return False
         begun = 1 if runs and runs[0].base_offset < out.end_offset else 0
@@ -64,6 +82,14 @@ class MixedReader:
             return False
         self._observer.framed_read(kept)
         return True
+
+    def _are_old(self, runs: Sequence[Run]) -> bool:
+        """Whether the runs may be sent out of their chunks. What this agent has just uploaded is not; runs that follow
+        are newer."""
+        if not runs or not self.is_catch_up(runs[0]):
+            return False
+        first = runs[0]
+        return not self._cache.is_fresh(ChunkId(first.key, first.start // self._cache.settings.chunk_bytes))
 
     def _waits_at_once(self, run: Run, request: ReadRequest, out: ReadBatches) -> bool:
         """Whether a small batch of the first run must be brought. So who reads what nobody has read before does not
@@ -110,8 +136,26 @@ class MixedReader:
 
     async def read(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
         """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
+        if not self._are_old(runs):
+            await self._read_framed(runs, request, out, {})
+            return
+        chunks, turns = await self._bring_old(runs, request, out), Turns(BATCHES_IN_A_TURN)
+        while runs and out.is_complete:
+            begun = self._add_in_place(runs, request, out, chunks)
+            if not begun:
+                begun = self._elsewhere(runs, chunks)
+                await self._read_framed(runs[:begun], request, out, chunks)
+            elif begun < len(runs):
+                await turns.give()
+            runs = runs[begun:]
+
+    async def _read_framed(
+        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: _Chunks
+    ) -> None:
+        """Append what the runs hold, out of what is kept as it is sent: made where it is not. `chunks`: that are there;
+        others are added."""
         selection = self._select(runs, request, out)
-        chunks = await self._bring(selection.spans, request.leader_epoch)
+        await self._bring(selection.spans, request.leader_epoch, chunks)
         turns = Turns(BATCHES_IN_A_TURN)
         kept = 0
         for span in selection.spans:
@@ -133,7 +177,9 @@ class MixedReader:
     async def batch_at(self, run: Run, start: int, length: int) -> memoryview:
         """One batch of the run, its CRC checked. Raises as `BatchReader.read`."""
         refs = self.chunks_of(run, start, length)
-        return await self._sound_batch(run, start, length, await self._chunks(dict.fromkeys(refs, run)))
+        chunks: _Chunks = {}
+        await self._chunks(dict.fromkeys(refs, run), chunks)
+        return await self._sound_batch(run, start, length, chunks)
 
     def chunks_of(self, run: Run, start: int, length: int) -> list[ChunkRef]:
         """The chunks in which these bytes of the run's object stand."""
@@ -146,6 +192,95 @@ class MixedReader:
         """Whether the run is old: who reads it does not follow the tail."""
         age_ms = self._clock.wall_ms() - run.created_ms
         return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
+
+    def _add_in_place(
+        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, brought: _Chunks
+    ) -> int:
+        """Append the runs from the first on that can be sent out of their chunks, which are in memory or `brought`; how
+        many there were. In one go, runs of BATCHES_IN_A_TURN batches are made ready, and one more at most."""
+        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
+        most, number = out.made + BATCHES_IN_A_TURN, 0
+        for run in runs:
+            if run.base_offset >= limit:
+                out.is_complete = False
+            elif run.end_offset > out.end_offset:
+                chunk = self._own_chunk(run, brought)
+                if chunk is None:
+                    break
+                at = run.start % self._cache.settings.chunk_bytes
+                if not is_ready(run, at, request.leader_epoch, chunk):
+                    if out.made >= most or not made_ready(run, at, request.leader_epoch, chunk):
+                        break
+                    out.made += len(run.batches)
+                self._add_ready(run, at, chunk, request=request, out=out)
+            number += 1
+            if not out.is_complete:
+                break
+        return number
+
+    def _add_ready(
+        self, run: Run, at: int, chunk: ChunkBytes, *, request: ReadRequest, out: ReadBatches
+    ) -> None:
+        """Append what is wanted of a run that is ready, `at` bytes into its chunk."""
+        is_within = request.end_limit is None or run.end_offset <= request.end_limit
+        if is_within and run.base_offset >= out.end_offset and run.length <= request.max_bytes - out.bytes:
+            data = part_of(chunk, at, run.length)
+            out.add_whole(data, run.base_offset, run.end_offset, len(run.batches))
+            return
+        selection = self._select((run,), request, out)
+        for span in selection.spans:
+            data = part_of(chunk, at + span.framed.sizes[span.first], span.size)
+            out.add_framed((data,), span.framed, span.first, span.upto)
+        out.end_offset, out.is_complete = selection.end_offset, not selection.is_full
+
+    def _own_chunk(self, run: Run, brought: _Chunks) -> ChunkBytes | None:
+        """The chunk in which all of the run stands, if it was brought or is in memory, and the memory is its own."""
+        number = chunk_of(run, self._cache.settings.chunk_bytes)
+        if number < 0:
+            return None
+        chunk_id = ChunkId(run.key, number)
+        chunk = brought.get(chunk_id)
+        if chunk is None:
+            chunk = self._cache.peek(chunk_id, is_catch_up=True)
+            if chunk is None or chunk.memory is None:
+                return None
+            brought[chunk_id] = chunk
+        return chunk if isinstance(chunk, ChunkBytes) and chunk.memory is not None else None
+
+    async def _bring_old(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> _Chunks:
+        """The chunks of the wanted runs that stand in one and are not kept as they are sent; for one that can't be had,
+        its error."""
+        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
+        chunk_bytes, room = self._cache.settings.chunk_bytes, request.max_bytes - out.bytes
+        chunks: _Chunks = {}
+        missing: dict[ChunkId, ChunkRef] = {}
+        for run in runs:
+            if run.base_offset >= limit or (room <= 0 and (chunks or missing)):
+                break
+            if run.end_offset <= out.end_offset:
+                continue
+            is_whole = run.base_offset >= out.end_offset
+            room -= (
+                run.length if is_whole else self.framed.of(run).bytes_between(out.end_offset, run.end_offset)
+            )
+            if self._own_chunk(run, chunks) is None and not self.framed.is_kept(run, request.leader_epoch):
+                number = chunk_of(run, chunk_bytes)
+                if number >= 0:
+                    missing[ChunkId(run.key, number)] = chunk_at(
+                        run.key, number, run.object_size, chunk_bytes
+                    )
+        self._cache.note_read(chunks.values(), is_catch_up=True)
+        if missing:
+            brought = await self._cache.get_all([(chunk, True) for chunk in missing.values()])
+            chunks.update(zip(missing, brought, strict=True))
+        return chunks
+
+    def _elsewhere(self, runs: Sequence[Run], brought: _Chunks) -> int:
+        """How many runs there are before the next, after the first, that may be sent out of its chunk."""
+        for number in range(1, len(runs)):
+            if self._own_chunk(runs[number], brought) is not None:
+                return number
+        return len(runs)
 
     def _add_whole_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
         """Append the runs from the first on that are kept in one piece and wanted whole; how many there were.
@@ -210,8 +345,8 @@ class MixedReader:
             end_limit=request.end_limit,
         )
 
-    async def _bring(self, spans: Sequence[RunSpan], leader_epoch: int) -> _Chunks:
-        """The chunks of all that is not kept as it is sent."""
+    async def _bring(self, spans: Sequence[RunSpan], leader_epoch: int, chunks: _Chunks) -> None:
+        """Add the chunks of all that is not kept as it is sent."""
         wanted: dict[ChunkRef, Run] = {}
         for span in spans:
             if span.run.kind == ObjectKind.MARKERS:
@@ -221,13 +356,14 @@ class MixedReader:
                     start, end = span.framed.place_of(piece)
                     for chunk in self.chunks_of(part.run, start, end - start):
                         wanted.setdefault(chunk, part.run)
-        return await self._chunks(wanted)
+        await self._chunks(wanted, chunks)
 
-    async def _chunks(self, wanted: dict[ChunkRef, Run]) -> _Chunks:
-        """The chunks, side by side; in place of one that can't be had, its error."""
-        chunks: _Chunks = {}
+    async def _chunks(self, wanted: dict[ChunkRef, Run], chunks: _Chunks) -> None:
+        """Add those of the wanted chunks that are not there, side by side; for one that can't be had, its error."""
         missing: list[tuple[ChunkRef, bool]] = []
         for chunk, run in wanted.items():
+            if chunk.id in chunks:
+                continue
             is_catch_up = self.is_catch_up(run)
             held = self._cache.held(chunk, is_catch_up=is_catch_up)
             if held is not None:
@@ -235,13 +371,8 @@ class MixedReader:
             else:
                 missing.append((chunk, is_catch_up))
         if missing:
-            brought = await asyncio.gather(
-                *(self._cache.get(chunk, is_catch_up=is_catch_up) for chunk, is_catch_up in missing),
-                return_exceptions=True,
-            )
-            for (chunk, _), brought_chunk in zip(missing, brought, strict=True):
-                chunks[chunk.id] = brought_chunk
-        return chunks
+            brought = await self._cache.get_all(missing)
+            chunks.update((chunk.id, each) for (chunk, _), each in zip(missing, brought, strict=True))
 
     def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
         """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""

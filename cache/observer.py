@@ -20,8 +20,8 @@ class Tier(enum.Enum):
 class CacheObserver(Protocol):
     """Told of every chunk that a reader got. Called on the loop; must not block or raise."""
 
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
-        """A reader got a chunk of `length` bytes; readers that shared one GET are reported one by one."""
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
+        """A reader got so many chunks, `length` bytes together; readers that shared one GET are reported one by one."""
         ...
 
     def framed_read(self, length: int) -> None:
@@ -44,7 +44,7 @@ class CacheObserver(Protocol):
 class NoObserver:
     """Nobody counts."""
 
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
         """Nothing."""
 
     def framed_read(self, length: int) -> None:

@@ -61,6 +61,8 @@ class ReadBatches:
     is_complete: bool = True
     client_offset: int = 0
     """Where a client will ask next: the end of the last batch. Behind `end_offset` where a hole follows."""
+    made: int = field(default=0, compare=False)
+    """Batches of old runs that were made ready for this read: nobody has read them before."""
 
     def add(
         self, batch: memoryview, *, base_offset: int, end_offset: int, record_count: int, leader_epoch: int
@@ -72,6 +74,16 @@ class ReadBatches:
         self.bytes += len(batch)
         self.batch_count += 1
         self.record_count += record_count
+        self.end_offset = self.client_offset = end_offset
+
+    def add_whole(self, part: Buffer, base_offset: int, end_offset: int, batch_count: int) -> None:
+        """Append batches, patched already, of the records [base_offset, end_offset)."""
+        if self.batch_count == 0:
+            self.first_offset = base_offset
+        self.parts.append(part)
+        self.bytes += len(part)
+        self.batch_count += batch_count
+        self.record_count += end_offset - base_offset
         self.end_offset = self.client_offset = end_offset
 
     def add_framed(self, parts: Iterable[Buffer], batches: BatchColumns, first: int, upto: int) -> None:

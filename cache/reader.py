@@ -90,7 +90,7 @@ class BatchReader:
         out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
         if not self._mixed.read_held(runs, request, out):
             return None
-        self._end(runs, request, out, is_held=True)
+        self._end(runs, request, out, is_held=not out.made)
         return out
 
     def _end(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, *, is_held: bool) -> None:

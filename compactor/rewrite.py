@@ -244,7 +244,7 @@ class _Held(NamedTuple):
 class _Input:
     """The bytes that were read, by place."""
 
-    def __init__(self, ranges: Sequence[ByteRange], data: Sequence[bytes]) -> None:
+    def __init__(self, ranges: Sequence[ByteRange], data: Sequence[bytes | bytearray]) -> None:
         self._held: dict[str, list[_Held]] = {}
         for each, read in zip(ranges, data, strict=True):
             self._held.setdefault(each.key, []).append(_Held(each.start, read))
@@ -260,7 +260,7 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
     ranges = ranges_to_read(pieces)
     gate = asyncio.Semaphore(CONCURRENT_READS)
 
-    async def read(each: ByteRange) -> bytes:
+    async def read(each: ByteRange) -> bytes | bytearray:
         async with gate:
             data = await store.get_range(each.key, each.start, each.end - each.start)
         if len(data) != each.end - each.start:

@@ -174,7 +174,7 @@ class ParquetRuns:
             self._indexes.keep(run.key, held, held.footer_bytes)
         return held
 
-    async def _range(self, key: str, start: int, length: int) -> bytes:
+    async def _range(self, key: str, start: int, length: int) -> bytes | bytearray:
         data = await self._store.get_range(key, start, length)
         if len(data) != length:
             raise RewriteFailed(f"{key}: {len(data)} bytes from {start}; {length} expected")

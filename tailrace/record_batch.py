@@ -296,6 +296,28 @@ def check_crc(batch: Buffer) -> None:
         )
 
 
+def patched_if_sound(
+    memory: memoryview, start: int, lengths: Sequence[int], base_offsets: Sequence[int], *, leader_epoch: int
+) -> bool:
+    """Patch batches that stand next to each other, from byte `start` on. False at the first that `check_crc` refuses:
+    then only those before it are patched."""
+    unpack, pack, crc = _CHECKED.unpack_from, _HEAD.pack_into, crc32c
+    for length, base_offset in zip(lengths, base_offsets, strict=True):
+        if length < HEADER_BYTES:
+            return False
+        tail_length, magic, stored = unpack(memory, start + 8)
+        end = start + length
+        if (
+            tail_length != length - PREFIX_BYTES
+            or magic != MAGIC
+            or stored != crc(memory[start + CRC_START : end])
+        ):
+            return False
+        pack(memory, start, base_offset, tail_length, leader_epoch)
+        start = end
+    return True
+
+
 def _crc_mismatch(length: int, stored: int, computed: int) -> CrcMismatch:
     return CrcMismatch(f"batch of {length} bytes carries CRC {stored:#010x}, its bytes give {computed:#010x}")
 

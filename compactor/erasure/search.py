@@ -155,7 +155,7 @@ class KeySearch:
                 blocks[number] = np.frombuffer(view[at : at + BLOCK_BYTES], np.dtype("<u4"))
         return blocks
 
-    async def _range(self, file: LiveFile, start: int, length: int) -> bytes:
+    async def _range(self, file: LiveFile, start: int, length: int) -> bytes | bytearray:
         data = await self._store.get_range(file.object.key, start, length)
         if len(data) != length:
             raise InvalidParquetObject(

@@ -307,7 +307,7 @@ class LogReader:
         """The runs' bytes, by few requests. An object that is gone is left out: it was compacted since."""
         gate = asyncio.Semaphore(AHEAD_READS)
 
-        async def read(each: ByteRange) -> bytes:
+        async def read(each: ByteRange) -> bytes | bytearray:
             async with gate:
                 return await self._store.get_range(each.key, each.start, each.end - each.start)
 

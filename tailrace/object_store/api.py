@@ -61,8 +61,11 @@ class ObjectStore(Protocol):
         """Read a whole object. Raises ObjectMissing, StoreUnavailable, StoreRefused."""
         ...
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Read `length` bytes from `start`; shorter only where the object ends. Raises as `get`."""
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
+        """Read `length` bytes from `start`; shorter only where the object ends. Raises as `get`.
+
+        A bytearray is memory of the caller's own.
+        """
         ...
 
     async def head(self, key: str) -> ObjectInfo:

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from tailrace.buffers import Buffer
+from tailrace.buffers import Buffer, uninitialized
 from tailrace.clock import Clock
 from tailrace.object_store.api import (
     ObjectExists,
@@ -97,9 +97,9 @@ class FolderStore:
 
     async def get(self, key: str) -> bytes:
         path = self._path(key)
-        return await self._run(key, lambda: _read(path, 0, None))
+        return await self._run(key, lambda: bytes(_read(path, 0, None)))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         check_range(start, length)
         path = self._path(key)
         return await self._run(key, lambda: _read(path, start, length))
@@ -312,21 +312,22 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
             views[at] = views[at][written:]
 
 
-def _read(path: str, start: int, length: int | None) -> bytes:
+def _read(path: str, start: int, length: int | None) -> bytearray:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no object, but a directory of objects", path)
         end = status.st_size if length is None else min(start + length, status.st_size)
-        pieces: list[bytes] = []
-        while start < end:
-            piece = os.pread(descriptor, end - start, start)
-            if not piece:
+        data = uninitialized(max(0, end - start))
+        filled = 0
+        while filled < len(data):
+            came = os.preadv(descriptor, [memoryview(data)[filled:]], start + filled)
+            if not came:
                 break
-            pieces.append(piece)
-            start += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            filled += came
+        del data[filled:]
+        return data
     finally:
         os.close(descriptor)
 

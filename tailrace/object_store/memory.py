@@ -31,9 +31,9 @@ class MemoryStore:
     async def get(self, key: str) -> bytes:
         return self._find(key)[0]
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         check_range(start, length)
-        return self._find(key)[0][start : start + length]
+        return bytearray(memoryview(self._find(key)[0])[start : start + length])
 
     async def head(self, key: str) -> ObjectInfo:
         data, modified_ms = self._find(key)

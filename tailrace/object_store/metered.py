@@ -80,7 +80,7 @@ class MeteredStore:
         self.counts.got_bytes += len(data)
         return data
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         self.counts.gets += 1
         data = await self._timed("get", self._inner.get_range(key, start, length))
         self.counts.got_bytes += len(data)
@@ -144,7 +144,7 @@ class MeteredStore:
         error: str | None = "cancelled"
         try:
             answer = await call
-            received = len(answer) if isinstance(answer, bytes) else 0
+            received = len(answer) if isinstance(answer, bytes | bytearray) else 0
             error = None
             return answer
         except StoreError as failure:

@@ -79,7 +79,7 @@ class Aioboto3Store:
         check_key(key)
         return await self._get(key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         check_key(key)
         check_range(start, length)
         if length == 0:

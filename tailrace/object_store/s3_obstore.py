@@ -72,14 +72,14 @@ class ObstoreStore:
         except _ERRORS as error:
             raise _as_store_error(error, key) from error
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         check_key(key)
         check_range(start, length)
         if length == 0:
             await self.head(key)
             return b""
         try:
-            return bytes(
+            return bytearray(
                 await obstore.get_range_async(self._retrying, self._at(key), start=start, length=length)
             )
         except _ERRORS as error:

@@ -66,8 +66,8 @@ class Counted(NoObserver):
 
     def framed_read(self, length: int) -> None: ...
 
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
-        self.tiers[tier] += 1
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
+        self.tiers[tier] += chunks
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
         self.failed.append(reason)

@@ -68,7 +68,7 @@ class CountedTiers(NoObserver):
     def __init__(self) -> None:
         self.tail: Counter[Tier] = Counter()
 
-    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
         if not is_catch_up:
             self.tail[tier] += 1
 

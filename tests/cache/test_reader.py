@@ -43,6 +43,7 @@ SETTINGS = CacheSettings(chunk_bytes=128, memory_bytes=1 << 20)
 POOL = ThreadPoolExecutor(2)
 EPOCH = 9
 T0 = 1_700_000_000_000
+OLD = T0 - 3_600_000
 ALONE = ZoneRing(Ring(1, []), "a", 1)
 
 
@@ -137,6 +138,10 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
     runs: list[Run] = []
     objects: dict[str, bytes] = {}
     stored: list[tuple[int, int, bytes]] = []
+    created_ms, chunk_bytes = (
+        data.draw(st.sampled_from([T0, OLD])),
+        data.draw(st.sampled_from([128, 1 << 20])),
+    )
     offset = data.draw(st.integers(0, 1000))
     first = offset
     for number in range(data.draw(st.integers(1, 4))):
@@ -151,7 +156,8 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
         ]
         batches.append((batch_of(1), BatchStatus.STORED))
         key = f"m/{number}"
-        run, objects[key], expected = mixed_run(key, offset, batches, start=data.draw(st.integers(0, 300)))
+        start = data.draw(st.integers(0, 300))
+        run, objects[key], expected = mixed_run(key, offset, batches, start=start, created_ms=created_ms)
         runs.append(run)
         stored += expected
         offset = run.end_offset
@@ -165,7 +171,7 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
         clock = ManualClock()
         store = MemoryStore(clock)
         alone = ZoneRing(Ring(1, []), "a", 1)
-        cache = ChunkCache(store, SETTINGS, lambda: alone)
+        cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=chunk_bytes), lambda: alone)
         for key, body in objects.items():
             await store.put(key, [body])
             if fresh:
@@ -248,6 +254,58 @@ def test_large_batches_are_sent_out_of_their_chunk_and_are_not_copied() -> None:
     asyncio.run(whole())
 
 
+def test_old_runs_are_sent_out_of_their_chunk_and_nothing_is_kept_of_them() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, created_ms=OLD)
+        reader = reader_over(store, clock, CacheSettings())
+        first = await reader.read(runs, request(0, 1 << 20))
+        again = reader.read_held(runs, request(0, 1 << 20))
+        assert again == first and reader.framed_bytes_held == 0
+        assert [
+            memoryview(a).obj is memoryview(b).obj for a, b in zip(first.parts, again.parts, strict=True)
+        ] == ([True] * len(runs)), "views of the same memory"
+        assert [base for base, _ in batches_in(again)] == list(range(0, 4 * len(runs), 2))
+
+    asyncio.run(whole())
+
+
+def test_an_answer_keeps_no_chunk_in_memory_of_which_it_shows_little() -> None:
+    few, many = [(batch_of(1, 40), BatchStatus.STORED)], [(batch_of(1, 9_000), BatchStatus.STORED)]
+    small, body, _ = mixed_run("m/1", 0, few, created_ms=OLD)
+    large, rest, _ = mixed_run("m/1", 1, many, start=len(body), created_ms=OLD)
+    size = len(body) + len(rest)
+    runs = [structs.replace(run, object_size=size) for run in (small, large)]
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body + rest[len(body) :] + b"#" * len(body)])
+        found = await reader_over(store, clock, CacheSettings()).read(runs, request(0, 1 << 20))
+        kept = [memoryview(memoryview(part).obj).nbytes for part in found.parts]
+        assert kept == [small.length, size] and len(batches_in(found)) == 2
+
+    asyncio.run(whole())
+
+
+def test_an_answer_on_its_way_keeps_its_epoch() -> None:
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED)] * 3, created_ms=OLD)
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock, CacheSettings())
+        under_way = await reader.read([run], request(0, 10_000))
+        before = b"".join(under_way.parts)
+        later = await reader.read([run], request(0, 10_000, leader_epoch=EPOCH + 1))
+        assert {header.leader_epoch for header, _ in split(memoryview(b"".join(later.parts)))} == {EPOCH + 1}
+        assert b"".join(under_way.parts) == before
+
+    asyncio.run(whole())
+
+
 def test_runs_are_kept_as_sent_within_their_budget() -> None:
     async def whole() -> None:
         clock = ManualClock()
@@ -263,12 +321,14 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
     asyncio.run(whole())
 
 
-async def short_runs(store: MemoryStore, count: int = 30, value_bytes: int = 40) -> list[Run]:
+async def short_runs(
+    store: MemoryStore, count: int = 30, value_bytes: int = 40, *, created_ms: int = T0
+) -> list[Run]:
     """Runs of two batches, each in an object of its own, that follow each other from offset 0 on."""
     runs: list[Run] = []
     for number in range(count):
         batches = [(batch_of(2, value_bytes), BatchStatus.STORED)] * 2
-        run, body, _ = mixed_run(f"m/{number}", 4 * number, batches)
+        run, body, _ = mixed_run(f"m/{number}", 4 * number, batches, created_ms=created_ms)
         await store.put(run.key, [body])
         runs.append(run)
     return runs
@@ -368,17 +428,18 @@ def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with(
     ),
     st.sampled_from([2_000, 1 << 20]),
     st.booleans(),
+    st.booleans(),
 )
 def test_what_is_read_does_not_depend_on_what_was_read_before(
-    reads: list[tuple[int, int, int | None, int]], framed_bytes: int, are_long: bool
+    reads: list[tuple[int, int, int | None, int]], framed_bytes: int, are_long: bool, are_old: bool
 ) -> None:
     factor = LEAST_VIEW_BYTES // 100 if are_long else 1
-    sizes = {"chunk_bytes": 128 * factor, "framed_bytes": framed_bytes * factor}
+    sizes = {"chunk_bytes": (1024 if are_old else 128) * factor, "framed_bytes": framed_bytes * factor}
 
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        runs = await short_runs(store, value_bytes=40 * factor)
+        runs = await short_runs(store, value_bytes=40 * factor, created_ms=OLD if are_old else T0)
         reader = reader_over(store, clock, CacheSettings(memory_bytes=16 << 20, **sizes))
         for offset, max_bytes, end_limit, epoch in [*reads, *reads]:
             wanted = request(offset, max_bytes * factor, end_limit=end_limit, leader_epoch=epoch)
@@ -448,17 +509,18 @@ def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
     assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
 
 
+@pytest.mark.parametrize("created_ms", [T0, OLD])
 @pytest.mark.parametrize("place", range(HEADER_BYTES))
-def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
+def test_no_byte_of_a_batch_header_rots_unseen(place: int, created_ms: int) -> None:
     """The CRC begins behind length and magic; offset and leader epoch are written anew in every answer."""
-    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED)])
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED)], created_ms=created_ms)
     is_written_anew = place < 8 or 12 <= place < 16
 
     async def whole() -> ReadBatches:
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("m/1", [corrupted(body, run.start + place)])
-        return await reader_over(store, clock).read([run], request(0, 10_000))
+        return await reader_over(store, clock, CacheSettings()).read([run], request(0, 10_000))
 
     if is_written_anew:
         assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]

@@ -79,7 +79,7 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
 from agent.server import Agent
 from agent.usual_produce import UsualRequests
-from cache import framed, mixed_reader
+from cache import framed, in_place, mixed_reader
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
 from sequencer.api import (
@@ -142,7 +142,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.record_batch import crc_of, read_header
+from tailrace.record_batch import crc_of, patch_base_offset_and_epoch, read_header
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import (
     COMMITTER_RESTARTS,
@@ -1052,6 +1052,16 @@ def _knows_what_it_deleted_itself(original: Any) -> Any:
         return {topic_id: None for topic_id in await original(state) if topic_id in noted}
 
     return deleted
+
+
+def _patches_what_is_not_sound(original: Any) -> Any:
+    def patch(memory: Any, start: int, lengths: Any, base_offsets: Any, leader_epoch: int) -> bool:
+        for length, base_offset in zip(lengths, base_offsets, strict=True):
+            patch_base_offset_and_epoch(memory[start : start + length], base_offset, leader_epoch)
+            start += length
+        return True
+
+    return patch
 
 
 def _checks_the_crc_alone(original: Any) -> Any:
@@ -1988,7 +1998,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},
     ),
-    Mutation("batches are not checked against their CRC", [(mixed_reader, "check_crc", does_nothing)], ROT),
+    Mutation(
+        "batches are not checked against their CRC",
+        [(mixed_reader, "check_crc", does_nothing), (in_place, "patched_if_sound", _patches_what_is_not_sound)],
+        ROT,
+    ),
+    Mutation(
+        "old runs are sent as they stand in the store", [(mixed_reader, "is_ready", always(True))],
+        {"readers": 3, "trouble_s": 8.0, "misfortunes": at(*3 * ["an agent restarts"])},
+    ),
     Mutation(
         "what a batch's CRC does not cover is not checked",
         [(mixed_reader, "check_crc", _checks_the_crc_alone)],

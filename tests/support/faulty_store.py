@@ -158,7 +158,7 @@ class FaultyStore:
     async def get(self, key: str) -> bytes:
         return await self._do(Operation.GET, key, lambda: self._inner.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         return await self._do(Operation.GET, key, lambda: self._inner.get_range(key, start, length))
 
     async def head(self, key: str) -> ObjectInfo:
