@@ -1260,7 +1260,8 @@ class AcquireSpan(Value, frozen=True):
 class ShareWork(Value, frozen=True):
     """What is asked of one partition, in this order: take the acknowledgements, give back all that the member has
     (`releases`), acquire. `written`: what is in the group's dead-letter topic (KIP-1191), as first offset and end, in
-    order. `refused`: have this agent write there what was given up."""
+    order. `refused`: have this agent write there what was given up. `start_offset`: where a group begins that has never
+    read the partition; -1: as its limits say."""
 
     topic_id: UUID
     partition: Int64
@@ -1269,6 +1270,7 @@ class ShareWork(Value, frozen=True):
     acquire: AcquireSpan | None = None
     written: list[tuple[Int64, Int64]] = []
     refused: bool = False
+    start_offset: Int64 = -1
 
 
 class ShareLimits(Value, frozen=True, kw_only=True):

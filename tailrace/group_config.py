@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tailrace.topic_config import ConfigDefinition, ConfigType, InvalidConfigValue
@@ -18,7 +19,31 @@ SHARE_ISOLATION_LEVEL = "share.isolation.level"
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_COPY = "errors.deadletterqueue.copy.record.enable"
 EARLIEST, LATEST = "earliest", "latest"
+BY_DURATION = "by_duration:"
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d{1,9})D)?(?:T(?=\d)(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?"
+    r"(?:(?P<seconds>\d{1,9}(?:\.\d{0,9})?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+def reset_seconds(reset: str) -> float | None:
+    """How far back a group begins by `by_duration:P1DT2H3M4.5S` (ISO 8601); None: at the earliest or latest offset.
+
+    Raises ValueError.
+    """
+    if reset in (EARLIEST, LATEST):
+        return None
+    found = _DURATION.fullmatch(reset.removeprefix(BY_DURATION)) if reset.startswith(BY_DURATION) else None
+    parts = [] if found is None else [float(part or 0) for part in found.groups()]
+    if found is None or not any(found.groups()):
+        raise ValueError(
+            f"{reset!r} was given, allowed are {LATEST}, {EARLIEST}, and {BY_DURATION}P7D and the like"
+        )
+    return sum(part * seconds for part, seconds in zip(parts, (86_400, 3_600, 60, 1), strict=True))
+
 
 _I, _S, _B = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
 _NO_EFFECT = "Accepted for compatibility, without effect: an assignment is made when it is needed."
@@ -34,7 +59,7 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member has a record before others may get it.", 15_000, 60_000),
         ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How often a record is handed out before it is given up.", 2, 10),
         ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "Offsets between the first record that is not done and the last one handed out, in a partition.", 100, 4_000),
-        ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read.", choices=(LATEST, EARLIEST)),
+        ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read: latest, earliest, or at the time that is by_duration:PnDTnHnMnS ago.", parse=reset_seconds),
         ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),
         ConfigDefinition(DEAD_LETTER_TOPIC, _S, "", "Where records go that a share group gives up (KIP-1191): a topic that has errors.deadletterqueue.group.enable, and whose name begins with the cluster's errors.deadletterqueue.topic.name.prefix. Empty: nowhere."),
         ConfigDefinition(DEAD_LETTER_COPY, _B, "false", "Whether keys and values are copied there; else only headers say which records they were."),

@@ -18,6 +18,7 @@ from tailrace.group_config import (
     SHARE_PARTITION_MAX_RECORD_LOCKS,
     SHARE_RECORD_LOCK_DURATION_MS,
     SHARE_SESSION_TIMEOUT_MS,
+    reset_seconds,
 )
 
 SETTING_OF = {
@@ -58,6 +59,10 @@ class GroupConfigs:
     def seconds(self, group_id: str, name: str) -> float:
         """The same of one that is a time in ms."""
         return self.number(group_id, name) / 1_000
+
+    def reset_seconds(self, group_id: str) -> float | None:
+        """How far back the share group begins, if it does by time."""
+        return reset_seconds(self.text(group_id, SHARE_AUTO_OFFSET_RESET))
 
     def share_limits(self, group_id: str) -> ShareLimits:
         """What the sequencer needs to know of a share group."""

@@ -97,7 +97,7 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
             "TopicPartitions of a member that joins must be empty",
         ),
         (
-            is_joining and request.subscribed_topic_names is None and not request.subscribed_topic_regex,
+            is_joining and request.subscribed_topic_names is None and request.subscribed_topic_regex is None,
             "SubscribedTopicNames or SubscribedTopicRegex is missing",
         ),
         (

@@ -18,6 +18,7 @@ from agent.errors import EXPECTED, code_of
 from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
+from agent.handlers import list_offsets
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
@@ -36,6 +37,7 @@ from sequencer.api import (
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, edges_of
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.share_acknowledge import (
     AcknowledgedPartition,
     AcknowledgedTopic,
@@ -89,7 +91,8 @@ class Refused(Exception):
 @dataclass(slots=True)
 class _Part:
     """A partition of a request. `outlook`: None where it is only acknowledged. `acknowledged` is emptied once the
-    sequencer has it. `read`: what was read of it in this round."""
+    sequencer has it. `read`: what was read of it in this round. `start_offset`: where a group begins that has never
+    read it; -1: at the log's beginning or end."""
 
     place: SharePlace
     data: SharePartitionData
@@ -98,6 +101,7 @@ class _Part:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     is_acknowledged: bool = False
     read: PartitionFetch | None = None
+    start_offset: int = -1
 
     @property
     def is_failed(self) -> bool:
@@ -128,6 +132,7 @@ async def fetch(
         _check_fetch(request)
         asked = _asked(services, request, _session_of(services, context, request))
         parts = await _parts(services, context, request, asked.session)
+        await _begin_by_time(services, context, asked, parts)
         grant = await _serve(services, request, asked, parts)
     except Refused as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
@@ -273,6 +278,29 @@ def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool)
             Acknowledged(batch.first_offset, batch.last_offset, [AcknowledgeType(each) for each in types])
         )
     return acknowledged
+
+
+async def _begin_by_time(
+    services: Services, context: RequestContext, asked: _Asked, parts: list[_Part]
+) -> None:
+    """Look up where a group that begins at some time does so, in partitions that the session has not asked for yet."""
+    seconds = services.groups.configs.reset_seconds(asked.group_id)
+    new = [part for part in parts if part.outlook is not None and part.outlook.is_new and not part.is_failed]
+    if seconds is None or not new:
+        return
+    since_ms = services.clock.wall_ms() - round(seconds * 1000)
+    topics: dict[str, ListOffsetsTopic] = {}
+    for part in new:
+        assert part.topic is not None, "it did not fail"
+        topic = topics.setdefault(part.topic.topic.name, ListOffsetsTopic(part.topic.topic.name))
+        topic.partitions.append(ListOffsetsPartition(part.place.partition, timestamp=max(since_ms, 0)))
+    answer = await list_offsets.handle(services, context, ListOffsetsRequest(topics=list(topics.values())))
+    found = {(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions}
+    for part in new:
+        assert part.topic is not None, "as above"
+        row = found[part.topic.topic.name, part.place.partition]
+        part.data.error_code = _code_of_read(row.error_code)
+        part.start_offset = row.offset if row.offset >= 0 else NO_LIMIT - 1
 
 
 async def _serve(
@@ -438,7 +466,16 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
             acquire = span_of(part.read, min(left, end - first), is_strict=is_strict)
             left -= acquire.max_records
             part.outlook.is_acquired = True
-        works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire=acquire, refused=True))
+        works.append(
+            ShareWork(
+                *part.place,
+                part.acknowledged,
+                asked.is_final,
+                acquire=acquire,
+                refused=True,
+                start_offset=part.start_offset,
+            )
+        )
     return works
 
 
@@ -451,16 +488,19 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
         data.acknowledge_error_code = _SHARE_CODES[outcome.error]
         part.acknowledged = []
     if part.outlook is not None:
-        part.outlook.available = outcome.available
+        part.outlook.available, part.outlook.is_new = outcome.available, False
     if read is not None and read.is_failed and read.data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        code = ErrorCode(read.data.error_code)
-        data.error_code = code if code in _CODES_OF_READS else ErrorCode.KAFKA_STORAGE_ERROR
+        data.error_code = _code_of_read(read.data.error_code)
     if outcome.acquired and read is not None:
         data.records = read.data.records or b""
         data.acquired_records = [
             ShareAcquiredRecords(each.first_offset, each.last_offset, each.deliveries)
             for each in outcome.acquired
         ]
+
+
+def _code_of_read(code: int) -> ErrorCode:
+    return ErrorCode(code) if code in _CODES_OF_READS else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:

@@ -88,7 +88,7 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
             error = ShareError.LIMIT_REACHED if is_full else ShareError.NONE
             outcomes.append(ShareOutcome(ShareError.INVALID_RECORD_STATE if work.acknowledged else error))
             continue
-        known = row or _new_row(draft, request, partition)
+        known = row or _new_row(draft, request, partition, work.start_offset)
         changed, outcome = _worked(
             now_ms=draft.now_ms,
             row=known,
@@ -130,13 +130,14 @@ def _check(request: ShareRequest) -> None:
         raise InvalidRequest(f"{edges} stretches in a share request; at most {MAX_EDGES}")
 
 
-def _new_row(draft: Draft, request: ShareRequest, partition: PartitionRow) -> ShareRow:
-    start = partition.log_start_offset if request.limits.from_earliest else partition.end_offset
+def _new_row(draft: Draft, request: ShareRequest, partition: PartitionRow, start: int) -> ShareRow:
+    if start < 0:
+        start = partition.log_start_offset if request.limits.from_earliest else partition.end_offset
     return ShareRow(
         group_id=request.group_id,
         topic_id=partition.topic_id,
         partition=partition.partition,
-        start_offset=start,
+        start_offset=min(max(start, partition.log_start_offset), partition.end_offset),
         spans=[],
         locks=[],
         answered=[],

@@ -103,7 +103,8 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
   (`agent.group_consumer_migration_policy`).
 - Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
   serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
-  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config.
+  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config,
+  which may also be a time (`by_duration:P7D`).
   A group without members is forgotten, with what it has read, after `sequencer.share_offsets_retention_ms`; Kafka
   keeps it until it is deleted. Locks are looked at when a member asks: a record whose last lock ran out is given up,
   and goes to the group's dead-letter topic, with the next request of any member for its partition. In Kafka the

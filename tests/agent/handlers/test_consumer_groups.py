@@ -129,6 +129,7 @@ def test_before_version_1_the_coordinator_names_the_member() -> None:
         (-2, "m-1", {}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
+        (0, "m-1", FULL | {"subscribed_topic_names": None, "subscribed_topic_regex": ""}, ErrorCode.NONE),
         (0, "m-1", FULL | {"subscribed_topic_names": [""]}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         (

@@ -62,6 +62,7 @@ from tailrace.kafka.messages.share_fetch import (
 )
 from tailrace.record_batch import Compression, framed, hole_batch, split
 from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.agent.handlers.test_configs import GROUP, SET, alter
 from tests.agent.handlers.test_current_topics import elsewhere_made_anew
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_group_offsets import located
@@ -477,6 +478,26 @@ def test_who_gets_no_session_is_told_after_his_wait() -> None:
         assert bench.clock.monotonic() - asked_at >= 0.5
 
     run(scenario, fetch_sessions=1)
+
+
+def test_a_group_may_begin_some_time_ago() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t", 1)
+        await located(bench)
+        hour_ms, now_ms = 3_600_000, bench.clock.wall_ms()
+        for hours in (3, 2, 1):
+            await produce(bench, (0, batch(b"x", at=now_ms - hours * hour_ms)))
+        name = "share.auto.offset.reset"
+        assert await alter(bench, GROUP, "g", (name, SET, "by_duration:PT2H30M")) == 0
+        assert await alter(bench, GROUP, "h", (name, SET, "by_duration:-PT1H")) == ErrorCode.INVALID_CONFIG
+        member = await Member(bench, "a").join()
+        assert await member.acquired() == [(1, 2, 1)]
+        await member.acknowledge((1, 2, RELEASE))
+        assert await alter(bench, GROUP, "g", (name, SET, "by_duration:PT1M")) == 0
+        member.epoch = 0
+        assert await member.acquired() == [(1, 2, 2)], "where a group has begun, it goes on"
+
+    run(scenario)
 
 
 def test_only_members_are_given_records() -> None:
