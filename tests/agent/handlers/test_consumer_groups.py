@@ -129,7 +129,6 @@ def test_before_version_1_the_coordinator_names_the_member() -> None:
         (-2, "m-1", {}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
-        (0, "m-1", FULL | {"subscribed_topic_names": None, "subscribed_topic_regex": ""}, ErrorCode.NONE),
         (0, "m-1", FULL | {"subscribed_topic_names": [""]}, ErrorCode.INVALID_REQUEST),
         (0, "m-1", FULL | {"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         (
@@ -151,6 +150,16 @@ def test_what_is_wrong_is_said(epoch: int, member: str, said: dict[str, Any], co
         answer = await beat(bench, epoch, member, **said)
 
         assert answer.error_code == code and answer.error_message
+
+    run(scenario)
+
+
+def test_a_member_may_join_that_reads_nothing_yet() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await located(bench)
+        nothing = FULL | {"subscribed_topic_names": None, "subscribed_topic_regex": ""}
+        answer = await beat(bench, 0, **nothing)
+        assert (answer.error_code, answer.assignment.topic_partitions) == (0, [])
 
     run(scenario)
 
