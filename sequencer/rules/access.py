@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from sequencer.api import (
     AlteredScram,
     AlterScram,
@@ -27,7 +29,7 @@ from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of
 from sequencer.store.state import SECURITY_VERSION, Draft, HotState
-from tailrace.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.turns import Steps
 
@@ -249,15 +251,7 @@ def _check_count(count: int, what: str) -> None:
 
 
 def _acl(row: AclRow) -> Acl:
-    return Acl(
-        resource_type=ResourceType(row.resource_type),
-        resource_name=row.resource_name,
-        pattern_type=PatternType(row.pattern_type),
-        principal=row.principal,
-        host=row.host,
-        operation=Operation(row.operation),
-        permission=Permission(row.permission),
-    )
+    return msgspec.convert(row, Acl, from_attributes=True)
 
 
 def _row(acl: Acl, now_ms: int) -> AclRow:
