@@ -1,4 +1,7 @@
-"""A small Kafka client for the commands: one request at a time, in versions that the broker serves."""
+"""A small Kafka client for the commands that administer: one request at a time, in versions that the broker serves.
+
+librdkafka's admin interface (2.16) knows neither transactions nor share groups. Records go by librdkafka.
+"""
 
 from __future__ import annotations
 
