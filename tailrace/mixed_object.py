@@ -312,8 +312,8 @@ def _check_layout(footer: Footer, data_length: int) -> None:
     position = HEADER_BYTES
     before: tuple[int, int] | None = None
     for run in footer.runs:
-        place = (run.topic_id.int, run.partition)
-        if before is not None and place <= before:
+        topic_partition = (run.topic_id.int, run.partition)
+        if before is not None and topic_partition <= before:
             raise InvalidObject(f"run of {run.topic_partition} stands after a later partition's")
         if run.partition < 0 or run.start != position:
             raise InvalidObject(f"run of {run.topic_partition} at byte {run.start}, expected at {position}")
@@ -325,7 +325,7 @@ def _check_layout(footer: Footer, data_length: int) -> None:
         if lengths != run.length or not lengths:
             raise InvalidObject(f"run of {run.topic_partition} has {run.length} bytes, its batches {lengths}")
         position += run.length
-        before = place
+        before = topic_partition
     if position != data_length:
         raise InvalidObject(f"runs end at byte {position}, the footer begins at {data_length}")
 

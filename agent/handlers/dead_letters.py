@@ -191,11 +191,11 @@ async def _write(
             done.set_result(results)
 
     submission = Submission(len(batches), settled)
-    place = TopicPartition(target.topic.topic_id, partition % target.topic.partitions)
+    topic_partition = TopicPartition(target.topic.topic_id, partition % target.topic.partitions)
     services.lanes.submit(
         [
             (
-                place,
+                topic_partition,
                 target.topic.name,
                 BufferedBatch(coordinates(read_header(batch)), batch, submission, index),
             )
