@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -49,13 +49,13 @@ def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) ->
     """Each reader gets neighbouring partitions; the first readers get one more if the number does not divide evenly."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
-    for topic_id, count in partitions.items():
-        readers = [member_id for member_id in in_order if topic_id in members[member_id].topics]
-        each, more = divmod(count, max(1, len(readers)))
-        for place, member_id in enumerate(readers):
-            first = place * each + min(place, more)
-            if share := range(first, first + each + (place < more)):
-                target[member_id][topic_id] = frozenset(share)
+    for readers, topics in _by_readers(members, in_order, partitions):
+        for topic_id in topics:
+            count = partitions[topic_id]
+            each, more = divmod(count, len(readers))
+            for place, member_id in enumerate(readers[:count]):
+                first = place * each + min(place, more)
+                target[member_id][topic_id] = frozenset(range(first, first + each + (place < more)))
     return target
 
 
@@ -109,33 +109,31 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
 
 @dataclass(slots=True)
 class _Share:
-    """The topics that the same members read. `held`: their partitions, by member; `free`: those nobody has yet."""
+    """The topics that the same members read, in order. `held`: their partitions, by member; `free`: those nobody has
+    yet."""
 
-    topics: list[UUID]
     held: dict[str, list[tuple[UUID, int]]]
-    free: list[tuple[UUID, int]]
+    free: dict[UUID, set[int]]
 
     def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> None:
         """Keep each partition where it is; if two members claim it, the lower id keeps it."""
-        free = dict.fromkeys(self.free)
         for member_id, held in self.held.items():
             current = members[member_id].current
-            for topic_id in self.topics:
-                for partition in sorted(current.get(topic_id, ())):
-                    if (topic_id, partition) in free:
-                        del free[topic_id, partition]
-                        held.append((topic_id, partition))
+            for topic_id in sorted(current.keys() & self.free.keys()):
+                kept = self.free[topic_id] & current[topic_id]
+                self.free[topic_id] -= kept
+                held += [(topic_id, partition) for partition in sorted(kept)]
             loads[member_id] += len(held)
-        self.free = list(free)
 
     def give(self, loads: dict[str, int]) -> None:
         """Give each free partition to the member with the fewest."""
         readers = _by(loads, self.held)
-        for place in self.free:
-            load, member_id = readers[0]
-            self.held[member_id].append(place)
-            loads[member_id] = load + 1
-            heapq.heapreplace(readers, (load + 1, member_id))
+        for topic_id, free in self.free.items():
+            for partition in sorted(free):
+                load, member_id = readers[0]
+                self.held[member_id].append((topic_id, partition))
+                loads[member_id] = load + 1
+                heapq.heapreplace(readers, (load + 1, member_id))
 
     def level(self, loads: dict[str, int]) -> int:
         """Move partitions from the members with the most to those with the fewest. Returns the number of moves."""
@@ -171,18 +169,33 @@ def _by(loads: Mapping[str, int], readers: Iterable[str]) -> list[tuple[int, str
 def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> list[_Share]:
     """The topics grouped by their readers. Topics with the fewest readers come first, because their partitions have
     the least choice."""
-    readers: dict[UUID, list[str]] = defaultdict(list)
-    for member_id in sorted(members):
-        for topic_id in members[member_id].topics:
-            readers[topic_id].append(member_id)
-    topics: dict[tuple[str, ...], list[UUID]] = defaultdict(list)
-    for topic_id in sorted(readers.keys() & partitions.keys()):
-        topics[tuple(readers[topic_id])].append(topic_id)
+    by_readers = _by_readers(members, sorted(members), partitions)
     return [
         _Share(
-            topics[who],
-            {member_id: [] for member_id in who},
-            [(topic_id, partition) for topic_id in topics[who] for partition in range(partitions[topic_id])],
+            {member_id: [] for member_id in readers},
+            {topic_id: set(range(partitions[topic_id])) for topic_id in topics},
         )
-        for who in sorted(topics, key=lambda who: (len(who), who))
+        for readers, topics in sorted(by_readers, key=lambda each: (len(each[0]), each[0]))
+    ]
+
+
+def _by_readers(
+    members: Mapping[str, Subscriber], in_order: Sequence[str], partitions: Mapping[UUID, int]
+) -> list[tuple[list[str], list[UUID]]]:
+    """The topics that somebody reads, by their readers, who stand in the order given. Members that read the same are
+    looked at once: a group may have thousands of members and of topics, and mostly has one subscription."""
+    numbers: dict[frozenset[UUID], int] = {}
+    number_of = {
+        member_id: numbers.setdefault(members[member_id].topics, len(numbers)) for member_id in in_order
+    }
+    readers: dict[UUID, list[int]] = defaultdict(list)
+    for topics, number in numbers.items():
+        for topic_id in topics:
+            readers[topic_id].append(number)
+    alike: dict[tuple[int, ...], list[UUID]] = defaultdict(list)
+    for topic_id in sorted(readers.keys() & partitions.keys()):
+        alike[tuple(readers[topic_id])].append(topic_id)
+    return [
+        ([member_id for member_id in in_order if number_of[member_id] in who], topics)
+        for who, topics in ((frozenset(who), topics) for who, topics in alike.items())
     ]

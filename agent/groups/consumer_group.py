@@ -453,10 +453,16 @@ class ConsumerGroup:
         ]
         self._match(topics)
         partitions: dict[UUID, int] = {} if is_all else dict(self.partitions)
+        alike = {} if is_all else {read: read for read in self._read.values()}
+        found: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
         for member in unknown:
-            read = [topics[name].topic for name in self.names_of(member) if name in topics]
-            self._read[member.member_id] = frozenset(topic.topic_id for topic in read)
-            partitions.update((topic.topic_id, topic.partitions) for topic in read)
+            wanted = (member.subscription.topics, member.subscription.pattern)
+            if wanted not in found:
+                read = [topics[name].topic for name in self.names_of(member) if name in topics]
+                partitions.update((topic.topic_id, topic.partitions) for topic in read)
+                topic_ids = frozenset(topic.topic_id for topic in read)
+                found[wanted] = alike.setdefault(topic_ids, topic_ids)
+            self._read[member.member_id] = found[wanted]
         is_other = partitions != self.partitions
         self._known, self.partitions, self._is_read = topics, partitions, True
         return is_other

@@ -6,14 +6,18 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
+from agent.catalog import KnownTopic
 from agent.dispatch import Dispatcher
+from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
 from cache.ring import Replicas
-from sequencer.api import CommitOffsets, OffsetPosition, Ring
+from sequencer.api import CommitOffsets, OffsetPosition, Ring, Topic
 from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -41,6 +45,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tailrace.topic_config import topic_settings
 from tailrace.turns import Turns
 from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log
@@ -167,6 +172,33 @@ def test_1_000_agents_are_placed_in_turns() -> None:
             turns.check(HELD_SECONDS)
 
     run(scenario)
+
+
+@least_of_three
+def test_members_that_read_the_same_2_000_topics_are_assigned_in_a_short_turn() -> None:
+    settings = topic_settings({}, {})
+    topics = {
+        f"t{number}": KnownTopic(Topic(UUID(int=number), f"t{number}", 1, {}, 0), settings)
+        for number in range(2_000)
+    }
+    group = ConsumerGroup("g")
+
+    async def heartbeat(known: dict[str, KnownTopic], member_id: str, epoch: int) -> None:
+        asked = ConsumerHeartbeat(
+            member_id, epoch, rebalance_seconds=60.0, topics=frozenset(), pattern="t.*", owned={}
+        )
+        assert group.heartbeat(0.0, asked, known).code is ErrorCode.NONE
+
+    async def scenario() -> None:
+        with measured_turns() as turns:
+            for number in range(100):
+                await asyncio.create_task(heartbeat(topics, f"m{number}", 0))
+            more = topics | {"t": KnownTopic(Topic(UUID(int=9_999), "t", 1, {}, 0), settings)}
+            await asyncio.create_task(heartbeat(more, "m0", group.members["m0"].epoch))
+        assert sum(len(each.target) for each in group.members.values()) == 2_001
+        turns.check(HELD_SECONDS)
+
+    asyncio.run(scenario())
 
 
 @least_of_three
