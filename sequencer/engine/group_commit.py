@@ -224,12 +224,15 @@ class GroupCommit:
         *,
         needs: Needs | None = None,
     ) -> V:
-        """The same for a request that may be retried: every retry gets the first answer."""
+        """The same for a request that may be retried: every retry gets the first answer, which may be a refusal."""
 
         def once(draft: Draft) -> Any:
             return repeats.decide_once(draft, request_id, answer, decide)
 
-        return cast("V", await self.decide(name, once, needs=needs))
+        answered = await self.decide(name, once, needs=needs)
+        if isinstance(answered, SequencerError):
+            raise answered
+        return cast("V", answered)
 
     async def decide_alone(self, name: str, decide: Callable[[Draft], Awaitable[T]]) -> T:
         """The same for a decision that looks rows up in the store: nothing else is decided meanwhile."""

@@ -4,14 +4,15 @@ A caller whose answer was lost retries; and its first request may still arrive l
 stopped. Both carry the same request id. The id and the answer are stored in the transaction that carries out the
 request, so that this holds for the next committer too.
 
-The answer is stored even if nothing was changed: a late copy could find something to change. A refusal is not stored:
-the retry is decided anew.
+The answer is stored even if nothing was changed: a late copy could find something to change. So is a refusal to delete
+a group or its offsets: a late copy could meet another group of this name. After other refusals a retry is decided anew.
 
 Pure: the caller passes the draft in and drives a decision that takes several turns.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Generator
 from operator import attrgetter
 from typing import TypeVar
@@ -19,30 +20,52 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import Value
+from sequencer.api import ERRORS, GroupNotEmpty, SequencerError, UnknownGroup, Value
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AnswerRow
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps
 
 A = TypeVar("A", bound=Value)
+COMPRESSED_FROM = 1_000
+"""Bytes of an answer from which on it is compressed: one that has a row for each of many partitions."""
+_COMPRESSED = zlib.compress(b"")[:1]
+_REFUSED = b"\xc1"
+"""Neither begins an encoded answer. After the second comes the code of a refusal."""
 
 
 def decide_once(
     draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
-) -> Steps[A]:
+) -> Steps[A | SequencerError]:
     """The first answer to this request, decided and stored now unless it was before. That of a request without an id is
-    not stored."""
+    not stored. A refusal that is stored is returned: raised here, it would take the draft's changes with it."""
     row = None if request_id is None else draft.get(AnswerRow, request_id)
     if row is not None:
-        return msgspec.msgpack.decode(row.answer, type=answer)
-    decision = decide(draft)
-    decided = (yield from decision) if isinstance(decision, Generator) else decision
+        return _kept(row.answer, answer)
+    decided: A | SequencerError
+    try:
+        decision = decide(draft)
+        decided = (yield from decision) if isinstance(decision, Generator) else decision
+    except (UnknownGroup, GroupNotEmpty) as refusal:
+        decided = refusal
     if request_id is not None:
-        draft.put(
-            AnswerRow(request_id=request_id, answer=msgspec.msgpack.encode(decided), created_ms=draft.now_ms)
-        )
+        draft.put(AnswerRow(request_id=request_id, answer=_encoded(decided), created_ms=draft.now_ms))
     return decided
+
+
+def _encoded(decided: Value | SequencerError) -> bytes:
+    if isinstance(decided, SequencerError):
+        return _REFUSED + decided.code.encode()
+    encoded = msgspec.msgpack.encode(decided)
+    return encoded if len(encoded) < COMPRESSED_FROM else zlib.compress(encoded, level=1)
+
+
+def _kept(stored: bytes, answer: type[A]) -> A | SequencerError:
+    if stored.startswith(_REFUSED):
+        return ERRORS[stored[1:].decode()]("this was refused when it was first asked for")
+    if stored.startswith(_COMPRESSED):
+        stored = zlib.decompress(stored)
+    return msgspec.msgpack.decode(stored, type=answer)
 
 
 def is_answered(draft: Draft, request_id: UUID | None) -> bool:

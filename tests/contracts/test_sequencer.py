@@ -85,6 +85,7 @@ from sequencer.api import (
     Tokens,
     TokensRequest,
     TopicExists,
+    UnknownGroup,
     UnknownToken,
     UnknownTopic,
     WatchRequest,
@@ -1077,6 +1078,46 @@ def test_a_late_copy_of_a_change_that_changed_nothing_changes_nothing(factory: F
         assert (await sequencer.delete_records(empty)).log_start_offsets == [0], "it was empty"
 
     run(factory, scenario)
+
+
+def test_a_late_copy_of_a_refused_deletion_deletes_no_later_group(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, place = bench.sequencer, (bench.topic.topic_id, 0)
+        group = GroupRef("g", request_id=UUID(int=1))
+        positions = DeleteOffsets("g", [place], request_id=UUID(int=2))
+        commit = CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(*place, 5, 0, "")])
+        for attempt in range(2):
+            with pytest.raises(UnknownGroup):
+                await sequencer.delete_group(group)
+            with pytest.raises(UnknownGroup):
+                await sequencer.delete_offsets(positions)
+            if not attempt:
+                await sequencer.commit_offsets(commit)
+        found = await sequencer.fetch_offsets(FetchOffsets("g", [place]))
+        assert [each.offset for each in found.positions] == [5]
+        await sequencer.delete_group(GroupRef("g", request_id=UUID(int=3)))
+
+    run(factory, scenario)
+
+
+def test_a_long_answer_is_kept_short() -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer = bench.sequencer
+        topic = await sequencer.create_topic(CreateTopic("wide", 100, {}))
+        await sequencer.commit_offsets(
+            CommitOffsets("g", -1, -1, -1, "", [OffsetPosition(topic.topic_id, 0, 5, 0, "")])
+        )
+        places = [(topic.topic_id, number % 100) for number in range(2_000)]
+        delete = DeleteOffsets("g", places, request_id=UUID(int=1))
+        first = await sequencer.delete_offsets(delete)
+        assert await sequencer.delete_offsets(delete) == first
+        assert bench.opened.store is not None
+        (row,) = [
+            row for row in (await bench.opened.store.load())[AnswerRow] if row.request_id == UUID(int=1)
+        ]
+        assert len(row.answer) < 100
+
+    run(memory, scenario)
 
 
 def test_an_agent_that_drains_is_not_taken_back_by_a_late_renewal(factory: Factory) -> None:
