@@ -731,7 +731,7 @@ def _mixes_offsets_up(original: Any) -> Any:
 
 def _forgets_what_it_told(original: Any) -> Any:
     def usable(self: Any, watched: Any, now: float) -> Window | None:
-        watched.told = -1
+        watched.last_sent = -1
         window: Window | None = original(self, watched, now)
         return window
 

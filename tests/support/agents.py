@@ -275,7 +275,7 @@ class AwaitedSubmission(Submission):
 async def made(reply: Reply) -> Sequence[Buffer] | None:
     """The answer's bytes, once they are there."""
     waiting = asyncio.get_running_loop().create_future()
-    reply.told = waiting.set_result
+    reply.on_made = waiting.set_result
     if not reply.is_made:
         await waiting
     return reply.parts
