@@ -254,10 +254,16 @@ class GroupCoordinator:
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
 
-        def prepare(held: _Held) -> None:
-            self._convert(held, ShareGroup, ErrorCode.GROUP_ID_NOT_FOUND)
+        return await self._step(group_id, act, self._be_share_group)
 
-        return await self._step(group_id, act, prepare)
+    async def make_share_group(self, group_id: str) -> None:
+        """Have a share group of this name: one without members where there is no group."""
+
+        def act(group: AnyGroup, now: float) -> None:
+            assert isinstance(group, ShareGroup), "it was made so"
+            group.begin()
+
+        await self._step(group_id, act, self._be_share_group)
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: one code per (member id, instance id)."""
@@ -490,6 +496,9 @@ class GroupCoordinator:
     def _configured(self, group: M) -> M:
         group.session_seconds = self.configs.seconds(group.group_id, SESSION_TIMEOUT_OF[group.type])
         return group
+
+    def _be_share_group(self, held: _Held) -> None:
+        self._convert(held, ShareGroup, ErrorCode.GROUP_ID_NOT_FOUND)
 
     def _convert(self, held: _Held, kind: type[AnyGroup], if_other: ErrorCode) -> None:
         if isinstance(held.group, kind):

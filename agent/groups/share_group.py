@@ -184,6 +184,11 @@ class ShareGroup:
         member.topics, member.kept_bytes = request.topics, sum(map(len, request.topics))
         return True
 
+    def begin(self) -> None:
+        """Be there before the first member, with positions that an administrator sets."""
+        if self.epoch == 0:
+            self._raise_epoch()
+
     def _raise_epoch(self) -> None:
         """Something changed. Changes before the next assignment share an epoch."""
         self.epoch = self.assigned_epoch + 1

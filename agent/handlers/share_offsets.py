@@ -132,7 +132,7 @@ def _offset_row(offset: ShareOffset) -> DescribedShareOffset:
 async def alter(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Begin anew at these offsets, kept within the log."""
+    """Begin anew at these offsets, kept within the log; a group that nobody knows is made, as in Kafka."""
     response = AlterShareGroupOffsetsResponse()
     changes: list[ShareOffset] = []
     changing: list[AlteredShareOffset] = []
@@ -152,7 +152,7 @@ async def alter(
             changes.append(ShareOffset(row.topic_id, partition.partition_index, start))
             changing.append(altered)
     try:
-        await services.groups.look(request.group_id, _check_share_group)
+        await services.groups.make_share_group(request.group_id)
         codes = await _alter(services, request.group_id, changes)
     except REFUSALS as error:
         return AlterShareGroupOffsetsResponse(error_code=group_code(error), error_message=str(error))

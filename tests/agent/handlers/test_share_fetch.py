@@ -500,6 +500,23 @@ def test_a_group_may_begin_some_time_ago() -> None:
     run(scenario)
 
 
+def test_an_administrator_sets_where_a_group_begins_before_there_is_one() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t", 1)
+        await located(bench)
+        await produce(bench, (0, batch(b"1", b"2", b"3")))
+        topic = AlterShareOffsetsTopic("t", [AlterShareOffsetsPartition(0, 1)])
+        request = AlterShareGroupOffsetsRequest("g", [topic])
+        answer = await bench.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, request)
+        assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0)
+        member = await Member(bench, "a").join()
+        assert await member.acquired() == [(1, 2, 1)]
+        answer = await bench.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, request)
+        assert answer.error_code == ErrorCode.NON_EMPTY_GROUP
+
+    run(scenario)
+
+
 def test_only_members_are_given_records() -> None:
     async def scenario(bench: AgentBench) -> None:
         await filled(bench, 1)
