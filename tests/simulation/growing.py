@@ -158,8 +158,8 @@ class Grower(IdempotentProducer):
             f"{log.name}-{partition}: OffsetCommit",
         )
 
-    def settle(self, batches: Sequence[OutBatch], response: Any, expected: Sequence[ErrorCode] = ()) -> None:
-        super().settle(batches, response, expected)
+    def settle(self, batches: Sequence[OutBatch], response: Any) -> None:
+        super().settle(batches, response)
         for batch in batches:
             if batch.refusal is not None:
                 place = f"{batch.log.name}-{batch.partition}"
