@@ -63,7 +63,8 @@ class AgentSettings(SettingsSection):
     stalled_connection_ms: int = Field(default=60_000, ge=1_000, le=_DAY_MS)
     """A connection is closed when its client neither completes a request nor reads its answers for this time."""
     fetch_memory_bytes: int = Field(default=256 * MIB, ge=MIB, le=1 << 40)
-    """Budget of records on their way to consumers; above it fetches return less at a time."""
+    """Budget of records on their way to consumers; above it fetches return less at a time. Chunks of which
+    they have a view take as much again at most."""
     fetch_max_bytes: int = Field(default=64 * MIB, ge=1024, le=1 << 30)
     """Bound of one fetch response's records."""
     fetch_max_wait_ms: int = Field(default=30_000, ge=0, le=_DAY_MS)

@@ -19,6 +19,7 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.fetch.fetch_memory import FetchGrant
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.memory_budget import Grant, release
@@ -326,12 +327,20 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
                 await _find(services, readable, max_bytes)
             if await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS):
                 grant.resize(sum(partition.read_bytes for partition in readable))
+                await _keep(readable, grant)
                 return grant
         except BaseException:
             grant.release()
             raise
         grant.release()
     return None
+
+
+async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    async for partition in turns.over(partitions):
+        if isinstance(partition.data.records, list):
+            partition.data.records = grant.keep(partition.data.records)
 
 
 async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
@@ -347,7 +356,7 @@ async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
 
 async def _grant(
     services: Services, readable: list[PartitionFetch], sums: _Sums, max_bytes: int, remaining_s: float
-) -> Grant | None:
+) -> FetchGrant | None:
     """Memory for what is to be read; None when it can't be had in time. Rows are given up if it must be waited for."""
     bytes_wanted, first_batch = min(max_bytes, sums.expected_bytes), sums.first_batch_bytes
     grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)

@@ -9,14 +9,18 @@ from uuid import UUID
 import pytest
 
 import agent.handlers.fetch as fetch_module
+from agent.dispatch import Dispatcher
 from agent.handlers.fetch import handle
+from cache.chunk_cache import ChunkCache
+from cache.reader import BatchReader
+from cache.settings import CacheSettings
 from sequencer.api import CreateTopic, DeleteTopic, Topic
-from tailrace.kafka import ApiKey
+from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tailrace.record_batch import split
 from tests.agent.handlers.test_produce import produce
-from tests.support.agents import AgentBench, batch, context, run, settle
+from tests.support.agents import ALONE, AgentBench, batch, connection, context, made, run, settle
 from tests.support.cancelled import CancelledAt
 
 
@@ -230,5 +234,23 @@ def test_a_fetch_that_is_cancelled_anywhere_gives_its_memory_back(
                 pass
             assert memory.used == 0, f"cancelled when it waited for the {number}th time"
         assert number > 10, "it waits for the catalog, and gives turns to others"
+
+    run(scenario)
+
+
+def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=8)
+        await produce(bench, *((number, batch(bytes(70_000))) for number in range(8)))
+        cold = ChunkCache(bench.store, CacheSettings(), lambda: ALONE)
+        bench.services.reader = BatchReader(cold, bench.clock, bench._pool)
+        asked = b"".join(encode_request(7, ApiKey.FETCH, 12, request_of(topic, (3, 0)), None))
+        reply = await Dispatcher(bench.services)(memoryview(asked)[4:], connection())
+        memory = bench.services.fetch_memory
+        assert await made(reply) is not None
+        assert memory.used < 80_000 and 500_000 < memory.kept < 600_000
+        assert reply.on_sent is not None
+        reply.on_sent()
+        assert (memory.used, memory.kept) == (0, 0)
 
     run(scenario)

@@ -1,0 +1,52 @@
+"""Buffers that answers on their way keep in memory: a view of some bytes of a chunk keeps all of the chunk.
+
+So clients that take their answers slowly could keep many times what they asked for. All answers together keep at most
+`limit` bytes in such buffers, each counted once, however many have a view of it; beyond that an answer gets copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.buffers import Buffer
+
+LARGER = 2
+"""A part keeps more than itself if its buffer is so many times as large."""
+
+
+class KeptBuffers:
+    """Owned by one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._answers: dict[int, int] = {}
+        """How many answers keep a buffer, by its id: nobody else gets this id while there is a view."""
+
+    def keep(self, parts: Sequence[Buffer], kept: dict[int, int]) -> list[Buffer]:
+        """The parts as one answer may have them. `kept`: the buffers that it keeps, sizes by id, for `release`."""
+        return [self._kept(part, kept) if type(part) is memoryview else part for part in parts]
+
+    def _kept(self, part: memoryview, kept: dict[int, int]) -> Buffer:
+        buffer = part.obj
+        size = len(buffer) if isinstance(buffer, (bytes, bytearray)) else memoryview(buffer).nbytes
+        place = id(buffer)
+        if size < LARGER * part.nbytes or place in kept:
+            return part
+        answers = self._answers.get(place, 0)
+        if not answers:
+            if self.size + size > self.limit:
+                return bytes(part)
+            self.size += size
+        self._answers[place] = answers + 1
+        kept[place] = size
+        return part
+
+    def release(self, kept: dict[int, int]) -> None:
+        """An answer has left, or never will."""
+        for place, size in kept.items():
+            self._answers[place] -= 1
+            if not self._answers[place]:
+                del self._answers[place]
+                self.size -= size
+        kept.clear()
