@@ -34,8 +34,9 @@ class SharePlace(NamedTuple):
 @dataclass(slots=True)
 class Outlook:
     """What the sequencer said last of a partition: the stretch that could be acquired, as far as the log has it. None
-    while nothing can be, or before it was asked (`is_new`). `is_hole`: nothing was found there by a read within its
-    bounds. `is_acquired`: something may have been handed out in this session."""
+    while nothing can be, or before it was asked. `is_new`: nothing ever could, so the group may not have begun there.
+    `is_hole`: nothing was found there by a read within its bounds. `is_acquired`: something may have been handed out in
+    this session."""
 
     available: tuple[int, int] | None = None
     is_new: bool = True

@@ -488,7 +488,8 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
         data.acknowledge_error_code = _SHARE_CODES[outcome.error]
         part.acknowledged = []
     if part.outlook is not None:
-        part.outlook.available, part.outlook.is_new = outcome.available, False
+        part.outlook.available = outcome.available
+        part.outlook.is_new = part.outlook.is_new and outcome.available is None
     if read is not None and read.is_failed and read.data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         data.error_code = _code_of_read(read.data.error_code)
     if outcome.acquired and read is not None:

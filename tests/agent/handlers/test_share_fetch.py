@@ -490,7 +490,9 @@ def test_a_group_may_begin_some_time_ago() -> None:
         name = "share.auto.offset.reset"
         assert await alter(bench, GROUP, "g", (name, SET, "by_duration:PT2H30M")) == 0
         assert await alter(bench, GROUP, "h", (name, SET, "by_duration:-PT1H")) == ErrorCode.INVALID_CONFIG
-        member = await Member(bench, "a").join()
+        member = Member(bench, "a")
+        assert await member.acquired() == [], "it has not joined yet"
+        await member.join()
         assert await member.acquired() == [(1, 2, 1)]
         await member.acknowledge((1, 2, RELEASE))
         assert await alter(bench, GROUP, "g", (name, SET, "by_duration:PT1M")) == 0
