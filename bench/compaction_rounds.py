@@ -79,7 +79,9 @@ async def day(kind: str) -> tuple[Counter[str], float]:
     cpu_s = 0.0
     for _ in range(HOURS):
         for _ in range(OBJECTS):
-            await log.produce(*[("t", each, batch(luck, clock.wall_ms())) for each in range(PARTITIONS)])
+            await log.produce(
+                *[("t", partition, batch(luck, clock.wall_ms())) for partition in range(PARTITIONS)]
+            )
         clock.advance(3_600)
         store.counts.clear()
         began = time.process_time()

@@ -123,17 +123,17 @@ def ranges_to_read(
         if run.kind is ObjectKind.MIXED
     )
     ranges = [ByteRange(run.key, 0, run.object_size) for run in whole.values()]
-    for each in wanted:
+    for byte_range in wanted:
         last = ranges[-1] if ranges else None
         if (
             last is not None
-            and last.key == each.key
-            and each.start - last.end <= max_gap
-            and each.end - last.start <= max_range
+            and last.key == byte_range.key
+            and byte_range.start - last.end <= max_gap
+            and byte_range.end - last.start <= max_range
         ):
-            ranges[-1] = last._replace(end=max(last.end, each.end))
+            ranges[-1] = last._replace(end=max(last.end, byte_range.end))
         else:
-            ranges.append(each)
+            ranges.append(byte_range)
     return ranges
 
 
@@ -246,8 +246,8 @@ class _Input:
 
     def __init__(self, ranges: Sequence[ByteRange], data: Sequence[bytes | bytearray]) -> None:
         self._held: dict[str, list[_Held]] = {}
-        for each, read in zip(ranges, data, strict=True):
-            self._held.setdefault(each.key, []).append(_Held(each.start, read))
+        for byte_range, read in zip(ranges, data, strict=True):
+            self._held.setdefault(byte_range.key, []).append(_Held(byte_range.start, read))
 
     def view(self, key: str, start: int, length: int) -> memoryview:
         for held in self._held[key]:
@@ -260,16 +260,16 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
     ranges = ranges_to_read(pieces)
     gate = asyncio.Semaphore(CONCURRENT_READS)
 
-    async def read(each: ByteRange) -> bytes | bytearray:
+    async def read(asked: ByteRange) -> bytes | bytearray:
         async with gate:
-            data = await store.get_range(each.key, each.start, each.end - each.start)
-        if len(data) != each.end - each.start:
+            data = await store.get_range(asked.key, asked.start, asked.end - asked.start)
+        if len(data) != asked.end - asked.start:
             raise RewriteFailed(
-                f"{each.key}: {len(data)} bytes from {each.start}; {each.end - each.start} expected"
+                f"{asked.key}: {len(data)} bytes from {asked.start}; {asked.end - asked.start} expected"
             )
         return data
 
-    return _Input(ranges, await asyncio.gather(*(read(each) for each in ranges)))
+    return _Input(ranges, await asyncio.gather(*(read(byte_range) for byte_range in ranges)))
 
 
 def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
@@ -371,15 +371,15 @@ class AbortedRanges:
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._of: dict[int, list[AbortedTransaction]] = {}
-        for each in sorted(aborted, key=lambda each: each.first_offset):
-            self._of.setdefault(each.producer_id, []).append(each)
+        for transaction in sorted(aborted, key=lambda transaction: transaction.first_offset):
+            self._of.setdefault(transaction.producer_id, []).append(transaction)
 
     def holds(self, header: BatchHeader, base_offset: int) -> bool:
         """Whether the batch belongs to one of them: it does so wholly or not at all."""
         if not header.is_transactional or header.is_control:
             return False
         mine = self._of.get(header.producer_id, [])
-        place = bisect.bisect_right(mine, base_offset, key=lambda each: each.first_offset) - 1
+        place = bisect.bisect_right(mine, base_offset, key=lambda transaction: transaction.first_offset) - 1
         return place >= 0 and base_offset <= mine[place].last_offset
 
 

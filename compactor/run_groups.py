@@ -153,14 +153,14 @@ class ParquetRuns:
             raise RewriteFailed(
                 f"{run.key} has no run of partition {run.partition} from {run.base_offset} on"
             )
-        for each in index.row_groups_for(run.topic_id, run.partition, run.base_offset):
-            table = self._shared.get((run.key, each.number))
-            if table is None and index.is_shared(each.number):
-                table = await self._table(run.key, index, each.number, REPLAY_COLUMNS)
-                self._shared.keep((run.key, each.number), table, table.nbytes)
+        for row_range in index.row_groups_for(run.topic_id, run.partition, run.base_offset):
+            table = self._shared.get((run.key, row_range.number))
+            if table is None and index.is_shared(row_range.number):
+                table = await self._table(run.key, index, row_range.number, REPLAY_COLUMNS)
+                self._shared.keep((run.key, row_range.number), table, table.nbytes)
             elif table is None:
-                table = await self._table(run.key, index, each.number, columns)
-            yield _rows_of(index, each, table, run)
+                table = await self._table(run.key, index, row_range.number, columns)
+            yield _rows_of(index, row_range, table, run)
 
     async def _table(self, key: str, index: ParquetIndex, number: int, columns: Sequence[str]) -> Any:
         start, length = index.bytes_of(number, columns)
@@ -187,10 +187,10 @@ def numbers(array: Any) -> Array:
     return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
-def _rows_of(index: ParquetIndex, each: RowGroupRange, table: Any, run: Run) -> RunGroup:
+def _rows_of(index: ParquetIndex, row_range: RowGroupRange, table: Any, run: Run) -> RunGroup:
     held = index.run_of(run.topic_id, run.partition)
     assert held is not None, "looked up by the caller"
-    group = index.header.row_groups[each.number]
+    group = index.header.row_groups[row_range.number]
     first = max(group.first_batch, held.first_batch)
     end = min(group.first_batch + group.batch_count, held.first_batch + held.batch_count)
     counts = index.header.record_counts

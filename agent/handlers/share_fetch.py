@@ -185,9 +185,9 @@ def _session_of(
         (request.group_id or "", request.member_id or ""),
         request.share_session_epoch,
         [
-            SharePlace(topic.topic_id, each.partition_index)
+            SharePlace(topic.topic_id, partition.partition_index)
             for topic in request.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ],
         [
             SharePlace(topic.topic_id, number)
@@ -216,9 +216,9 @@ def _named(
 ) -> dict[SharePlace, list[AcknowledgementBatch]]:
     """The partitions of a request, and what it acknowledges of each."""
     return {
-        SharePlace(topic.topic_id, each.partition_index): each.acknowledgement_batches
+        SharePlace(topic.topic_id, partition.partition_index): partition.acknowledgement_batches
         for topic in request.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -271,11 +271,11 @@ def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool)
                 f"{len(types)} types for offsets {batch.first_offset} to {batch.last_offset}, after {end}"
             )
         last_type = AcknowledgeType.RENEW if may_renew else AcknowledgeType.REJECT
-        if not all(AcknowledgeType.GAP <= each <= last_type for each in types):
+        if not all(AcknowledgeType.GAP <= kind <= last_type for kind in types):
             raise ValueError(f"acknowledge types {sorted(set(types))}; 0 to {last_type} are known here")
         end = batch.last_offset
         acknowledged.append(
-            Acknowledged(batch.first_offset, batch.last_offset, [AcknowledgeType(each) for each in types])
+            Acknowledged(batch.first_offset, batch.last_offset, [AcknowledgeType(kind) for kind in types])
         )
     return acknowledged
 
@@ -442,12 +442,12 @@ def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, 
     """As many at a time as one call to the sequencer may have."""
     some: list[tuple[_Part, ShareWork]] = []
     edges = 0
-    for each in works:
-        added = edges_of(each[1])
+    for work in works:
+        added = edges_of(work[1])
         if some and (len(some) == MAX_WORKS or edges + added > MAX_EDGES):
             yield some
             some, edges = [], 0
-        some.append(each)
+        some.append(work)
         edges += added
     if some:
         yield some
@@ -495,8 +495,8 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
     if outcome.acquired and read is not None:
         data.records = read.data.records or b""
         data.acquired_records = [
-            ShareAcquiredRecords(each.first_offset, each.last_offset, each.deliveries)
-            for each in outcome.acquired
+            ShareAcquiredRecords(records.first_offset, records.last_offset, records.deliveries)
+            for records in outcome.acquired
         ]
 
 
@@ -505,10 +505,10 @@ def _code_of_read(code: int) -> ErrorCode:
 
 
 def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
-    for each in outcome.acquired:
-        length = each.last_offset - each.first_offset + 1
+    for records in outcome.acquired:
+        length = records.last_offset - records.first_offset + 1
         telemetry.share_acquired.inc(length)
-        telemetry.share_redelivered.inc(length if each.deliveries > 1 else 0)
+        telemetry.share_redelivered.inc(length if records.deliveries > 1 else 0)
     code = part.data.error_code or _SHARE_CODES[outcome.error]
     if code:
         telemetry.share_failures.labels(ErrorCode(code).name).inc()
@@ -607,7 +607,10 @@ def _acknowledged(
 ) -> ShareAcknowledgeResponse:
     response = ShareAcknowledgeResponse()
     for topic in request.topics:
-        rows = [parts[SharePlace(topic.topic_id, each.partition_index)].data for each in topic.partitions]
+        rows = [
+            parts[SharePlace(topic.topic_id, partition.partition_index)].data
+            for partition in topic.partitions
+        ]
         response.responses.append(
             AcknowledgedTopic(
                 topic.topic_id,

@@ -101,9 +101,9 @@ def _key_set(data: bytes) -> KeySet:
     if not isinstance(parsed, dict) or not isinstance(parsed.get("keys"), list):
         raise ValueError("not a JWKS: an object with `keys` is expected")
     keys: list[Key] = []
-    for each in parsed["keys"]:
+    for key in parsed["keys"]:
         try:
-            keys += KeySet.import_key_set({"keys": [each]}).keys
+            keys += KeySet.import_key_set({"keys": [key]}).keys
         except (JoseError, ValueError, TypeError, KeyError) as error:
             log.warning("a key for OAUTHBEARER is left out", reason=repr(error))
     if not keys:
