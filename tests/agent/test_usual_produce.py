@@ -348,7 +348,7 @@ def test_a_batch_that_is_given_a_second_result_keeps_its_first() -> None:
     told: list[Reply] = []
     requests: Any = Answers()
     reply = UsualReply(
-        is_made=False, told=told.append, requests=requests, correlation_id=1, index=0, started=0.0
+        is_made=False, on_made=told.append, requests=requests, correlation_id=1, index=0, started=0.0
     )
     for offset in (5, 6):
         reply.settle(0, BatchResult(BatchError.NONE, offset, 0))
