@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from compactor.plan import Piece
 from compactor.recently_used import RecentlyUsed
@@ -44,7 +44,7 @@ from sequencer.api import (
 from sequencer.pages import all_offsets
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
-from tailrace.parquet_object.read import ParquetIndex, PartialFile, RowGroupRange, read_index
+from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
 from tailrace.record_batch import check_crc, split
 
 DECODE_BYTES = 64 << 20
@@ -456,23 +456,13 @@ class LogReader:
     ) -> Any:
         table = self._shared.get((run.key, group.number))
         if table is None:
-            table = await self._whole_group(run.key, index, group)
+            begin, length = index.bytes_of(group.number, self._stored)
+            data = await self._store.get_range(run.key, begin, length)
+            table = row_group_table(index, group.number, data, self._stored)
             if index.is_shared(group.number):
                 self._shared.keep((run.key, group.number), table, table.nbytes)
-        mine = table.filter(pc.equal(table.column("partition"), run.partition))
-        return _between(mine, start, end)
-
-    async def _whole_group(self, key: str, index: ParquetIndex, group: RowGroupRange) -> Any:
-        data = await self._store.get_range(key, group.start, group.length)
-        file = pq.ParquetFile(
-            pa.PythonFile(PartialFile(memoryview(data), group.start, index.size), mode="r"),
-            metadata=index.metadata,
-            page_checksum_verification=True,
-            pre_buffer=False,
-        )
-        return file.read_row_group(
-            group.number, columns=["topic", "partition", *self._stored], use_threads=False
-        )
+        first, count = index.rows_of(group.number, run.topic_id, run.partition)
+        return _between(table.slice(first, count), start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
         wanted = self._limits.times_us
@@ -522,5 +512,6 @@ def _decoded(batches: Sequence[UnpackedBatch]) -> Any:
 
 
 def _between(table: Any, start: int, end: int) -> Any:
-    offsets = table.column("offset")
-    return table.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+    """The rows of these offsets, which rise: a view, not a copy."""
+    first, stop = np.searchsorted(table.column("offset").to_numpy(), (start, end)).tolist()
+    return table.slice(first, stop - first)

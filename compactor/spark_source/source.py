@@ -40,6 +40,7 @@ from compactor.spark_source.positions import (
     ranges_between,
 )
 from compactor.spark_source.pushdown import Limits, push
+from compactor.spark_source.worker_process import settled
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.rpc.opened_security import OpenedSecurity
@@ -69,7 +70,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "tailrace"
 
     def schema(self) -> str:
-        return spark_schema(SourceOptions.of(self.options).columns)
+        with settled():
+            return spark_schema(SourceOptions.of(self.options).columns)
 
     def reader(self, schema: Any) -> DataSourceReader:
         options = SourceOptions.of(self.options)
@@ -128,12 +130,13 @@ async def _opened(options: SourceOptions, limits: Limits) -> AsyncIterator[tuple
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+    with settled():
+        return asyncio.run(work)
 
 
 def _read(options: SourceOptions, limits: Limits, partition: TaskPartition) -> Iterator[Any]:
     """The task's record batches, one at a time: the loop stands still between them."""
-    with asyncio.Runner() as runner:
+    with settled(), asyncio.Runner() as runner:
 
         async def batches() -> AsyncIterator[Any]:
             async with _opened(options, limits) as (reader, _):

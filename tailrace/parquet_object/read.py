@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fastcrc.crc32 import iscsi as crc32c
@@ -34,6 +35,10 @@ from tailrace.record_batch import HEADER_BYTES, BatchHeader, Compression, Invali
 TAIL_BYTES = 256 << 10
 """A first read of this many bytes from the end holds most footers whole."""
 MAX_FOOTER_BYTES = 256 << 20
+_OFFSETS = np.dtype(
+    {"names": ["base", "last_delta"], "formats": [">i8", ">i4"], "offsets": [0, 23], "itemsize": HEADER_BYTES}
+)
+"""Of a batch's header."""
 _END = 8
 _MAGIC = b"PAR1"
 
@@ -133,6 +138,12 @@ class ParquetIndex:
         return ranges
 
     @cached_property
+    def _offsets(self) -> tuple[Any, Any]:
+        """Of each batch the first offset and the end: all that a look-up needs, without an object for each batch."""
+        headers = np.frombuffer(self.header.batch_headers, _OFFSETS)
+        return headers["base"].astype(np.int64), headers["base"] + headers["last_delta"].astype(np.int64) + 1
+
+    @cached_property
     def _group_starts(self) -> list[int]:
         return [group.first_batch for group in self.header.row_groups]
 
@@ -154,9 +165,8 @@ class ParquetIndex:
         if run is None or not run.batch_count:
             return []
         end = run.first_batch + run.batch_count
-        first = bisect.bisect_right(
-            self.batches, offset, lo=run.first_batch, hi=end, key=lambda batch: batch.end_offset
-        )
+        starts, ends = self._offsets
+        first = run.first_batch + int(np.searchsorted(ends[run.first_batch : end], offset, side="right"))
         found: list[RowGroupRange] = []
         while first < end:
             number = bisect.bisect_right(self._group_starts, first) - 1
@@ -169,12 +179,19 @@ class ParquetIndex:
                     number=number,
                     start=start,
                     length=length,
-                    first_offset=self.batches[mine].base_offset,
-                    end_offset=self.batches[group_end - 1].end_offset,
+                    first_offset=int(starts[mine]),
+                    end_offset=int(ends[group_end - 1]),
                 )
             )
             first = group_end
         return found
+
+    def rows_of(self, row_group: int, topic_id: UUID, partition: int) -> tuple[int, int]:
+        """Where the rows of a partition of the object begin in a row group that has some, and how many there are."""
+        group, run = self.header.row_groups[row_group], self._runs[topic_id, partition]
+        first = max(group.first_row, run.first_row)
+        end = min(group.first_row + group.row_count, run.first_row + run.row_count)
+        return first - group.first_row, end - first
 
     def partition_of(self, batch: int) -> TopicPartition:
         """Whose batch number `batch` is."""

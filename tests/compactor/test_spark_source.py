@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -316,6 +317,28 @@ def test_a_footer_and_a_row_group_that_partitions_share_are_read_once(
         read = [(row["partition"], row["offset"]) for row in batch.to_pylist()]
         assert read == [(partition, offset) for partition in range(50) for offset in range(2)]
         assert list(asked.values()) == [2]
+
+    on_a_log(scenario)
+
+
+def test_columns_that_nobody_asked_for_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        await log.produce(("t", 0, batch_of([os.urandom(50_000)] * 2)))
+        await compact(log)
+        asked: list[int] = []
+        get_range = log.store.get_range
+
+        async def counted(key: str, start: int, length: int) -> bytes:
+            asked.append(length)
+            return await get_range(key, start, length)
+
+        monkeypatch.setattr(log.store, "get_range", counted)
+        whole = of_topic(topic, 0, 0, 2)
+        assert await offsets_read(LogReader(index, log.store, ["offset", "timestamp"]), whole) == [0, 1]
+        assert sum(asked) < 20_000
+        assert await offsets_read(LogReader(index, log.store, ["offset", "value"]), whole) == [0, 1]
+        assert sum(asked) > 50_000
 
     on_a_log(scenario)
 

@@ -1,0 +1,57 @@
+"""A worker's process of Spark: what Python looks through again and again."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import zipfile
+import zipimport
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from compactor.spark_source.worker_process import forget_finders, settled
+
+
+def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparks, users = tmp_path / "pyspark.zip", tmp_path / "users.zip"
+    for archive, package in ((sparks, "sparks_own"), (users, "users_own")):
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr(f"{package}/__init__.py", "")
+            file.writestr(f"{package}/later.py", "")
+        monkeypatch.syspath_prepend(str(archive))
+        importlib.import_module(package)
+    read: list[str] = []
+    read_directory = zipimport._read_directory
+
+    def counted(archive: str) -> object:
+        read.append(archive)
+        return read_directory(archive)
+
+    monkeypatch.setattr(zipimport, "_read_directory", counted)
+    forget_finders()
+    importlib.invalidate_caches()
+    assert str(sparks) not in read
+    assert str(users) in read
+    importlib.import_module("sparks_own.later")
+    importlib.import_module("users_own.later")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("sparks_own", "users_own")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(("main", "times"), [("pyspark.daemon", 1), ("pytest.__main__", 0)])
+def test_only_in_a_worker_of_spark_modules_are_no_longer_looked_through(
+    main: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[None] = []
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(main, None))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: len(frozen))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    for _ in range(2):
+        with settled():
+            assert not frozen or main == "pyspark.daemon"
+    assert len(frozen) == times
