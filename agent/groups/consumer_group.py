@@ -514,6 +514,7 @@ class ConsumerGroup:
         self.restart_session(member, now)
         if member.phase is MemberPhase.UNREVOKED:
             if owned is None or _overlap(member.revoking, owned):
+                self._take_back_unread(member)
                 return
             self._release(member, member.revoking)
             self._step(now, member, owned, member.epoch + 1)
@@ -543,6 +544,14 @@ class ConsumerGroup:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):
             self.is_dirty, self._nothing_before = True, None
+
+    def _take_back_unread(self, member: Consumer) -> None:
+        """Have the member give up, beside the rest, what it has stopped to read: not to be given records of it."""
+        read = self._read[member.member_id]
+        unread = {topic_id: places for topic_id, places in member.assigned.items() if topic_id not in read}
+        if unread:
+            member.assigned = _without(member.assigned, unread)
+            member.revoking, self.is_dirty = _union(member.revoking, unread), True
 
     def _free_for(self, member: Consumer) -> Assignment:
         """What is left of the member's target, and nobody else holds."""

@@ -208,6 +208,22 @@ def test_a_deleted_topic_is_given_up() -> None:
     assert client.owned == {OTHER: frozenset({0})} and group.phase is ConsumerGroupPhase.STABLE
 
 
+def test_what_a_member_stops_to_read_is_taken_back_while_it_has_others_to_give_up() -> None:
+    group, known = a_group(events=4, other=1)
+    first = Client(group, known, "m-1", reads=frozenset({"events", "other"}))
+    first.join()
+    Client(group, known, "m-2").join()
+    first.beat()
+    assert OTHER in first.owned
+
+    answer = first.request(first.epoch, topics=frozenset({"events"}))
+
+    assert answer.assigned is not None and OTHER not in answer.assigned
+    first.take(answer)
+    settled(first)
+    assert first.epoch == group.epoch and OTHER not in first.owned
+
+
 def test_a_pattern_is_matched_with_whole_names() -> None:
     group, known = a_group(events=2, other=1)
     client = Client(group, known, "m-1")
