@@ -93,8 +93,8 @@ class OneBody(MemoryStore):
         super().__init__(clock)
         self._body = memoryview(body)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._body[start : start + length]  # type: ignore[return-value]
+    async def get_range(self, key: str, start: int, length: int) -> bytearray:
+        return bytearray(self._body[start : start + length])
 
 
 class Log:

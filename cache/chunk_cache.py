@@ -102,8 +102,8 @@ class ChunkCache:
 
     def peek(self, chunk: ChunkId, *, is_catch_up: bool = False) -> ChunkBytes | None:
         """The chunk if it is in memory. No reader has got it yet: who gives it to one calls `held` or `note_read`."""
-        if is_catch_up and (found := self._catch_up.get(chunk)) is not None:
-            return found
+        if is_catch_up:
+            return self._catch_up.get(chunk) or self._tail.get(chunk) or self._fresh.get(chunk)
         return self._fresh.get(chunk) or self._tail.get(chunk) or self._catch_up.get(chunk)
 
     def note_read(self, chunks: Collection[ChunkBytes | BaseException], *, is_catch_up: bool) -> None:

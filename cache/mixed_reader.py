@@ -55,17 +55,19 @@ class MixedReader:
         """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
         if not self._are_old(runs):
             return self._read_framed_held(runs, request, out)
-        chunks: _Chunks = {}
-        while runs and out.is_complete:
-            begun = self._add_in_place(runs, request, out, chunks)
-            if not begun:
-                begun = self._elsewhere(runs, chunks)
-                if not self._read_framed_held(runs[:begun], request, out):
+        own, missing = self._own_chunks(runs, request, out, stops=True)
+        if missing:
+            return False
+        number = 0
+        while number < len(runs) and out.is_complete:
+            before, number = number, self._add_own(runs, own, number, request=request, out=out)
+            if number == before:
+                number = _next_own(runs, own, before)
+                if not self._read_framed_held(runs[before:number], request, out):
                     return False
-            runs = runs[begun:]
-            if runs and out.is_complete and out.made >= BATCHES_IN_A_TURN:
+            if number < len(runs) and out.is_complete and out.made >= BATCHES_IN_A_TURN:
                 return False
-        self._cache.note_read(chunks.values(), is_catch_up=True)
+        self._cache.note_read([chunk for chunk in own if chunk is not None], is_catch_up=True)
         return True
 
     def _read_framed_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
@@ -139,15 +141,17 @@ class MixedReader:
         if not self._are_old(runs):
             await self._read_framed(runs, request, out, {})
             return
-        chunks, turns = await self._bring_old(runs, request, out), Turns(BATCHES_IN_A_TURN)
-        while runs and out.is_complete:
-            begun = self._add_in_place(runs, request, out, chunks)
-            if not begun:
-                begun = self._elsewhere(runs, chunks)
-                await self._read_framed(runs[:begun], request, out, chunks)
-            elif begun < len(runs):
-                await turns.give()
-            runs = runs[begun:]
+        own, missing = self._own_chunks(runs, request, out)
+        self._cache.note_read([chunk for chunk in own if chunk is not None], is_catch_up=True)
+        chunks = await self._brought(missing, own) if missing else {}
+        turns, number = Turns(BATCHES_IN_A_TURN), 0
+        while number < len(runs) and out.is_complete:
+            before, number = number, self._add_own(runs, own, number, request=request, out=out)
+            if number == before:
+                number = _next_own(runs, own, before)
+                await self._read_framed(runs[before:number], request, out, chunks)
+            elif number < len(runs):
+                await turns.did(BATCHES_IN_A_TURN)
 
     async def _read_framed(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: _Chunks
@@ -193,29 +197,66 @@ class MixedReader:
         age_ms = self._clock.wall_ms() - run.created_ms
         return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
 
-    def _add_in_place(
-        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, brought: _Chunks
-    ) -> int:
-        """Append the runs from the first on that can be sent out of their chunks, which are in memory or `brought`; how
-        many there were. In one go, runs of BATCHES_IN_A_TURN batches are made ready, and one more at most."""
+    def _own_chunks(
+        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, *, stops: bool = False
+    ) -> tuple[list[ChunkBytes | None], dict[int, ChunkRef]]:
+        """Of each run that may be wanted the chunk in which it stands, in memory of its own, or None. And those that
+        must be brought, by the numbers of their runs: the first alone, if `stops`."""
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
-        most, number = out.made + BATCHES_IN_A_TURN, 0
+        chunk_bytes, room = self._cache.settings.chunk_bytes, request.max_bytes - out.bytes
+        own: list[ChunkBytes | None] = []
+        missing: dict[int, ChunkRef] = {}
         for run in runs:
-            if run.base_offset >= limit:
-                out.is_complete = False
-            elif run.end_offset > out.end_offset:
-                chunk = self._own_chunk(run, brought)
-                if chunk is None:
-                    break
-                at = run.start % self._cache.settings.chunk_bytes
-                if not is_ready(run, at, request.leader_epoch, chunk):
-                    if out.made >= most or not made_ready(run, at, request.leader_epoch, chunk):
-                        break
-                    out.made += len(run.batches)
-                self._add_ready(run, at, chunk, request=request, out=out)
-            number += 1
-            if not out.is_complete:
+            if run.base_offset >= limit or (room <= 0 and own) or run.kind is ObjectKind.PARQUET:
                 break
+            is_whole = run.base_offset >= out.end_offset
+            room -= (
+                run.length if is_whole else self.framed.of(run).bytes_between(out.end_offset, run.end_offset)
+            )
+            number = chunk_of(run, chunk_bytes)
+            chunk = None if number < 0 else self._cache.peek(ChunkId(run.key, number), is_catch_up=True)
+            if chunk is None and number >= 0 and not self.framed.is_kept(run, request.leader_epoch):
+                missing[len(own)] = chunk_at(run.key, number, run.object_size, chunk_bytes)
+                if stops:
+                    break
+            own.append(None if chunk is None or chunk.memory is None else chunk)
+        return own, missing
+
+    async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
+        """Bring chunks; for one that can't be had, its error. Those in memory of their own are put into `own`."""
+        brought = await self._cache.get_all([(chunk, True) for chunk in missing.values()])
+        chunks: _Chunks = {}
+        for (number, chunk), each in zip(missing.items(), brought, strict=True):
+            chunks[chunk.id] = each
+            if isinstance(each, ChunkBytes) and each.memory is not None:
+                own[number] = each
+        return chunks
+
+    def _add_own(
+        self,
+        runs: Sequence[Run],
+        own: Sequence[ChunkBytes | None],
+        first: int,
+        *,
+        request: ReadRequest,
+        out: ReadBatches,
+    ) -> int:
+        """Append the runs from `first` on that can be sent out of their own chunks; the number of the next. In one go,
+        runs of BATCHES_IN_A_TURN batches are made ready, and one more at most."""
+        most, number = out.made + BATCHES_IN_A_TURN, first
+        while number < len(own) and out.is_complete:
+            run, chunk = runs[number], own[number]
+            if chunk is None:
+                break
+            at = run.start % self._cache.settings.chunk_bytes
+            if not is_ready(run, at, request.leader_epoch, chunk):
+                if out.made >= most or not made_ready(run, at, request.leader_epoch, chunk):
+                    break
+                out.made += len(run.batches)
+            self._add_ready(run, at, chunk, request=request, out=out)
+            number += 1
+        if number == len(own) < len(runs) and out.batch_count and out.bytes >= request.max_bytes:
+            out.is_complete = False
         return number
 
     def _add_ready(
@@ -232,55 +273,6 @@ class MixedReader:
             data = part_of(chunk, at + span.framed.sizes[span.first], span.size)
             out.add_framed((data,), span.framed, span.first, span.upto)
         out.end_offset, out.is_complete = selection.end_offset, not selection.is_full
-
-    def _own_chunk(self, run: Run, brought: _Chunks) -> ChunkBytes | None:
-        """The chunk in which all of the run stands, if it was brought or is in memory, and the memory is its own."""
-        number = chunk_of(run, self._cache.settings.chunk_bytes)
-        if number < 0:
-            return None
-        chunk_id = ChunkId(run.key, number)
-        chunk = brought.get(chunk_id)
-        if chunk is None:
-            chunk = self._cache.peek(chunk_id, is_catch_up=True)
-            if chunk is None or chunk.memory is None:
-                return None
-            brought[chunk_id] = chunk
-        return chunk if isinstance(chunk, ChunkBytes) and chunk.memory is not None else None
-
-    async def _bring_old(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> _Chunks:
-        """The chunks of the wanted runs that stand in one and are not kept as they are sent; for one that can't be had,
-        its error."""
-        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
-        chunk_bytes, room = self._cache.settings.chunk_bytes, request.max_bytes - out.bytes
-        chunks: _Chunks = {}
-        missing: dict[ChunkId, ChunkRef] = {}
-        for run in runs:
-            if run.base_offset >= limit or (room <= 0 and (chunks or missing)):
-                break
-            if run.end_offset <= out.end_offset:
-                continue
-            is_whole = run.base_offset >= out.end_offset
-            room -= (
-                run.length if is_whole else self.framed.of(run).bytes_between(out.end_offset, run.end_offset)
-            )
-            if self._own_chunk(run, chunks) is None and not self.framed.is_kept(run, request.leader_epoch):
-                number = chunk_of(run, chunk_bytes)
-                if number >= 0:
-                    missing[ChunkId(run.key, number)] = chunk_at(
-                        run.key, number, run.object_size, chunk_bytes
-                    )
-        self._cache.note_read(chunks.values(), is_catch_up=True)
-        if missing:
-            brought = await self._cache.get_all([(chunk, True) for chunk in missing.values()])
-            chunks.update(zip(missing, brought, strict=True))
-        return chunks
-
-    def _elsewhere(self, runs: Sequence[Run], brought: _Chunks) -> int:
-        """How many runs there are before the next, after the first, that may be sent out of its chunk."""
-        for number in range(1, len(runs)):
-            if self._own_chunk(runs[number], brought) is not None:
-                return number
-        return len(runs)
 
     def _add_whole_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
         """Append the runs from the first on that are kept in one piece and wanted whole; how many there were.
@@ -437,6 +429,11 @@ class MixedReader:
         for each in found:
             each.checked.add(start)
         return batch
+
+
+def _next_own(runs: Sequence[Run], own: Sequence[ChunkBytes | None], first: int) -> int:
+    """The number of the next run after `first` that has a chunk of its own."""
+    return next((number for number in range(first + 1, len(own)) if own[number] is not None), len(runs))
 
 
 def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:

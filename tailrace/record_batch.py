@@ -300,18 +300,19 @@ def patched_if_sound(
     memory: memoryview, start: int, lengths: Sequence[int], base_offsets: Sequence[int], *, leader_epoch: int
 ) -> bool:
     """Patch batches that stand next to each other, from byte `start` on. False at the first that `check_crc` refuses:
-    then only those before it are patched."""
-    unpack, pack, crc = _CHECKED.unpack_from, _HEAD.pack_into, crc32c
+    those before it are patched, but for one that is shorter than a header: then none is."""
+    if min(lengths) < HEADER_BYTES:
+        return False
+    unpack, pack, crc, prefix, crc_start = (
+        _CHECKED.unpack_from,
+        _HEAD.pack_into,
+        crc32c,
+        PREFIX_BYTES,
+        CRC_START,
+    )
     for length, base_offset in zip(lengths, base_offsets, strict=True):
-        if length < HEADER_BYTES:
-            return False
-        tail_length, magic, stored = unpack(memory, start + 8)
-        end = start + length
-        if (
-            tail_length != length - PREFIX_BYTES
-            or magic != MAGIC
-            or stored != crc(memory[start + CRC_START : end])
-        ):
+        end, tail_length = start + length, length - prefix
+        if unpack(memory, start + 8) != (tail_length, MAGIC, crc(memory[start + crc_start : end])):
             return False
         pack(memory, start, base_offset, tail_length, leader_epoch)
         start = end

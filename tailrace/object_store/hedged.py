@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -192,6 +193,25 @@ class _Schedule:
         return min(until, self._lost_at) if is_running else until
 
 
+class _Latencies:
+    """The last _WINDOW latencies, kept in order of size, too: they are asked for with each call."""
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        """Note one; the oldest goes."""
+        if len(self._newest) == _WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._newest.popleft())]
+        self._newest.append(seconds)
+        insort(self._sorted, seconds)
+
+    def quantile(self, share: float, unknown: float) -> float:
+        """The latency that this share of calls do not exceed; `unknown` until enough were seen."""
+        return self._sorted[int(len(self._sorted) * share)] if len(self._sorted) >= 20 else unknown
+
+
 class _Persistence:
     """Repeats a call until it is answered or the deadline has passed; remembers latencies."""
 
@@ -209,7 +229,7 @@ class _Persistence:
         self._clock = clock
         self._entropy = entropy
         self._patience = patience
-        self._latencies: deque[float] = deque(maxlen=_WINDOW)
+        self._latencies = _Latencies()
         self.attempts: dict[_Reason, int] = {"first": 0, "retry": 0, "hedge": 0, "lost": 0}
         """That were started, by why."""
 
@@ -245,7 +265,7 @@ class _Persistence:
                         schedule.failed(self._clock.monotonic(), self._backoff_seconds(len(failures)))
                         failures.append(error)
                     else:
-                        self._latencies.append(self._clock.monotonic() - started)
+                        self._latencies.add(self._clock.monotonic() - started)
                         return answer
                 if failures and schedule.is_over and not running:
                     raise failures[-1]
@@ -280,13 +300,11 @@ class _Persistence:
             self._observer.repeated(self._operation, reason)
 
     def _lost_seconds(self) -> float:
-        seen = sorted(self._latencies)
-        median = seen[len(seen) // 2] if len(seen) >= 20 else self._patience.first_hedge_seconds
+        median = self._latencies.quantile(0.5, self._patience.first_hedge_seconds)
         return max(4 * median, self._patience.lost_seconds)
 
     def _hedge_seconds(self) -> float:
-        seen = sorted(self._latencies)
-        expected = seen[int(len(seen) * 0.95)] if len(seen) >= 20 else self._patience.first_hedge_seconds
+        expected = self._latencies.quantile(0.95, self._patience.first_hedge_seconds)
         return max(expected, self._patience.least_hedge_seconds)
 
     def _backoff_seconds(self, failures: int) -> float:

@@ -689,6 +689,7 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
         offset = 102
         seen: list[tuple[int, bytes]] = []
         while offset < run.end_offset:
+            assert reader.read_held([run], request(offset, 700)) is None, "its index must be waited for"
             found = await reader.read([run], request(offset, 700))
             seen += batches_in(found)
             offset = found.end_offset
