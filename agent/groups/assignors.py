@@ -175,7 +175,7 @@ def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
             {member_id: [] for member_id in readers},
             {topic_id: set(range(partitions[topic_id])) for topic_id in topics},
         )
-        for readers, topics in sorted(by_readers, key=lambda each: (len(each[0]), each[0]))
+        for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0]))
     ]
 
 

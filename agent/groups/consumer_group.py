@@ -373,7 +373,7 @@ class ConsumerGroup:
         if member.member_id in self._read:
             self._read[member_id] = self._read.pop(member.member_id)
         member.member_id = member_id
-        self.members = {each.member_id: each for each in self.members.values()}
+        self.members = {joined.member_id: joined for joined in self.members.values()}
 
     def _take(self, member: Consumer, request: ConsumerHeartbeat) -> bool:
         """Update the member from the request. Returns whether its subscription changed."""

@@ -134,16 +134,17 @@ class LogReader:
         ]
         found = await self._find_all([(partition, 0) for partition in partitions], max_bytes=1)
         return {
-            partition: (each.log_start, each.stable)
-            for partition, each in zip(partitions, found, strict=True)
-            if each is not None
+            partition: (bounds.log_start, bounds.stable)
+            for partition, bounds in zip(partitions, found, strict=True)
+            if bounds is not None
         }
 
     async def offsets_at(self, times_ms: Mapping[LogPartition, int]) -> dict[LogPartition, int | None]:
         """Of each partition the first offset with a record at or after the time; None where there is none."""
         offsets: dict[LogPartition, int | None] = dict.fromkeys(times_ms)
         asked = {
-            each: OffsetQuery(each.topic_id, each.number, time_ms, True) for each, time_ms in times_ms.items()
+            partition: OffsetQuery(partition.topic_id, partition.number, time_ms, True)
+            for partition, time_ms in times_ms.items()
         }
         while asked:
             results = await all_offsets(self._index, list(asked.values()))
@@ -165,10 +166,10 @@ class LogReader:
         asked = list(partitions)
         found: dict[LogPartition, int] = {}
         while asked:
-            request = FetchOffsets(group, [(each.topic_id, each.number) for each in asked])
+            request = FetchOffsets(group, [(key.topic_id, key.number) for key in asked])
             positions = (await self._index.fetch_offsets(request)).positions
             pairs = zip(asked, positions, strict=False)  # an answer may have fewer
-            found |= {each: position.offset for each, position in pairs if position.offset >= 0}
+            found |= {key: position.offset for key, position in pairs if position.offset >= 0}
             asked = asked[len(positions) :]
         return found
 
@@ -197,7 +198,7 @@ class LogReader:
         limit = max(1, min(task_bytes, -(-total // max(1, min_tasks))))
         tasks: list[list[OffsetRange]] = []
         size = limit
-        for piece, piece_bytes in sorted(pieces, key=lambda each: each[0]):
+        for piece, piece_bytes in sorted(pieces, key=lambda sized: sized[0]):
             if size >= limit:
                 tasks.append([])
                 size = 0
@@ -213,15 +214,15 @@ class LogReader:
         self, wanted: Sequence[OffsetRange], task_bytes: int
     ) -> AsyncIterator[tuple[OffsetRange, int]]:
         """What of the ranges lies in each run, and the run's bytes."""
-        left = {each.partition: each for each in wanted if each.start < each.end}
+        left = {here.partition: here for here in wanted if here.start < here.end}
         while left:
             asked = list(left.values())[:PARTITIONS_AT_ONCE]
-            found = await self._find_all([(each.partition, each.start) for each in asked])
-            for here, each in zip(asked, found, strict=True):
-                start = self._first_left(here, each)
-                if each is not None:
-                    for run in each.runs:
-                        end = min(run.end_offset, here.end, each.stable)
+            found = await self._find_all([(here.partition, here.start) for here in asked])
+            for here, known in zip(asked, found, strict=True):
+                start = self._first_left(here, known)
+                if known is not None:
+                    for run in known.runs:
+                        end = min(run.end_offset, here.end, known.stable)
                         if start >= end:
                             continue
                         if not self._is_too_old(run):
@@ -267,11 +268,11 @@ class LogReader:
     async def _read_each(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
         for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
             some = wanted[first : first + PARTITIONS_AT_ONCE]
-            found = await self._find_all([(each.partition, each.start) for each in some])
+            found = await self._find_all([(asked.partition, asked.start) for asked in some])
             for group in self._together(list(zip(some, found, strict=True))):
                 self._ahead = await self._read_ahead([run for *_, runs in group for run in runs])
-                for each, known, _ in group:
-                    async for batch in self.read(each, known):
+                for asked, known, _ in group:
+                    async for batch in self.read(asked, known):
                         yield batch
 
     def _together(
@@ -307,15 +308,15 @@ class LogReader:
         """The runs' bytes, by few requests. An object that is gone is left out: it was compacted since."""
         gate = asyncio.Semaphore(AHEAD_READS)
 
-        async def read(each: ByteRange) -> bytes | bytearray:
+        async def read(wanted: ByteRange) -> bytes | bytearray:
             async with gate:
-                return await self._store.get_range(each.key, each.start, each.end - each.start)
+                return await self._store.get_range(wanted.key, wanted.start, wanted.end - wanted.start)
 
         ranges = ranges_to_read([Piece(0, runs, [])], max_gap=AHEAD_GAP_BYTES)
         answers = await asyncio.gather(*map(read, ranges), return_exceptions=True)
         ahead: dict[tuple[str, int], memoryview] = {}
         for run in runs:
-            place = bisect.bisect_right(ranges, (run.key, run.start), key=lambda each: each[:2]) - 1
+            place = bisect.bisect_right(ranges, (run.key, run.start), key=lambda held: held[:2]) - 1
             answer = answers[place]
             if isinstance(answer, BaseException):
                 if not isinstance(answer, ObjectMissing):
@@ -392,9 +393,14 @@ class LogReader:
             ]
             found += [
                 None
-                if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
-                else _Found(each.log_start_offset, each.last_stable_offset, each.runs, each.aborted)
-                for each in (await self._index.find_batches(FindRequest(asked))).partitions
+                if partition.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
+                else _Found(
+                    partition.log_start_offset,
+                    partition.last_stable_offset,
+                    partition.runs,
+                    partition.aborted,
+                )
+                for partition in (await self._index.find_batches(FindRequest(asked))).partitions
             ]
         return found
 
