@@ -106,10 +106,10 @@ class ChunkCache:
             return self._catch_up.get(chunk) or self._tail.get(chunk) or self._fresh.get(chunk)
         return self._fresh.get(chunk) or self._tail.get(chunk) or self._catch_up.get(chunk)
 
-    def note_read(self, chunks: Collection[ChunkBytes | BaseException], *, is_catch_up: bool) -> None:
+    def note_read(self, chunks: Collection[ChunkBytes], *, is_catch_up: bool) -> None:
         """Count chunks that `peek` gave and a reader got; none that this agent uploaded a moment ago is among them."""
         if chunks:
-            size = sum(chunk.size for chunk in chunks if isinstance(chunk, ChunkBytes))
+            size = sum(chunk.size for chunk in chunks)
             self._observer.chunk_read(Tier.MEMORY, size, is_catch_up=is_catch_up, chunks=len(chunks))
 
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:

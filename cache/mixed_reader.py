@@ -209,10 +209,10 @@ class MixedReader:
         for run in runs:
             if run.base_offset >= limit or (room <= 0 and own) or run.kind is ObjectKind.PARQUET:
                 break
-            is_whole = run.base_offset >= out.end_offset
-            room -= (
-                run.length if is_whole else self.framed.of(run).bytes_between(out.end_offset, run.end_offset)
-            )
+            if run.base_offset >= out.end_offset:
+                room -= run.length
+            else:
+                room -= self.framed.of(run).bytes_between(out.end_offset, run.end_offset)
             number = chunk_of(run, chunk_bytes)
             chunk = None if number < 0 else self._cache.peek(ChunkId(run.key, number), is_catch_up=True)
             if chunk is None and number >= 0 and not self.framed.is_kept(run, request.leader_epoch):
