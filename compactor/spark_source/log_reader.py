@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from compactor.plan import Piece
 from compactor.recently_used import RecentlyUsed
@@ -45,7 +46,10 @@ from sequencer.pages import all_offsets
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
-from tailrace.record_batch import check_crc, split
+from tailrace.record_batch import BatchHeader, check_crc, split
+from tailrace.records import InvalidRecords
+
+log = structlog.get_logger("tailrace.spark")
 
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
@@ -65,6 +69,10 @@ _ATTEMPTS = 5
 
 class DataLost(Exception):
     """Records that were to be read are gone; the message says which, and what to do."""
+
+
+class UnreadableRecords(Exception):
+    """Records that a producer sent can't be decoded, though they are what it sent; the message says which."""
 
 
 class LogPartition(NamedTuple):
@@ -99,7 +107,8 @@ class LogReader:
     """Reads logs. `index` and `store` stay with whoever opened them.
 
     `limits`: the offsets and times that are wanted; ranges are of wanted partitions. `passes_over_lost`: go on without
-    records that are gone, in place of DataLost.
+    records that are gone, in place of DataLost; `passes_over_unreadable`: without batches that can't be decoded, with a
+    warning, in place of UnreadableRecords. `unreadable`: how many offsets these had.
     """
 
     def __init__(
@@ -110,6 +119,7 @@ class LogReader:
         *,
         limits: Limits | None = None,
         passes_over_lost: bool = False,
+        passes_over_unreadable: bool = False,
     ) -> None:
         self._index = index
         self._store = store
@@ -120,6 +130,8 @@ class LogReader:
             stored.add("timestamp")
         self._stored = sorted(stored | {"offset"})
         self._passes_over_lost = passes_over_lost
+        self._passes_over_unreadable = passes_over_unreadable
+        self.unreadable = 0
         self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
         self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self._ahead: dict[tuple[str, int], memoryview] = {}
@@ -180,6 +192,7 @@ class LogReader:
             ["offset"],
             limits=Limits(times_us=IntegerRange(first=time_ms * 1000)),
             passes_over_lost=True,
+            passes_over_unreadable=self._passes_over_unreadable,
         )
         async for batch in timed.read(within):
             return int(batch.column("offset")[0].as_py())
@@ -344,7 +357,8 @@ class LogReader:
                     upto = min(run.end_offset, wanted.end, found.stable)
                     if position >= upto:
                         continue
-                    async for table in self._read_run(run, position, upto, found.aborted):
+                    within = wanted._replace(start=position, end=upto)
+                    async for table in self._read_run(run, within, found.aborted):
                         last = table.column("offset")[-1].as_py() if table.num_rows else position - 1
                         for batch in self._shaped(table, wanted.partition):
                             yield batch
@@ -405,8 +419,9 @@ class LogReader:
         return found
 
     async def _read_run(
-        self, run: Run, start: int, end: int, aborted: Sequence[AbortedTransaction]
+        self, run: Run, within: OffsetRange, aborted: Sequence[AbortedTransaction]
     ) -> AsyncIterator[Any]:
+        partition, start, end = within
         if self._is_too_old(run):
             return
         if run.kind is ObjectKind.PARQUET:
@@ -429,13 +444,43 @@ class LogReader:
             check_crc(view)
             if ended_badly.holds(header, batch.base_offset):
                 continue
-            pending.append(unpack(msgspec.structs.replace(header, base_offset=batch.base_offset), view))
+            header = msgspec.structs.replace(header, base_offset=batch.base_offset)
+            try:
+                pending.append(unpack(header, view))
+            except InvalidRecords as error:
+                self._pass_over(partition, header, error)
+                continue
             size += len(pending[-1].records)
             if size >= DECODE_BYTES:
-                yield _between(_decoded(pending), start, end)
+                for table in self._decoded(partition, pending):
+                    yield _between(table, start, end)
                 pending, size = [], 0
-        if pending:
-            yield _between(_decoded(pending), start, end)
+        for table in self._decoded(partition, pending):
+            yield _between(table, start, end)
+
+    def _decoded(self, partition: LogPartition, batches: Sequence[UnpackedBatch]) -> Iterator[Any]:
+        """The batches' records; one by one where they can't all be decoded."""
+        if not batches:
+            return
+        try:
+            yield pa.table(decode_batches(batches).columns)
+        except InvalidRecords as error:
+            if len(batches) == 1:
+                self._pass_over(partition, batches[0].header, error)
+                return
+            for batch in batches:
+                yield from self._decoded(partition, [batch])
+
+    def _pass_over(self, partition: LogPartition, header: BatchHeader, error: InvalidRecords) -> None:
+        """Count a batch that can't be decoded. Raises UnreadableRecords."""
+        what = (
+            f"topic {partition.topic!r}, partition {partition.number}: offsets {header.base_offset} to"
+            f" {header.end_offset - 1} can't be decoded: {error}"
+        )
+        if not self._passes_over_unreadable:
+            raise UnreadableRecords(f"{what}. Give option failOnUnreadable=false to go on without them")
+        self.unreadable += header.end_offset - header.base_offset
+        log.warning("passed over records", records=what, unreadable_offsets=self.unreadable)
 
     async def _parquet_index(self, run: Run) -> ParquetIndex:
         held = self._indexes.get(run.key)
@@ -511,10 +556,6 @@ class Joined:
         if self._held:
             yield self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
         self._held, self._bytes = [], 0
-
-
-def _decoded(batches: Sequence[UnpackedBatch]) -> Any:
-    return pa.table(decode_batches(batches).columns)
 
 
 def _between(table: Any, start: int, end: int) -> Any:

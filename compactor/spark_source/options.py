@@ -23,7 +23,8 @@ _KNOWN = (
     "store", "sequencer", "database", "subscribe", "subscribePattern", "assign", "topic", "columns", "includeHeaders",
     "startingOffsets", "startingGroup", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "minPartitions",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "failOnUnreadable",
+    "minPartitions",
     *SECURITY,
 )  # fmt: skip
 _REFUSED = {
@@ -84,6 +85,7 @@ class SourceOptions:
     ending: Position | None
     fails_without_time: bool
     fails_on_data_loss: bool
+    fails_on_unreadable: bool
     min_tasks: int
     security: SecurityFiles
 
@@ -112,6 +114,7 @@ class SourceOptions:
             ending=_position(given, "ending"),
             fails_without_time=strategy == ERROR,
             fails_on_data_loss=is_true(given, "failOnDataLoss", default=True),
+            fails_on_unreadable=is_true(given, "failOnUnreadable", default=True),
             min_tasks=count_of(given, "minPartitions", default=1),
             security=security_files(given, sequencers),
         )

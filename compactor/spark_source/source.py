@@ -121,7 +121,12 @@ async def _opened(options: SourceOptions, limits: Limits) -> AsyncIterator[tuple
     )
     try:
         reader = LogReader(
-            index, store, options.columns, limits=limits, passes_over_lost=not options.fails_on_data_loss
+            index,
+            store,
+            options.columns,
+            limits=limits,
+            passes_over_lost=not options.fails_on_data_loss,
+            passes_over_unreadable=not options.fails_on_unreadable,
         )
         yield reader, index
     finally:

@@ -43,6 +43,7 @@ from compactor.spark_source.log_reader import (
     LogPartition,
     LogReader,
     OffsetRange,
+    UnreadableRecords,
 )
 from compactor.spark_source.options import Position, SourceOptions
 from compactor.spark_source.positions import (
@@ -71,6 +72,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
+from tailrace.record_batch import HEADER_BYTES, Compression, crc_of
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
 
@@ -152,6 +154,34 @@ def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_
         lenient = LogReader(index, log.store, ["offset"], passes_over_lost=True)
         assert await offsets_read(lenient, of_topic(topic, 0, 1, 4)) == [3]
         assert await offsets_read(lenient, of_topic(topic, 0, 1, 2)) == []
+
+    on_a_log(scenario)
+
+
+def unreadable(values: list[bytes], codec: Compression) -> bytes:
+    """A batch whose CRC is right, and whose records are not."""
+    batch = bytearray(batch_of(values, codec=codec))
+    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+    batch[17:21] = crc_of(batch).to_bytes(4, "big")
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_records_that_cannot_be_decoded_fail_a_query_unless_it_is_told_to_pass_over_them(
+    codec: Compression,
+) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        bad = ("t", 0, unreadable([b"x", b"y"], codec))
+        await log.produce(("t", 0, batch_of([b"a", b"b"])), bad, ("t", 0, batch_of([b"c"])))
+        await log.produce(bad, ("t", 0, batch_of([b"d"])))
+        whole = of_topic(topic, 0, 0, 8)
+        says = r"topic 't', partition 0: offsets 2 to 3 can't be decoded: .*failOnUnreadable=false"
+        with pytest.raises(UnreadableRecords, match=says):
+            await offsets_read(LogReader(index, log.store, ["offset"]), whole)
+        reader = LogReader(index, log.store, ["offset"], passes_over_unreadable=True)
+        assert await offsets_read(reader, whole) == [0, 1, 4, 7]
+        assert reader.unreadable == 4
 
     on_a_log(scenario)
 
