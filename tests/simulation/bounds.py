@@ -10,7 +10,7 @@ from unittest import mock
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
 from sequencer.engine import expiry, group_commit, group_deletion
-from sequencer.reading import positions, subscriptions
+from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
 from sequencer.store import recent_rows
@@ -40,6 +40,7 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (garbage, "REMOVED_IN_A_TURN", 1),
     (retention_watch, "PARTITIONS_IN_A_TURN", 1),
     (subscriptions, "UNWATCHED_AT_ONCE", 1),
+    (view, "QUEUED_IN_A_TURN", 1),
     (compaction, "MOST_AT_ONCE", 2),
 )
 

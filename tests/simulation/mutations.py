@@ -746,6 +746,15 @@ def _uses_old_windows(original: Any) -> Any:
     return usable
 
 
+def _tells_the_number_first(original: Any) -> Any:
+    def publish(self: Subscriptions, number: int, *changed: Any) -> Steps[None]:
+        for step in original(self, number, *changed):
+            self._number = number
+            yield step
+
+    return publish
+
+
 def _tells_of_no_deletion(original: Any) -> Any:
     def gone(self: Any, partition: Any) -> PartitionChange:
         change: PartitionChange = original(self, partition)
@@ -1965,6 +1974,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an incremental answer leaves out what has changed",
         [(FetchContext, "include_in_response", lambda original: lambda self, *rest: not self.is_incremental)],
         MANY_READERS,
+    ),
+    Mutation(
+        "a commit counts as told before all of it is queued",
+        [(Subscriptions, "publish", _tells_the_number_first)],
+        {**MANY_READERS, "partitions": 8, "has_low_bounds": True},
     ),
     Mutation("what an agent told goes back", [(Windows, "_usable", _forgets_what_it_told)], MANY_READERS),
     Mutation(
