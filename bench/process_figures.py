@@ -1,4 +1,4 @@
-"""CPU and memory that another process has used so far, from /proc."""
+"""CPU and memory that another process has used so far, and the machine's free memory, from /proc."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def peak_rss_mib(pid: int) -> float:
     """The highest resident memory since the process began."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def free_memory_mib() -> int:
+    """Memory that nothing uses, not even the page cache."""
+    return int(Path("/proc/meminfo").read_text().split("MemFree:")[1].split()[0]) // 1024
 
 
 def scheduled_seconds(pid: int) -> float:

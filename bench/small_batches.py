@@ -9,6 +9,9 @@
 The bench replays raw requests (bench.replay) and never decodes records. The server's CPU is user + system time of its
 process while the load ran. On a shared machine, compare **requests and MiB per server CPU-second**; the loads of
 Tailrace and Kafka run in turns, so both see the same other load. Kafka runs if Java and Maven are installed.
+
+First, a file fills the machine's free memory, as the page cache of a machine that has run for a day does. Otherwise the
+server that runs first pays for pages that a virtual machine has never used: 2.3 ms of system time per MiB.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -30,7 +34,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import kafka_peer
 from bench.broker import machine
-from bench.process_figures import cpu_seconds
+from bench.process_figures import cpu_seconds, free_memory_mib
 from bench.raw_fetch import RawFetcher
 from bench.replay import RawRequest, RequestsFailed, compiled, replayed, write_script
 from tailrace.kafka import ApiKey, encode_request
@@ -46,6 +50,8 @@ HOT_MIB = 48
 PRODUCE_VERSION = 9
 WARM_UP_SECONDS = 3.0
 MAX_REFUSALS = 60
+LEFT_FREE_MIB = 1024
+LEFT_ON_DISK_MIB = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, ExitStack() as stack:
         place = Path(folder)
+        fill_page_cache(place / "filler")
         driver = compiled(place)
         ours = stack.enter_context(serving(place / "tailrace"))
         servers = [Server("Tailrace", ours.bootstrap, ours.pid)]
@@ -119,6 +126,19 @@ def main() -> None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(page([result]))
+
+
+def fill_page_cache(path: Path) -> None:
+    """Write a file until little memory, or disk, is free."""
+    piece = bytes(64 * MIB)
+    with path.open("wb") as file:
+        while (
+            free_memory_mib() > LEFT_FREE_MIB
+            and shutil.disk_usage(path.parent).free // MIB > LEFT_ON_DISK_MIB
+        ):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class Bench:
