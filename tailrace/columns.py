@@ -232,6 +232,29 @@ class _Reader:
         return _TOKEN.match(self._text, self.place)
 
 
+def row_cells(columns: Columns) -> int:
+    """What a row takes room for, whether its value has it or not: its columns, and those of structs. Pure."""
+    return sum(1 + row_cells(_fields_of(column.type)) for column in columns)
+
+
+def element_cells(columns: Columns) -> int:
+    """What an object in a list or map takes room for; 0: no column has such objects. Pure."""
+    return max((_element_cells(column.type) for column in columns), default=0)
+
+
+def _element_cells(kind: ColumnType) -> int:
+    match kind:
+        case ListOf(element) | MapOf(element):
+            return max(row_cells(_fields_of(element)), _element_cells(element))
+        case StructOf(fields):
+            return element_cells(fields)
+    return 0
+
+
+def _fields_of(kind: ColumnType) -> Columns:
+    return kind.fields if isinstance(kind, StructOf) else ()
+
+
 def merged(old: Columns, new: Columns) -> Columns:
     """The columns that hold the values of both. Raises ColumnsConflict, also where both together are too many."""
     found = _merged_columns(old, new, "")

@@ -36,7 +36,7 @@ from compactor.columns.registered import (
 )
 from compactor.columns.values import ValueDecoder, fit
 from sequencer.api import ObjectDescription
-from tailrace.columns import Columns, columns_text, parse_columns
+from tailrace.columns import Columns, columns_text, parse_columns, row_cells
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index
 from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
@@ -44,6 +44,8 @@ from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
 SAMPLED_ROWS = 10_000
 SAMPLED_BYTES = 16 << 20
 DECODED_BYTES = 16 << 20
+ROW_BYTES = 64
+"""Of a row in memory, beside its key, value and headers: in a file, what repeats takes next to nothing."""
 HEAD_BYTES = 64
 """Of a value, for its schema."""
 QUARANTINE = "__quarantine"
@@ -167,8 +169,7 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
         return DerivedFiles(lacking, {})
     sheets = _Sheets(item.order)
     for numbers in together(file.metadata):
-        for rows in _parts(file.read_row_groups(numbers)):
-            sheets.add(rows)
+        sheets.add(file.read_row_groups(numbers))
     name = ValuesName(item.object.object_id, item.order.fingerprint, sheets.unfit)
     files = {values_key(item.order.prefix, name): sheets.values.close()}
     if sheets.quarantine is not None:
@@ -247,7 +248,8 @@ def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Itera
     numbers: list[int] = []
     held = 0
     for number in range(metadata.num_row_groups):
-        size = metadata.row_group(number).total_byte_size
+        group = metadata.row_group(number)
+        size = max(group.total_byte_size, ROW_BYTES * group.num_rows)
         if numbers and held + size > max_bytes:
             yield numbers
             numbers, held = [], 0
@@ -257,10 +259,12 @@ def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Itera
         yield numbers
 
 
-def _parts(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in parts of about DECODED_BYTES of values each: decoded, these take many times the room."""
+def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[pa.Table]:
+    """The rows in parts of about DECODED_BYTES of values each, or of as many cells: decoded, these take many times the
+    room. A cell takes it also where a value has nothing for it."""
     lengths = pc.fill_null(pc.binary_length(rows["value"]), 0).to_numpy()
-    part_of = np.cumsum(lengths, dtype=np.int64) // DECODED_BYTES
+    cells = row_cells(columns) + decoder.cells_in_lists(rows["value"])
+    part_of = np.cumsum(np.maximum(lengths, cells), dtype=np.int64) // DECODED_BYTES
     starts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(rows)]
     for start, end in itertools.pairwise(starts):
         yield rows.slice(start, end - start)
@@ -312,7 +316,11 @@ class _Sheets:
         self.unfit = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Take in the rows of a row group."""
+        """Take in some rows, a row group for each part."""
+        for part in parts(rows, self._columns, self._decoder):
+            self._add(part)
+
+    def _add(self, rows: pa.Table) -> None:
         fitted = fit(self._columns, self._decoder, _joined(rows["value"]))
         reasons = pa.array(fitted.reasons, pa.string())
         unfit = rows.filter(reasons.is_valid()) if reasons.null_count < len(rows) else rows[:0]

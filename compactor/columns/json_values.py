@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NamedTuple, Optional, TypeAlias
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from compactor.columns.plain_json import PlainJson
+from compactor.columns.plain_json import PlainJson, PlainValues
 from tailrace.buffers import Buffer
 from tailrace.columns import (
     MAX_COLUMNS,
@@ -29,6 +32,8 @@ from tailrace.columns import (
     Scalar,
     StructOf,
     TypedColumn,
+    columns_text,
+    element_cells,
     is_name,
 )
 
@@ -45,6 +50,13 @@ _SCALARS: dict[Scalar, Any] = {
     Scalar.BINARY: bytes,
 }
 
+MOST_CELLS = 1 << 25
+"""Of columns inside of one value's lists and maps, 16 bytes each. `[{},{}]` takes as many as if its objects had all
+fields."""
+_FEW_CELLS = 4
+"""An element takes about as many bytes of a value."""
+_ELEMENT, _ELEMENT_OR_ENTRY = r"\{|[\[,]\s*null", r"\{|null"
+
 
 class ValueUnfit(ValueError):
     """A value has no place in the columns; the message says why."""
@@ -56,10 +68,34 @@ class JsonValues:
     refused = (RecursionError, msgspec.MsgspecError, UnicodeError)
 
     def __init__(self, columns: Columns, *, is_strict: bool) -> None:
-        self.decode: Callable[[Buffer], Any] = msgspec.json.Decoder(_struct(columns, is_strict)).decode
-        """What `field_of` reads. Raises one of `refused`."""
-        self.plain = PlainJson(columns, is_strict=is_strict).decode
-        """See ValueDecoder."""
+        self._element_cells = element_cells(columns)
+        has_many = self._element_cells > _FEW_CELLS
+        self._sure_bytes = MOST_CELLS // self._element_cells if has_many else MOST_CELLS
+        self._element = _ELEMENT_OR_ENTRY if "map<" in columns_text(columns) else _ELEMENT
+        self._decode: Callable[[Buffer], Any] = msgspec.json.Decoder(_struct(columns, is_strict)).decode
+        self.decode = self._decode_bounded if has_many else self._decode
+        """What `field_of` reads. Raises ValueUnfit, or one of `refused`."""
+        self._plain = PlainJson(columns, is_strict=is_strict)
+
+    def plain(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
+        """See ValueDecoder. A value that may have too many cells is left."""
+        return self._plain.decode(values, min(most_bytes, self._sure_bytes))
+
+    def _decode_bounded(self, value: Buffer) -> Any:
+        if len(value) > self._sure_bytes:
+            cells = int(self.cells_in_lists(pa.array([value], pa.binary()))[0])
+            if cells > MOST_CELLS:
+                raise ValueUnfit(
+                    f"the columns inside of its lists take {cells} cells; at most {MOST_CELLS} are made"
+                )
+        return self._decode(value)
+
+    def cells_in_lists(self, values: pa.Array | pa.ChunkedArray) -> Any:
+        """See ValueDecoder. Marks in texts count, too."""
+        if self._element_cells <= _FEW_CELLS:
+            return 0
+        counts = pc.count_substring_regex(values, pattern=self._element)
+        return pc.fill_null(counts, 0).to_numpy().astype(np.int64) * self._element_cells
 
     @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:

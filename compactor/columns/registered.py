@@ -83,6 +83,11 @@ class RegisteredValues(Generic[T]):
         """Nothing is decoded all at once."""
 
     @staticmethod
+    def cells_in_lists(values: Any) -> int:
+        """See ValueDecoder."""
+        return 0
+
+    @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
         """See arrays.FieldOf."""
         name = column.name

@@ -51,6 +51,10 @@ class ValueDecoder(Protocol):
         """What can be decoded all at once; None: nothing."""
         ...
 
+    def cells_in_lists(self, values: pa.ChunkedArray) -> Any:
+        """How many cells of columns inside of lists and maps each value takes room for, at most; 0: not many."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FittedValues:

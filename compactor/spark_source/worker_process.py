@@ -34,4 +34,4 @@ def forget_finders() -> None:
     """Drop the finders of Spark's own archives; those of a user's stay."""
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and _SPARKS_OWN.search(finder.archive):
-            del sys.path_importer_cache[path]
+            sys.path_importer_cache.pop(path, None)

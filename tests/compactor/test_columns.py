@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 
 from compactor.columns import values as values_module
 from compactor.columns.arrays import column_names, table_fields
-from compactor.columns.derive import ValuesName, together
+from compactor.columns.derive import DECODED_BYTES, ValuesName, parts, together
 from compactor.columns.json_values import JsonValues, inferred
 from compactor.columns.values import FittedValues, fit
 from tailrace.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
+
+WIDE = ", ".join(f"c{number} long" for number in range(998))
 
 
 def fitted(columns: str, *given: Any, is_strict: bool = True) -> FittedValues:
@@ -193,6 +195,43 @@ def test_small_row_groups_are_read_together_in_order(max_bytes: int, groups: int
     found = list(together(pq.read_metadata(pa.BufferReader(sink.getvalue())), max_bytes))
     assert len(found) == groups
     assert [number for numbers in found for number in numbers] == list(range(7))
+
+
+def test_rows_that_take_next_to_nothing_in_a_file_take_their_room_in_memory() -> None:
+    sink = pa.BufferOutputStream()
+    nothing = pa.table({"value": pa.nulls(20_000, pa.binary())})
+    pq.write_table(pa.concat_tables([nothing] * 4), sink, row_group_size=20_000)
+    assert len(list(together(pq.read_metadata(pa.BufferReader(sink.getvalue())), 2_000_000))) == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "value", "cells"),
+    [
+        ("a long, b string", None, 2),
+        ("a list<struct<b long>>", b'{"a":[{},{}]}', 13),
+        (WIDE, b"{}", 998),
+        (f"a struct<{WIDE}>", None, 999),
+        (f"a list<struct<{WIDE}>>", b'{"a":[{},{}]}', 1 + 3 * 998),
+        (f"a list<list<struct<{WIDE}>>>", b'{"a":[[null,\n null]]}', 1 + 3 * 998),
+        (f"a map<string, struct<b list<string>, {WIDE}>>", b'{"a":{"k":null}}', 1 + 3 * 999),
+    ],
+)
+def test_a_part_has_a_bounded_number_of_cells(columns: str, value: bytes | None, cells: int) -> None:
+    parsed = parse_columns(columns)
+    rows = pa.table({"value": pa.array([value] * 20_000, pa.binary())})
+    found = list(parts(rows, parsed, JsonValues(parsed, is_strict=False)))
+    assert pa.concat_tables(found) == rows
+    most_rows = DECODED_BYTES // cells
+    assert max(map(len, found)) in (most_rows, most_rows + 1, len(rows))
+
+
+@pytest.mark.parametrize("element", ["{}", "null"])
+def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(element: str) -> None:
+    few, many = (f'{{"a":[{",".join([element] * count)}]}}'.encode() for count in (10, 40_000))
+    found = fitted(f"a list<struct<{WIDE}>>", many, few)
+    assert found.reasons[1] is None
+    assert found.reasons[0] is not None
+    assert "cells" in found.reasons[0]
 
 
 def test_a_derived_files_name_is_read_back() -> None:
