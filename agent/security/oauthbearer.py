@@ -90,14 +90,22 @@ class SigningKeys:
         timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._source) as answer:
             answer.raise_for_status()
-            return await answer.content.read(MAX_JWKS_BYTES + 1)
+            data = bytearray()
+            async for part in answer.content.iter_any():  # `read(n)` ends with what has come so far
+                data += part
+                if len(data) > MAX_JWKS_BYTES:
+                    break
+            return bytes(data)
 
 
 def _key_set(data: bytes) -> KeySet:
     """The keys of a JWKS that are of known kinds; others are left out (RFC 7517, section 5). Raises ValueError."""
     if len(data) > MAX_JWKS_BYTES:
         raise ValueError(f"more than {MAX_JWKS_BYTES} bytes")
-    parsed = json.loads(data)
+    try:
+        parsed = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("keys"), list):
         raise ValueError("not a JWKS: an object with `keys` is expected")
     keys: list[Key] = []

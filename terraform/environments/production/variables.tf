@@ -238,7 +238,7 @@ variable "kafka_client_cidrs" {
 }
 
 variable "kafka_tls_secret" {
-  description = "A secret in Secrets Manager, and its key, with the listener's private key, certificate and intermediates (PEM, one after another). With it Kafka's clients log in, over TLS (SASL_SSL); null: nobody does, and the listener is PLAINTEXT. The certificate must name the load balancer and every agent: *.REGION.compute.internal."
+  description = "A secret in Secrets Manager, and its key, with the listener's private key, certificate and intermediates (PEM, one after another). With it Kafka's clients log in, over TLS (SASL_SSL); null: nobody does, and the listener is PLAINTEXT. The certificate must name the load balancer and every agent: *.REGION.compute.internal (*.ec2.internal in us-east-1)."
   type = object({
     arn         = string
     kms_key_arn = string

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import StreamReader, web
+from aiohttp.test_utils import TestServer
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from joserfc import jwt
@@ -90,6 +92,51 @@ def test_keys_of_unknown_kinds_do_not_hinder_the_others(tmp_path: Path) -> None:
     path.write_text(json.dumps({"keys": unknown}))
     with pytest.raises(LoginFailed):
         logged_in(path, message(token()), b"\x01")
+
+
+def test_keys_come_whole_however_a_server_sends_them(tmp_path: Path) -> None:
+    keys = Path(jwks(tmp_path / "jwks", OTHER, KEY)).read_bytes()
+
+    async def exchange() -> str:
+        is_read = asyncio.Event()
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            answer = web.StreamResponse(headers={"Content-Length": str(len(keys))})
+            await answer.prepare(request)
+            await answer.write(keys[:100])
+            await is_read.wait()
+            await answer.write(keys[100:])
+            return answer
+
+        app = web.Application()
+        app.router.add_get("/jwks", serve)
+        read_any = StreamReader.readany
+
+        async def noted(self: StreamReader) -> bytes:
+            part = await read_any(self)
+            is_read.set()
+            return part
+
+        async with TestServer(app) as server:
+            with ThreadPoolExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
+                patch.setattr(StreamReader, "readany", noted)
+                source = str(server.make_url("/jwks"))
+                check = TokenCheck(settings(Path("x"), oauth_jwks=source), SystemClock(), executor)
+                try:
+                    return (await check.login(token())).user
+                finally:
+                    is_read.set()
+
+    assert asyncio.run(exchange()) == "alice"
+
+
+@pytest.mark.parametrize(
+    "broken", [b"[" * 100_000, b'{"keys":5}', b'{"keys":[]}', b"\xff", b"{}" * (1 << 20)]
+)
+def test_keys_that_cannot_be_read_refuse_logins(tmp_path: Path, broken: bytes) -> None:
+    (tmp_path / "jwks").write_bytes(broken)
+    with pytest.raises(LoginFailed):
+        logged_in(tmp_path / "jwks", message(token()), b"\x01")
 
 
 def test_a_client_may_name_nobody_but_the_owner_of_its_token(tmp_path: Path) -> None:
