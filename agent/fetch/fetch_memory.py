@@ -27,7 +27,7 @@ class FetchGrant(Grant):
     def __init__(self, budget: MemoryBudget, size: int, buffers: KeptBuffers) -> None:
         super().__init__(budget, size)
         self._buffers = buffers
-        self._kept: dict[int, int] = {}
+        self._kept: dict[int, memoryview] = {}
 
     def keep(self, parts: Sequence[Buffer]) -> list[Buffer]:
         """These parts of the answer, copied where it may not keep what they are views of."""

@@ -21,16 +21,15 @@ class KeptBuffers:
         self.limit = limit
         self.size = 0
         self._answers: dict[int, int] = {}
-        """How many answers keep a buffer, by its id: nobody else gets this id while there is a view."""
+        """How many answers keep a buffer, by its id."""
 
-    def keep(self, parts: Sequence[Buffer], kept: dict[int, int]) -> list[Buffer]:
-        """The parts as one answer may have them. `kept`: the buffers that it keeps, sizes by id, for `release`."""
+    def keep(self, parts: Sequence[Buffer], kept: dict[int, memoryview]) -> list[Buffer]:
+        """The parts as one answer may have them. `kept`: of each buffer that it keeps, by its id, a view for `release`:
+        some of the answer may go before that, and nobody else gets the id while there is a view."""
         return [self._kept(part, kept) if type(part) is memoryview else part for part in parts]
 
-    def _kept(self, part: memoryview, kept: dict[int, int]) -> Buffer:
-        buffer = part.obj
-        size = len(buffer) if isinstance(buffer, (bytes, bytearray)) else memoryview(buffer).nbytes
-        place = id(buffer)
+    def _kept(self, part: memoryview, kept: dict[int, memoryview]) -> Buffer:
+        size, place = _buffer_bytes(part), id(part.obj)
         if size < LARGER * part.nbytes or place in kept:
             return part
         answers = self._answers.get(place, 0)
@@ -39,14 +38,20 @@ class KeptBuffers:
                 return bytes(part)
             self.size += size
         self._answers[place] = answers + 1
-        kept[place] = size
+        kept[place] = part
         return part
 
-    def release(self, kept: dict[int, int]) -> None:
+    def release(self, kept: dict[int, memoryview]) -> None:
         """An answer has left, or never will."""
-        for place, size in kept.items():
+        for place, part in kept.items():
             self._answers[place] -= 1
             if not self._answers[place]:
                 del self._answers[place]
-                self.size -= size
+                self.size -= _buffer_bytes(part)
         kept.clear()
+
+
+def _buffer_bytes(part: memoryview) -> int:
+    """Bytes of the buffer that a view is of."""
+    buffer = part.obj
+    return len(buffer) if isinstance(buffer, (bytes, bytearray)) else memoryview(buffer).nbytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from array import array
 from collections.abc import Awaitable, Callable
 
 from agent.fetch.fetch_memory import LEAST_BYTES, FetchGrant, FetchMemory
@@ -159,6 +161,22 @@ def test_a_buffer_is_kept_once_by_however_many_answers_and_none_beyond_the_limit
         assert type(answered(chunks[4], 0)[1][0]) is memoryview
 
     run(scenario, 4 * MIB)
+
+
+def test_a_buffer_is_kept_until_the_answer_has_left_even_if_no_part_of_it_is_sent() -> None:
+    """A buffer that goes earlier leaves its id to another, which would not be counted, or given back for it."""
+
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        grant, buffer = memory.try_grant(1_000), array("b", bytes(MIB))
+        assert grant is not None
+        held = weakref.ref(buffer)
+        grant.keep([memoryview(buffer)[:100]])
+        del buffer
+        assert memory.kept == MIB and held() is not None
+        grant.release()
+        assert memory.kept == 0 and held() is None
+
+    run(scenario)
 
 
 def test_views_of_most_of_their_buffer_and_bytes_of_the_answers_own_keep_nothing_beside_it() -> None:
