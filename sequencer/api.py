@@ -853,7 +853,7 @@ class WatchAnswer(Value, frozen=True, kw_only=True):
     change otherwise up to `commit_number`.
 
     `epoch`: of the committer that answers. `is_reset`: it does not know the subscription, or has dropped it; nothing
-    of it is true any longer, begin a new one. `pause_ms`: how long the subscriber lets pass before its next call, so
+    of it is true any longer, begin a new one. `pause_ms`: how long the subscriber lets pass between two calls, so
     that all of them together ask no more than the committer can answer.
     """
 

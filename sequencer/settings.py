@@ -133,8 +133,8 @@ class SequencerSettings(SettingsSection):
     max_subscriber_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1 << 30)
     """Changes that wait for one subscriber; one that is too slow for this begins anew."""
     max_watch_calls_per_second: int = Field(default=5_000, ge=1, le=1_000_000)
-    """Calls of all subscribers together while what they watch changes; 1,000 agents then pause for 200 ms between two
-    calls, 100 for 20 ms. No agent pauses for more than a second."""
+    """Calls of all subscribers together while what they watch changes; 1,000 agents then make one every 200 ms each.
+    No agent lets more than 750 ms pass between two calls."""
     removal_step: int = Field(default=1_000, ge=1, le=100_000)
     """Runs removed by one transaction of retention."""
     checkpoint_interval_ms: int = Field(default=3_000, ge=0, le=_DAY_MS)

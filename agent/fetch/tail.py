@@ -33,9 +33,10 @@ log = structlog.get_logger("agent.tail")
 BEAT_MS = 500
 """How long a call of the subscription waits for changes."""
 PACE_S = 0.02
-"""Least pause between two calls, so that one answer carries several changes."""
-MAX_PACE_S = 1.0
-"""The longest that the sequencer may ask for: the windows stay fresh until the next answer."""
+"""Least pause between an answer and the next call, so that one answer carries several changes."""
+MAX_PACE_S = 0.75
+"""The longest time between two calls that the sequencer may ask for: the windows stay fresh until the next answer, even
+if one of two calls is given up as partitions must be added."""
 LATE_S = 6.0
 """How long windows are kept without an answer of the subscription."""
 ASK_AGAIN_S = 0.5
@@ -134,6 +135,7 @@ class Tail:
                 await self._until_wanted()
                 self._windows.restart(self._entropy.uuid())
             is_sound = False
+            began = self._clock.monotonic()
             with outlived(
                 log, "the windows are dropped; fetches ask the sequencer", SequencerError, WindowBroken
             ):
@@ -142,7 +144,8 @@ class Tail:
                 self._telemetry.window_resets.inc(1)
                 self._windows.restart(self._entropy.uuid())
                 self._wake(list(self._waiting))
-            await self._clock.sleep(self._pace_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
+            pause_s = max(PACE_S, began + self._pace_s - self._clock.monotonic())
+            await self._clock.sleep(pause_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
     async def _until_wanted(self) -> None:
         self._additions = asyncio.get_running_loop().create_future()

@@ -13,6 +13,7 @@ import agent.fetch.tail as tail_module
 from agent.fetch.tail import ASK_AGAIN_S
 from agent.fetch.windows import FRESH_S
 from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, Topic, WatchRequest
+from tailrace.clock import Clock
 from tailrace.kafka.error_codes import ErrorCode
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
@@ -22,12 +23,14 @@ from tests.support.agents import AgentBench, batch, run, settle
 class Counted:
     """A sequencer that counts what it is asked of reading, and keeps what its subscribers are sent."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, clock: Clock) -> None:
         self.inner = inner
+        self.clock = clock
         self.calls: Counter[str] = Counter()
         self.sent: list[PartitionChange] = []
         self.is_silent = False
         self.pause_ms = 0
+        self.round_trip_s = 0.0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -44,13 +47,15 @@ class Counted:
             raise SequencerUnavailable("away (by the test)")
         answer = await self.inner.watch(request)
         await self.may_answer.wait()
+        if self.round_trip_s:
+            await self.clock.sleep(self.round_trip_s)
         self.sent += answer.changes
         return msgspec.structs.replace(answer, pause_ms=max(answer.pause_ms, self.pause_ms))
 
 
 async def counted(bench: AgentBench) -> Counted:
     """From now on, calls are counted."""
-    sequencer = Counted(bench.sequencer)
+    sequencer = Counted(bench.sequencer, bench.clock)
     bench.services.sequencer = sequencer  # type: ignore[assignment]
     bench.services.tail._sequencer = sequencer  # type: ignore[assignment]
     return sequencer
@@ -225,6 +230,26 @@ def test_a_subscriber_pauses_for_as_long_as_it_is_asked_and_stays_fresh(pause_ms
         await bench.advance(2.0)
         assert (await tail_fetch(bench, topic, 83, max_wait_ms=0)).high_watermark == 83
         assert not sequencer.calls["find_batches"], "the window is fresh"
+
+    run(scenario)
+
+
+def test_the_windows_of_a_subscriber_that_pauses_for_long_stay_fresh_while_nothing_changes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.pause_ms, sequencer.round_trip_s = 3_600_000, 0.1
+        await bench.advance(2.0)
+        sequencer.calls.clear()
+        for _ in range(80):
+            assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).high_watermark == 3
+            await bench.advance(0.05)
+        assert not sequencer.calls["find_batches"]
+        for number in range(10):
+            await fetch(bench, request_of(await bench.topic(f"other-{number}"), (0, 0)))
+            for _ in range(30 + number):
+                assert (await tail_fetch(bench, topic, 3, max_wait_ms=0)).high_watermark == 3
+                await bench.advance(0.05)
+        assert sequencer.calls["find_batches"] == 10, "also while others are added"
 
     run(scenario)
 
