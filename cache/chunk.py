@@ -69,7 +69,7 @@ class ChunkBytes:
 
     `is_trusted`: the bytes are this agent's own, seen before they were uploaded. Of others, `checked` holds
     the places (in the object) of the batches whose CRC was found right, so that each is summed once.
-    `memory`: the bytes, where they may be written to. `ready`: of the runs that were made ready there
+    `memory`: the bytes, while they may be written to. `ready`: of the runs that were made ready there
     (`cache.in_place`), by their first byte in the chunk: base offset, length and leader epoch.
     """
 
@@ -95,8 +95,14 @@ class ChunkBytes:
         chunk.memory = memoryview(data) if isinstance(data, bytearray) else None
         return chunk
 
+    def for_peer(self) -> list[memoryview]:
+        """All of it, to be sent to a peer. Nothing is written to it any more: the frame's MAC covers each byte, and is
+        computed before the last of them leaves."""
+        self.memory = None
+        return self.views(0, self.size)
+
     def own_view(self, start: int, length: int) -> memoryview:
-        """So many bytes of a chunk whose memory is its own."""
+        """So many bytes of a chunk whose memory is, or was, its own."""
         return self._parts[0][start : start + length]
 
     def views(self, start: int, end: int) -> list[memoryview]:

@@ -5,7 +5,8 @@ more than that saves. So its batches are checked, and get their offsets and lead
 them. The chunk remembers it, and whoever reads the run next gets a view and looks at no batch.
 
 What is written is outside the CRCs of the batches, and whoever else has the chunk (a peer, a reader of the tail) writes
-it anew. A run gets the offsets and the epoch of one row: an answer may still be on its way when another asks.
+it anew. A chunk that was sent to a peer is not written to any more: a MAC covers it on its way. A run gets the offsets
+and the epoch of one row: an answer may still be on its way when another asks.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def part_of(chunk: ChunkBytes, start: int, length: int) -> Buffer:
     """So many bytes of the chunk, to be sent."""
     data = chunk.own_view(start, length)
     return data if LEAST_SHARE * length >= chunk.size else bytes(data)
+
+
+def may_be_own(run: Run, chunk: ChunkBytes, chunk_bytes: int) -> bool:
+    """Whether the run may be sent out of its chunk: it is ready there, or could be made ready."""
+    return chunk.memory is not None or run.start % chunk_bytes in chunk.ready
 
 
 def is_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:

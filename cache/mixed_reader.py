@@ -14,7 +14,7 @@ from operator import attrgetter
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunk_at, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.framed import FramedRun, FramedRuns, Stretch
-from cache.in_place import chunk_of, is_ready, made_ready, part_of
+from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import RunSpan, Selection, select_spans
@@ -200,7 +200,7 @@ class MixedReader:
     def _own_chunks(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, *, stops: bool = False
     ) -> tuple[list[ChunkBytes | None], dict[int, ChunkRef]]:
-        """Of each run that may be wanted the chunk in which it stands, in memory of its own, or None. And those that
+        """Of each run that may be wanted the chunk out of which it may be sent, or None. And those that
         must be brought, by the numbers of their runs: the first alone, if `stops`."""
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
         chunk_bytes, room = self._cache.settings.chunk_bytes, request.max_bytes - out.bytes
@@ -219,7 +219,7 @@ class MixedReader:
                 missing[len(own)] = chunk_at(run.key, number, run.object_size, chunk_bytes)
                 if stops:
                     break
-            own.append(None if chunk is None or chunk.memory is None else chunk)
+            own.append(chunk if chunk is not None and may_be_own(run, chunk, chunk_bytes) else None)
         return own, missing
 
     async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:

@@ -126,7 +126,7 @@ def _found(request: ChunkRequest, chunk: ChunkBytes) -> tuple[ChunkAnswer, list[
     if chunk.size != request.length:
         detail = f"chunk has {chunk.size} bytes here, {request.length} were requested"
         return ChunkAnswer(VERSION, ChunkStatus.REFUSED, detail), []
-    return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.views(0, chunk.size)
+    return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.for_peer()
 
 
 class _Peer:

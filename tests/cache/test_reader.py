@@ -17,6 +17,7 @@ from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES
+from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
 from cache.ring import ZoneRing
@@ -302,6 +303,29 @@ def test_an_answer_on_its_way_keeps_its_epoch() -> None:
         later = await reader.read([run], request(0, 10_000, leader_epoch=EPOCH + 1))
         assert {header.leader_epoch for header, _ in split(memoryview(b"".join(later.parts)))} == {EPOCH + 1}
         assert b"".join(under_way.parts) == before
+
+    asyncio.run(whole())
+
+
+def test_a_chunk_on_its_way_to_a_peer_is_not_written_to() -> None:
+    """The frame's MAC covers its bytes, and most of them wait for the socket."""
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, 2, created_ms=OLD)
+        reader = reader_over(store, clock, CacheSettings())
+        ready = await reader.read(runs[:1], request(0, 10_000))
+        asked = [
+            ChunkRequest(1, run.key, 0, 0, run.object_size, is_catch_up=True, timeout_ms=1_000)
+            for run in runs
+        ]
+        on_their_way = [(await PeerServer(reader._cache).chunk(chunk))[1] for chunk in asked]
+        before = [b"".join(parts) for parts in on_their_way]
+        found = await reader.read(runs, request(0, 10_000))
+        assert [base for base, _ in batches_in(found)] == [0, 2, 4, 6]
+        assert [b"".join(parts) for parts in on_their_way] == before
+        assert memoryview(found.parts[0]).obj is memoryview(ready.parts[0]).obj, "what was ready is sent on"
 
     asyncio.run(whole())
 
