@@ -19,6 +19,11 @@ from tailrace.record_batch import patched_if_sound
 LEAST_SHARE = 64
 """A view keeps its chunk in memory until the answer has left. So less than one byte in so many of a chunk is copied."""
 
+FEW_RUNS = 16
+RUN_SHARE = 1024
+"""What a chunk remembers of a run takes some 200 bytes, which nobody counts. So it remembers one for so many of its own
+bytes, and a few more; shorter runs are framed, which is counted."""
+
 
 def chunk_of(run: Run, chunk_bytes: int) -> int:
     """The number of the chunk that all of the run lies in; -1 where there is none."""
@@ -36,7 +41,12 @@ def part_of(chunk: ChunkBytes, start: int, length: int) -> Buffer:
 
 def may_be_own(run: Run, chunk: ChunkBytes, chunk_bytes: int) -> bool:
     """Whether the run may be sent out of its chunk: it is ready there, or could be made ready."""
-    return chunk.memory is not None or run.start % chunk_bytes in chunk.ready
+    return _has_room(chunk) or run.start % chunk_bytes in chunk.ready
+
+
+def _has_room(chunk: ChunkBytes) -> bool:
+    """Whether another run can be made ready there."""
+    return chunk.memory is not None and len(chunk.ready) < FEW_RUNS + chunk.size // RUN_SHARE
 
 
 def is_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:
@@ -46,9 +56,10 @@ def is_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:
 
 def made_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:
     """Check each batch of the run, and write offset and epoch into it. False where the run can't be sent as it stands:
-    not all its batches are sound, or were stored, or it is ready for another epoch, or the memory is another's."""
+    not all its batches are sound, or were stored, or it is ready for another epoch, or the memory is another's, or has
+    too many runs."""
     batches = run.batches
-    if chunk.memory is None or at in chunk.ready or not batches:
+    if chunk.memory is None or not _has_room(chunk) or at in chunk.ready or not batches:
         return False
     lengths, offsets = [batch.length for batch in batches], [batch.base_offset for batch in batches]
     last = batches[-1]

@@ -67,7 +67,7 @@ class MixedReader:
                     return False
             if number < len(runs) and out.is_complete and out.made >= BATCHES_IN_A_TURN:
                 return False
-        self._cache.note_read([chunk for chunk in own if chunk is not None], is_catch_up=True)
+        self._cache.note_read(_distinct(own), is_catch_up=True)
         return True
 
     def _read_framed_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
@@ -142,7 +142,7 @@ class MixedReader:
             await self._read_framed(runs, request, out, {})
             return
         own, missing = self._own_chunks(runs, request, out)
-        self._cache.note_read([chunk for chunk in own if chunk is not None], is_catch_up=True)
+        self._cache.note_read(_distinct(own), is_catch_up=True)
         chunks = await self._brought(missing, own) if missing else {}
         turns, number = Turns(BATCHES_IN_A_TURN), 0
         while number < len(runs) and out.is_complete:
@@ -224,12 +224,13 @@ class MixedReader:
 
     async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
         """Bring chunks; for one that can't be had, its error. Those in memory of their own are put into `own`."""
-        brought = await self._cache.get_all([(chunk, True) for chunk in missing.values()])
-        chunks: _Chunks = {}
-        for (number, chunk), each in zip(missing.items(), brought, strict=True):
-            chunks[chunk.id] = each
-            if isinstance(each, ChunkBytes) and each.memory is not None:
-                own[number] = each
+        wanted = list(dict.fromkeys(missing.values()))
+        brought = await self._cache.get_all([(chunk, True) for chunk in wanted])
+        chunks: _Chunks = {chunk.id: each for chunk, each in zip(wanted, brought, strict=True)}
+        for number, chunk in missing.items():
+            found = chunks[chunk.id]
+            if isinstance(found, ChunkBytes) and found.memory is not None:
+                own[number] = found
         return chunks
 
     def _add_own(
@@ -429,6 +430,11 @@ class MixedReader:
         for each in found:
             each.checked.add(start)
         return batch
+
+
+def _distinct(own: Sequence[ChunkBytes | None]) -> list[ChunkBytes]:
+    """The chunks, each once, however many runs stand in it."""
+    return [chunk for chunk in dict.fromkeys(own) if chunk is not None]
 
 
 def _next_own(runs: Sequence[Run], own: Sequence[ChunkBytes | None], first: int) -> int:

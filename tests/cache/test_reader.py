@@ -17,6 +17,7 @@ from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES
+from cache.observer import NoObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
@@ -326,6 +327,58 @@ def test_a_chunk_on_its_way_to_a_peer_is_not_written_to() -> None:
         assert [base for base, _ in batches_in(found)] == [0, 2, 4, 6]
         assert [b"".join(parts) for parts in on_their_way] == before
         assert memoryview(found.parts[0]).obj is memoryview(ready.parts[0]).obj, "what was ready is sent on"
+
+    asyncio.run(whole())
+
+
+def test_a_chunk_remembers_no_more_of_its_runs_than_a_part_of_its_bytes() -> None:
+    one, body, _ = mixed_run("m/1", 0, [(batch_of(1, 40), BatchStatus.STORED)], start=0, created_ms=OLD)
+    (batch,), size = one.batches, one.length
+    runs = [
+        structs.replace(
+            one, base_offset=number, end_offset=number + 1, start=number * size, object_size=1_000 * size,
+            batches=[structs.replace(batch, base_offset=number)],
+        )
+        for number in range(1_000)
+    ]  # fmt: skip
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body[:size] * 1_000])
+        reader = reader_over(store, clock, CacheSettings())
+        for first in (0, 500, 0):
+            found = await reader.read(runs[first:], request(first, 1 << 20))
+            assert [base for base, _ in batches_in(found)] == list(range(first, 1_000))
+        chunk = reader._cache.peek(ChunkId("m/1", 0))
+        assert chunk is not None and 50 < len(chunk.ready) <= 16 + chunk.size // 1024
+
+    asyncio.run(whole())
+
+
+class ChunksRead(NoObserver):
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Tier, int]] = []
+
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
+        self.chunks.append((tier, chunks))
+
+
+def test_a_chunk_is_read_once_by_a_reader_of_several_of_its_runs() -> None:
+    batches = [(batch_of(1, 100), BatchStatus.STORED)]
+    first, body, _ = mixed_run("m/1", 0, batches, created_ms=OLD)
+    second, rest, _ = mixed_run("m/1", 1, batches, start=first.start + first.length, created_ms=OLD)
+    whole_object = body[: second.start] + rest[second.start :]
+    runs = [structs.replace(run, object_size=len(whole_object)) for run in (first, second)]
+
+    async def whole() -> None:
+        clock, observer = ManualClock(), ChunksRead()
+        store = MemoryStore(clock)
+        await store.put("m/1", [whole_object])
+        cache = ChunkCache(store, CacheSettings(), lambda: ALONE, observer=observer)
+        reader = BatchReader(cache, clock, POOL)
+        assert await reader.read(runs, request(0, 10_000)) == reader.read_held(runs, request(0, 10_000))
+        assert observer.chunks == [(Tier.STORE, 1), (Tier.MEMORY, 1)]
 
     asyncio.run(whole())
 
