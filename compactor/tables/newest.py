@@ -35,7 +35,7 @@ class NewestRecords:
         self, index: LogIndex, store: ObjectStore, topic: Topic, positions: Mapping[LogPartition, int]
     ) -> None:
         self._index = index
-        self._reader = LogReader(index, store, list(COLUMNS))
+        self._reader = LogReader(index, store, list(COLUMNS), passes_over_unreadable=True)
         self._topic = topic
         self._positions = dict(positions)
 

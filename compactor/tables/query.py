@@ -37,7 +37,8 @@ async def add_topic(
 ) -> TopicFiles:
     """Make the topic a view of the DuckDB connection, under its name; what is in it. Raises TailTooLarge."""
     files = await list_live_files(sequencer, topic_id)
-    tail = await _tail(LogReader(AskedIndex(sequencer), store, list(COLUMNS)), name, files)
+    reader = LogReader(AskedIndex(sequencer), store, list(COLUMNS), passes_over_unreadable=True)
+    tail = await _tail(reader, name, files)
     database.register(f"{name} tail", tail)
     live = pa.table(
         {

@@ -30,7 +30,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, batch_of, compacted_here
+from tests.support.compaction import T0, Log, batch_of, compacted_here, unreadable_batch
 
 
 @asynccontextmanager
@@ -68,6 +68,24 @@ def test_each_stable_record_is_in_one_part_across_compaction() -> None:
             await compacted_here(log)
             assert await values(records) == [b"open"]
             assert await values(records) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_cannot_be_decoded_hides_no_other_from_queries() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t")
+            bad = ("t", 0, unreadable_batch([b"x", b"y"]))
+            await log.produce(("t", 0, batch_of([b"a"])), bad, ("t", 0, batch_of([b"b"])), bad)
+            records = newest(log, {})
+            assert await values(records) == [b"a", b"b"]
+            assert await values(records) is None
+            database = duckdb.connect()
+            await add_topic(
+                database, "t", topic.topic_id, sequencer=log.sequencer, store=log.store, store_url="memory://"
+            )
+            assert database.execute('select "offset" from t order by 1').fetchall() == [(0,), (3,)]
 
     asyncio.run(scenario())
 

@@ -72,9 +72,9 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import HEADER_BYTES, Compression, crc_of
+from tailrace.record_batch import Compression
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log, batch_of
+from tests.support.compaction import T0, Log, batch_of, unreadable_batch
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P0, P1, P2 = (LogPartition("t", OLD, number) for number in range(3))
@@ -158,21 +158,13 @@ def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_
     on_a_log(scenario)
 
 
-def unreadable(values: list[bytes], codec: Compression) -> bytes:
-    """A batch whose CRC is right, and whose records are not."""
-    batch = bytearray(batch_of(values, codec=codec))
-    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
-    batch[17:21] = crc_of(batch).to_bytes(4, "big")
-    return bytes(batch)
-
-
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_records_that_cannot_be_decoded_fail_a_query_unless_it_is_told_to_pass_over_them(
     codec: Compression,
 ) -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:
         topic = await log.topic("t")
-        bad = ("t", 0, unreadable([b"x", b"y"], codec))
+        bad = ("t", 0, unreadable_batch([b"x", b"y"], codec))
         await log.produce(("t", 0, batch_of([b"a", b"b"])), bad, ("t", 0, batch_of([b"c"])))
         await log.produce(bad, ("t", 0, batch_of([b"d"])))
         whole = of_topic(topic, 0, 0, 8)

@@ -46,7 +46,7 @@ from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
-from tailrace.record_batch import Compression, read_header, split
+from tailrace.record_batch import HEADER_BYTES, Compression, crc_of, read_header, split
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
@@ -93,6 +93,14 @@ def batch_of(
         base_sequence=sequence,
         is_transactional=True,
     )
+
+
+def unreadable_batch(values: Sequence[bytes], codec: Compression = Compression.NONE) -> bytes:
+    """A batch whose CRC is right, and whose records are not."""
+    batch = bytearray(batch_of(values, codec=codec))
+    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+    batch[17:21] = crc_of(batch).to_bytes(4, "big")
+    return bytes(batch)
 
 
 def change_log(database: str, store_url: str, change: Callable[[Log], Awaitable[None]]) -> None:
