@@ -24,7 +24,7 @@ def settled() -> Iterator[None]:
     """Around what Spark asks of us."""
     forget_finders()
     yield
-    main = sys.modules["__main__"].__spec__
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # a library may have put another one there
     if main is not None and main.name.startswith("pyspark.") and not gc.get_freeze_count():
         gc.collect()
         gc.freeze()

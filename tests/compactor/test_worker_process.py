@@ -9,6 +9,7 @@ import zipfile
 import zipimport
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,6 +42,18 @@ def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
     importlib.import_module("users_own.later")
     for name in [name for name in sys.modules if name.partition(".")[0] in ("sparks_own", "users_own")]:
         del sys.modules[name]
+
+
+def test_a_main_module_that_a_library_has_replaced_is_no_worker_of_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("it is not known whose process this is"))
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace())  # type: ignore[arg-type]
+    with settled():
+        pass
+    monkeypatch.delitem(sys.modules, "__main__")
+    with settled():
+        pass
 
 
 @pytest.mark.parametrize(("main", "times"), [("pyspark.daemon", 1), ("pytest.__main__", 0)])
