@@ -238,6 +238,7 @@ class Agent:
         shown.answer_bytes.set_function(lambda: self._answer_memory.used)
         shown.request_object_bytes.set_function(lambda: self._request_memory.used)
         shown.unsent_bytes.set_function(lambda: self._fetch_memory.used)
+        shown.kept_bytes.set_function(lambda: self._fetch_memory.kept)
         shown.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )

@@ -69,6 +69,7 @@ class AgentTelemetry(DeclaredMetrics):
         Counter, "Fetches answered without records because fetch_memory_bytes is used up."
     )
     unsent_bytes = metric(Gauge, "Bytes of records on their way to consumers.")
+    kept_bytes = metric(Gauge, "Bytes of the chunks that records on their way to consumers keep in memory.")
     windows = metric(Gauge, "Partitions whose newest runs are held for fetches.")
     window_hits = metric(
         PlainCounter, "Partitions of fetches that a window answered: without a call to the sequencer."
