@@ -6,7 +6,8 @@ copied once, with its heads written; from then on it is sent as one view for eac
 
 Small requests make short runs. Many that follow each other are joined when they are read again: a *stretch* costs a
 reader as much as one run. It stands for exactly the runs that it was made of, so a run that compaction has replaced is
-not sent out of one. The shortest runs are copied, and sent as one view; longer ones stay the views that they are.
+not sent out of one. The shortest runs are copied, and sent as one view; longer ones stay the views that they are. Old
+runs that are ready in their chunks (`cache.in_place`) are joined if they are short: a view would keep its chunk.
 
 Only checked bytes are kept here: who frames a piece has compared each batch with its CRC, or knows its bytes.
 
@@ -16,13 +17,14 @@ Pure: a data structure, owned by one event loop.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from cache.eviction import S3Fifo
 from cache.layout import PIECE_BYTES, Layout
 from sequencer.api import ObjectKind, Run
+from tailrace.buffers import Buffer
 
 LEAST_JOINED = 8
 """Runs that make a stretch: readers at the end of a log, who get a few runs at a time, don't have them joined."""
@@ -61,9 +63,17 @@ class Stretch:
         """About what it takes, with the runs that it names."""
         return self.size + RUN_BYTES * len(self.runs) + RUN_BATCH_BYTES * self.batch_count
 
-    def stands_for(self, runs: Sequence[Run], first: int) -> bool:
-        """Whether the runs from `first` on are its own. They are compared by identity first, so this costs little."""
-        return self.runs == runs[first : first + len(self.runs)]
+    def is_wanted(
+        self, runs: Sequence[Run], first: int, *, leader_epoch: int, room: int, end_limit: int
+    ) -> bool:
+        """Whether it can be sent for the runs from `first` on, which must be its own. They are compared by identity
+        first, so this costs little."""
+        return (
+            self.leader_epoch == leader_epoch
+            and self.size <= room
+            and self.end_offset <= end_limit
+            and self.runs == runs[first : first + len(self.runs)]
+        )
 
 
 class FramedRun(Layout):
@@ -88,6 +98,11 @@ class FramedRun(Layout):
     def framed(self, piece: int, leader_epoch: int) -> memoryview | None:
         """The piece as it is sent under this epoch; None where it is not there."""
         return self._framed[piece] if leader_epoch == self._leader_epoch else None
+
+    @property
+    def is_one_piece(self) -> bool:
+        """Whether all of the run is one piece."""
+        return len(self._framed) == 1
 
     def whole(self, leader_epoch: int) -> memoryview | None:
         """All of a run that is one piece, as it is sent under this epoch; None where it is not, or not there."""
@@ -133,39 +148,77 @@ class FramedRuns:
         found = self._held.get(_key_of(run))
         return found is not None and found.is_kept(leader_epoch)
 
+    def stretch_at(self, run: Run) -> Stretch | None:
+        """What begins with the run, if it was joined with those that follow."""
+        found = self._held.get(_key_of(run))
+        return found.stretch if found is not None else None
+
     def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
         """Join runs that follow each other, all of which are kept whole, into stretches of about PIECE_BYTES."""
-        sizes = list(accumulate((run.sizes[-1] for run in found), initial=0))
-        first, made = 0, 0
-        while len(runs) - first >= LEAST_JOINED and made < JOINED_AT_ONCE:
-            upto = bisect_right(sizes, sizes[first] + PIECE_BYTES) - 1
-            if upto - first > 1:
-                self._join(runs[first:upto], found[first:upto], leader_epoch)
-                made += 1
-            first = max(upto, first + 1)
+        for first, upto in _stretches_of([run.sizes[-1] for run in found]):
+            self._join(runs[first:upto], found[first:upto], leader_epoch)
+
+    def join_ready(self, runs: Sequence[Run], parts: Sequence[Buffer], leader_epoch: int) -> None:
+        """The same for old runs that are short, as they were sent, a part for each. All their batches were stored."""
+        if len(runs) < LEAST_JOINED or sum(map(len, parts)) >= LEAST_VIEW_BYTES * len(runs):
+            return
+        for first, upto in _stretches_of([run.length for run in runs]):
+            self._join_ready(runs[first:upto], b"".join(parts[first:upto]), leader_epoch)
 
     def _join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
         """Make one stretch. Its runs' own bytes go: who begins within it has them made again."""
-        head = found[0]
         parts = [data for run in found if (data := run.whole(leader_epoch)) is not None]
         size = sum(run.sizes[-1] for run in found)
         assert sum(map(len, parts)) == size, "whole runs are joined"
         are_short = size < LEAST_VIEW_BYTES * len(runs)
         parts = [memoryview(b"".join(parts))] if are_short else [*map(_alone, parts)]
-        head.keep(0, leader_epoch, parts[0][: head.sizes[-1]])
-        head.stretch = Stretch(
+        stretch = Stretch(
             runs,
             leader_epoch,
             parts,
             size,
             batch_count=sum(run.count for run in found),
             record_count=sum(run.records[-1] for run in found),
-            first_offset=head.base_offsets[0],
+            first_offset=found[0].base_offsets[0],
             client_offset=found[-1].end_offsets[-1],
         )
         for run in runs[1:]:
             self._held.remove(_key_of(run))
-        self._held.put(_key_of(runs[0]), head, head.memory_bytes)
+        self._hold(found[0], stretch)
+
+    def _join_ready(self, runs: Sequence[Run], data: bytes, leader_epoch: int) -> None:
+        head = self.of(runs[0])
+        if not head.is_one_piece:
+            return
+        stretch = Stretch(
+            runs,
+            leader_epoch,
+            [memoryview(data)],
+            len(data),
+            batch_count=sum(len(run.batches) for run in runs),
+            record_count=runs[-1].end_offset - runs[0].base_offset,
+            first_offset=runs[0].base_offset,
+            client_offset=runs[-1].end_offset,
+        )
+        self._hold(head, stretch)
+
+    def _hold(self, head: FramedRun, stretch: Stretch) -> None:
+        """Keep a stretch with its first run, which is one piece."""
+        head.keep(0, stretch.leader_epoch, stretch.parts[0][: head.sizes[-1]])
+        head.stretch = stretch
+        self._held.put(_key_of(stretch.runs[0]), head, head.memory_bytes)
+
+
+def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of these lengths as stretches of about PIECE_BYTES, JOINED_AT_ONCE at most: [first, upto) of each."""
+    sizes = list(accumulate(lengths, initial=0))
+    first, made = 0, 0
+    while len(lengths) - first >= LEAST_JOINED and made < JOINED_AT_ONCE:
+        upto = bisect_right(sizes, sizes[first] + PIECE_BYTES) - 1
+        if upto - first > 1:
+            yield first, upto
+            made += 1
+        first = max(upto, first + 1)
 
 
 def _alone(view: memoryview) -> memoryview:

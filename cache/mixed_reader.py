@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunk_at, chunks_of
 from cache.chunk_cache import ChunkCache
-from cache.framed import FramedRun, FramedRuns, Stretch
+from cache.framed import LEAST_VIEW_BYTES, FramedRun, FramedRuns, Stretch
 from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
@@ -55,6 +55,18 @@ class MixedReader:
         """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
         if not self._are_old(runs):
             return self._read_framed_held(runs, request, out)
+        chunks: list[ChunkBytes | None] = []
+        begun = self._add_again(runs, request, out, chunks)
+        left = runs[begun:] if begun else runs
+        if left and out.is_complete and not self._read_old_held(left, request, out, chunks):
+            return False
+        self._cache.note_read(_distinct(chunks), is_catch_up=True)
+        return True
+
+    def _read_old_held(
+        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: list[ChunkBytes | None]
+    ) -> bool:
+        """As `read_held`, of old runs; the chunks that they stand in are added to `chunks`."""
         own, missing = self._own_chunks(runs, request, out, stops=True)
         if missing:
             return False
@@ -67,7 +79,7 @@ class MixedReader:
                     return False
             if number < len(runs) and out.is_complete and out.made >= BATCHES_IN_A_TURN:
                 return False
-        self._cache.note_read(_distinct(own), is_catch_up=True)
+        chunks += own
         return True
 
     def _read_framed_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
@@ -260,6 +272,64 @@ class MixedReader:
             out.is_complete = False
         return number
 
+    def _add_again(
+        self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: list[ChunkBytes | None]
+    ) -> int:
+        """Append the old, short runs from the first on that were read before and are wanted whole (the first perhaps
+        in part); how many there were. They come as stretches, or out of their chunks, which are added to `chunks`. The
+        latter are joined for the next reader. Runs that nobody has read cost one look."""
+        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
+        leader_epoch = request.leader_epoch
+        number = 1 if runs[0].base_offset < out.end_offset else 0
+        if number == len(runs) or not self._was_read(runs[number], leader_epoch):
+            return 0
+        if number:
+            found = self._ready_chunk(runs[0], leader_epoch)
+            if found is None:
+                return 0
+            chunks.append(found[0])
+            self._add_ready(runs[0], found[1], found[0], request=request, out=out)
+        alone, parts = number, len(out.parts)
+        """The first run, and its part, that is in no stretch, as are all that follow."""
+        while number < len(runs) and out.is_complete:
+            run, room = runs[number], request.max_bytes - out.bytes
+            if run.base_offset < out.end_offset:
+                break
+            stretch = self.framed.stretch_at(run)
+            if stretch is not None and stretch.is_wanted(
+                runs, number, leader_epoch=leader_epoch, room=room, end_limit=limit
+            ):
+                self.framed.join_ready(runs[alone:number], out.parts[parts:], leader_epoch)
+                _add_stretch(out, stretch)
+                self._observer.framed_read(stretch.size)
+                number += len(stretch.runs)
+                alone, parts = number, len(out.parts)
+                continue
+            found = self._ready_chunk(run, leader_epoch)
+            if found is None or run.end_offset > limit or run.length > room:
+                break
+            chunk, at = found
+            out.add_whole(part_of(chunk, at, run.length), run.base_offset, run.end_offset, len(run.batches))
+            chunks.append(chunk)
+            number += 1
+        self.framed.join_ready(runs[alone:number], out.parts[parts:], leader_epoch)
+        return number
+
+    def _was_read(self, run: Run, leader_epoch: int) -> bool:
+        """Whether the run is short, and ready or the first of a stretch."""
+        if run.length >= LEAST_VIEW_BYTES:
+            return False
+        return self.framed.stretch_at(run) is not None or self._ready_chunk(run, leader_epoch) is not None
+
+    def _ready_chunk(self, run: Run, leader_epoch: int) -> tuple[ChunkBytes, int] | None:
+        """The chunk in which the run is ready, and where in it; None where it is not, or the chunk not in memory."""
+        chunk_bytes = self._cache.settings.chunk_bytes
+        number = chunk_of(run, chunk_bytes)
+        if number < 0:
+            return None
+        chunk, at = self._cache.peek(ChunkId(run.key, number), is_catch_up=True), run.start % chunk_bytes
+        return (chunk, at) if chunk is not None and is_ready(run, at, leader_epoch, chunk) else None
+
     def _add_ready(
         self, run: Run, at: int, chunk: ChunkBytes, *, request: ReadRequest, out: ReadBatches
     ) -> None:
@@ -291,12 +361,8 @@ class MixedReader:
                 break
             framed = of(run)
             stretch = framed.stretch
-            if (
-                stretch is not None
-                and stretch.leader_epoch == leader_epoch
-                and stretch.size <= room
-                and stretch.end_offset <= limit
-                and stretch.stands_for(runs, number)
+            if stretch is not None and stretch.is_wanted(
+                runs, number, leader_epoch=leader_epoch, room=room, end_limit=limit
             ):
                 self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
                 alone.clear()

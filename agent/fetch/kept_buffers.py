@@ -26,11 +26,14 @@ class KeptBuffers:
     def keep(self, parts: Sequence[Buffer], kept: dict[int, memoryview]) -> list[Buffer]:
         """The parts as one answer may have them. `kept`: of each buffer that it keeps, by its id, a view for `release`:
         some of the answer may go before that, and nobody else gets the id while there is a view."""
-        return [self._kept(part, kept) if type(part) is memoryview else part for part in parts]
+        return [
+            part if type(part) is not memoryview or id(part.obj) in kept else self._kept(part, kept)
+            for part in parts
+        ]
 
     def _kept(self, part: memoryview, kept: dict[int, memoryview]) -> Buffer:
         size, place = _buffer_bytes(part), id(part.obj)
-        if size < LARGER * part.nbytes or place in kept:
+        if size < LARGER * part.nbytes:
             return part
         answers = self._answers.get(place, 0)
         if not answers:

@@ -260,7 +260,7 @@ def test_old_runs_are_sent_out_of_their_chunk_and_nothing_is_kept_of_them() -> N
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        runs = await short_runs(store, created_ms=OLD)
+        runs = await short_runs(store, value_bytes=LEAST_VIEW_BYTES // 4, created_ms=OLD)
         reader = reader_over(store, clock, CacheSettings())
         first = await reader.read(runs, request(0, 1 << 20))
         again = reader.read_held(runs, request(0, 1 << 20))
@@ -269,6 +269,47 @@ def test_old_runs_are_sent_out_of_their_chunk_and_nothing_is_kept_of_them() -> N
             memoryview(a).obj is memoryview(b).obj for a, b in zip(first.parts, again.parts, strict=True)
         ] == ([True] * len(runs)), "views of the same memory"
         assert [base for base, _ in batches_in(again)] == list(range(0, 4 * len(runs), 2))
+
+    asyncio.run(whole())
+
+
+def test_short_old_runs_are_joined_by_their_second_reader_and_sent_as_one_view_to_the_third() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, created_ms=OLD)
+        reader = reader_over(store, clock, CacheSettings())
+        first = await reader.read(runs, request(0, 1 << 20))
+        assert reader.framed_bytes_held == 0, "the first reader pays for nobody"
+        second = reader.read_held(runs, request(0, 1 << 20))
+        third = reader.read_held(runs, request(0, 1 << 20))
+        assert second == first and third is not None and len(third.parts) == 1
+        assert replace(third, parts=first.parts) == first and batches_in(third) == batches_in(first)
+        assert reader.framed_bytes_held > third.bytes + RUN_BYTES * len(runs), "the runs are counted"
+        assert reader.read_held(runs, request(0, 1 << 20, leader_epoch=EPOCH + 1)) is None
+        less = reader.read_held(runs, request(0, third.bytes - 1))
+        assert less is not None and batches_in(less) == batches_in(first)[:-1]
+        upto = reader.read_held(runs, request(0, 1 << 20, end_limit=41))
+        assert upto is not None and batches_in(upto) == batches_in(first)[:21]
+
+    asyncio.run(whole())
+
+
+def test_who_begins_within_a_stretch_of_old_runs_goes_on_with_the_next() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, 3 * LEAST_JOINED, created_ms=OLD)
+        reader = reader_over(store, clock, CacheSettings())
+        first = await reader.read(runs, request(0, 1 << 20))
+        late = runs[2 * LEAST_JOINED :]
+        for _ in range(2):
+            reader.read_held(late, request(late[0].base_offset, 1 << 20))
+        within = reader.read_held(runs[1:], request(6, 1 << 20))
+        assert within is not None and len(within.parts) == 2 * LEAST_JOINED, "all but a run, and a stretch"
+        again = reader.read_held(runs[1:], request(6, 1 << 20))
+        assert again is not None and len(again.parts) == 3, "a run in part, and two stretches"
+        assert batches_in(again) == batches_in(within) == batches_in(first)[3:]
 
     asyncio.run(whole())
 
@@ -472,11 +513,12 @@ def test_a_run_that_is_joined_anew_keeps_nothing_of_an_earlier_stretch() -> None
     asyncio.run(whole())
 
 
-def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with() -> None:
+@pytest.mark.parametrize("created_ms", [T0, OLD])
+def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with(created_ms: int) -> None:
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        runs = await short_runs(store)
+        runs = await short_runs(store, created_ms=created_ms)
         reader = reader_over(store, clock, CacheSettings())
         for _ in range(3):
             await reader.read(runs, request(0, 1 << 20))
