@@ -192,10 +192,7 @@ class MixedReader:
 
     async def batch_at(self, run: Run, start: int, length: int) -> memoryview:
         """One batch of the run, its CRC checked. Raises as `BatchReader.read`."""
-        refs = self.chunks_of(run, start, length)
-        chunks: _Chunks = {}
-        await self._chunks(dict.fromkeys(refs, run), chunks)
-        return await self._sound_batch(run, start, length, chunks)
+        return await self._sound_batch(run, start, length, {})
 
     def chunks_of(self, run: Run, start: int, length: int) -> list[ChunkRef]:
         """The chunks in which these bytes of the run's object stand."""
@@ -442,7 +439,7 @@ class MixedReader:
         else:
             start, end = run.place_of(piece)
             refs = self.chunks_of(part.run, start, end - start)
-            found = [each for ref in refs if isinstance(each := chunks[ref.id], ChunkBytes)]
+            found = [each for ref in refs if isinstance(each := chunks.get(ref.id), ChunkBytes)]
             if len(found) < len(refs):
                 return None
             data = bytearray().join(_views_of(start, end, refs, found))
@@ -475,8 +472,11 @@ class MixedReader:
         return True
 
     async def _sound_batch(self, run: Run, start: int, length: int, chunks: _Chunks) -> memoryview:
-        """The batch's bytes, CRC checked; read again from the store itself where it is wrong."""
+        """The batch's bytes, CRC checked; read again from the store itself where it is wrong. Its chunks are not there
+        where its piece was kept when the others were brought, and a reader of another epoch came meanwhile."""
         refs = self.chunks_of(run, start, length)
+        if not all(chunk.id in chunks for chunk in refs):
+            await self._chunks(dict.fromkeys(refs, run), chunks)
         found = [_present(chunks[chunk.id]) for chunk in refs]
         batch = _bytes_of(start, start + length, refs, found)
         if all(each.is_trusted or start in each.checked for each in found):

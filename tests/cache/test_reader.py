@@ -397,6 +397,24 @@ def test_a_chunk_remembers_no_more_of_its_runs_than_a_part_of_its_bytes() -> Non
     asyncio.run(whole())
 
 
+def test_a_run_that_is_kept_for_another_epoch_meanwhile_is_read_again() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, 2)
+        cache = ChunkCache(store, CacheSettings(), lambda: ALONE)
+        reader = BatchReader(cache, clock, POOL)
+        await reader.read(runs[:1], request(0, 10_000))
+        waits = asyncio.ensure_future(reader.read(runs, request(0, 10_000)))
+        await asyncio.sleep(0)
+        assert await reader.read(runs[:1], request(0, 10_000, leader_epoch=EPOCH + 1))
+        found = await waits
+        assert {header.leader_epoch for header, _ in split(memoryview(b"".join(found.parts)))} == {EPOCH}
+        assert [base for base, _ in batches_in(found)] == [0, 2, 4, 6]
+
+    asyncio.run(whole())
+
+
 class ChunksRead(NoObserver):
     def __init__(self) -> None:
         self.chunks: list[tuple[Tier, int]] = []
