@@ -32,7 +32,16 @@ def peak_rss_mib(pid: int) -> float:
 
 def free_memory_mib() -> int:
     """Memory that nothing uses, not even the page cache."""
-    return int(Path("/proc/meminfo").read_text().split("MemFree:")[1].split()[0]) // 1024
+    return _memory_mib("MemFree:")
+
+
+def total_memory_mib() -> int:
+    """The machine's memory."""
+    return _memory_mib("MemTotal:")
+
+
+def _memory_mib(name: str) -> int:
+    return int(Path("/proc/meminfo").read_text().split(name)[1].split()[0]) // 1024
 
 
 def scheduled_seconds(pid: int) -> float:

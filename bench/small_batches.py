@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import kafka_peer
 from bench.broker import machine
-from bench.process_figures import cpu_seconds, free_memory_mib
+from bench.process_figures import cpu_seconds, free_memory_mib, total_memory_mib
 from bench.raw_fetch import RawFetcher
 from bench.replay import RawRequest, RequestsFailed, compiled, replayed, write_script
 from tailrace.kafka import ApiKey, encode_request
@@ -51,7 +51,7 @@ PRODUCE_VERSION = 9
 WARM_UP_SECONDS = 3.0
 MAX_REFUSALS = 60
 LEFT_FREE_MIB = 1024
-LEFT_ON_DISK_MIB = 16 * 1024
+LEFT_ON_DISK_MIB = 40 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +129,12 @@ def main() -> None:
 
 
 def fill_page_cache(path: Path) -> None:
-    """Write a file until little memory, or disk, is free."""
+    """Write a file until little memory is free, or disk; at most as much as there is memory."""
     piece = bytes(64 * MIB)
+    room = min(total_memory_mib(), shutil.disk_usage(path.parent).free // MIB - LEFT_ON_DISK_MIB)
     with path.open("wb") as file:
-        while (
-            free_memory_mib() > LEFT_FREE_MIB
-            and shutil.disk_usage(path.parent).free // MIB > LEFT_ON_DISK_MIB
-        ):
-            file.write(piece)
+        while room > 0 and free_memory_mib() > LEFT_FREE_MIB:
+            room -= file.write(piece) // MIB
         file.flush()
         os.fsync(file.fileno())
 
