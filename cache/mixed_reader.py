@@ -34,6 +34,8 @@ from tailrace.record_batch import (
 from tailrace.turns import Turns
 
 BATCHES_IN_A_TURN = 1_000
+RUN_AS_BATCHES = 10
+"""What a run, or a piece of one, costs beside its batches."""
 """Batches that are checked and framed in one turn of the loop."""
 
 MAX_OFFSET = (1 << 63) - 1
@@ -181,7 +183,7 @@ class MixedReader:
                     kept += part.size
                 elif not span.framed.is_large(part.first):
                     data = self._frame(part, piece, request.leader_epoch, chunks)
-                    await turns.did(part.upto - part.first)
+                    await turns.did(RUN_AS_BATCHES + part.upto - part.first)
                 if data is not None:
                     out.add_framed((_part_of(data, piece, part),), part.framed, part.first, part.upto)
                 elif not await self._add_each(part, request.leader_epoch, chunks, out):

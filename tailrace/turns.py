@@ -79,6 +79,27 @@ async def in_turns(steps: Steps[T], turns: Turns) -> T:
         return result
 
 
+class Starts:
+    """Lets tasks side by side begin one after the other, each once the work of those before it has had its turns.
+
+    Otherwise the first steps of all of them are one turn of the loop, however small each is.
+    """
+
+    __slots__ = ("_ahead", "_lock", "_step")
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._ahead = 0
+        self._lock = asyncio.Lock()
+
+    async def begin(self, work: int) -> None:
+        """Wait for the turn of a task that has so much to do, if it waits for nothing."""
+        async with self._lock:
+            for _ in range(self._ahead // self._step):
+                await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
+            self._ahead = self._ahead % self._step + work
+
+
 def done_in_a_step(steps: Steps[T]) -> T | None:
     """The result of work that pauses nowhere; None for other work, which is now at its first pause."""
     try:

@@ -25,6 +25,8 @@ from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
 from agent.topic_counters import TopicCounts
+from cache.mixed_reader import BATCHES_IN_A_TURN as FRAMED_AT_ONCE
+from cache.mixed_reader import RUN_AS_BATCHES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
 from sequencer.api import (
@@ -47,7 +49,7 @@ from tailrace.kafka.messages.fetch import (
 )
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
-from tailrace.turns import Turns, in_parts, in_turns
+from tailrace.turns import Starts, Turns, in_parts, in_turns
 
 log = structlog.get_logger("agent.fetch")
 
@@ -520,8 +522,9 @@ async def _read(
         await turns.did(1 + views + len(found.runs) // RUNS_AS_A_VIEW)
     if not waiting:
         return True
+    starts = Starts(FRAMED_AT_ONCE)
     outcomes = await asyncio.gather(
-        *(_read_partition(services, partition, request) for partition, request in waiting),
+        *(_read_partition(services, partition, request, starts) for partition, request in waiting),
         return_exceptions=True,
     )
     if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
@@ -545,9 +548,12 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     )  # fmt: skip
 
 
-async def _read_partition(services: Services, partition: PartitionFetch, request: ReadRequest) -> None:
+async def _read_partition(
+    services: Services, partition: PartitionFetch, request: ReadRequest, starts: Starts
+) -> None:
     assert partition.found is not None, "only what was found is read"
     runs = partition.found.runs
+    await starts.begin(sum(RUN_AS_BATCHES + len(run.batches) for run in runs))
     is_fresh = not runs or services.reader.is_fresh(runs[0])
     read = await services.reader.read(runs, request)
     _take(services, partition, read)

@@ -12,6 +12,7 @@ import agent.handlers.fetch as fetch_module
 from agent.dispatch import Dispatcher
 from agent.handlers.fetch import handle
 from cache.chunk_cache import ChunkCache
+from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
 from sequencer.api import CreateTopic, DeleteTopic, Topic
@@ -252,5 +253,29 @@ def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left(
         assert reply.on_sent is not None
         reply.on_sent()
         assert (memory.used, memory.kept) == (0, 0)
+
+    run(scenario)
+
+
+def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=8)
+        await produce(bench, *((number, batch(b"x")) for number in range(8)))
+        monkeypatch.setattr(fetch_module, "FRAMED_AT_ONCE", 1)
+        passes, framed, frame = 0, list[int](), MixedReader._frame
+
+        def noted(self: MixedReader, *rest: Any) -> Any:
+            framed.append(passes)
+            return frame(self, *rest)
+
+        monkeypatch.setattr(MixedReader, "_frame", noted)
+        asked = asyncio.ensure_future(fetch(bench, request_of(topic, *((number, 0) for number in range(8)))))
+        while not asked.done():
+            await asyncio.sleep(0)
+            passes += 1
+        assert [offsets(row) for row in rows_of(await asked)] == [[0]] * 8
+        assert len(set(framed)) == len(framed) == 8
 
     run(scenario)
