@@ -314,8 +314,9 @@ async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before:
             last = found.runs[-1] if found.runs else None
             if last is not None and (last.kind is not ObjectKind.MIXED or _is_unread(last, before)):
                 starts[partition] = last.end_offset
-            elif not found.runs and sought.offset < found.log_start_offset < found.high_watermark:
-                starts[partition] = found.log_start_offset  # retention was faster
+            elif not found.runs and sought.offset < found.high_watermark:
+                # The answer had no room for it, or retention was faster.
+                starts[partition] = max(sought.offset, found.log_start_offset)
     return unread
 
 

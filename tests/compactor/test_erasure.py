@@ -29,6 +29,7 @@ from compactor.erasure.rewrite import Rewriting, rewrite_without
 from compactor.erasure.search import FileHits, SoughtKeys
 from compactor.rewrite import RewriteFailed
 from compactor.tables.live import LiveFile, list_live_files
+from sequencer import bounds
 from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
@@ -312,6 +313,22 @@ def test_records_of_an_open_transaction_are_reported_as_not_erased() -> None:
                 await erased(log, b"mine")
             await log.finish(producer, is_commit=True)
             assert (await erased(log, b"mine")).erased_records == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_erased_is_reported_of_all_partitions_however_little_an_answer_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_ANSWER_RUNS", 1)
+
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t", 4)
+            for _ in range(2):
+                await log.produce(*[("t", partition, keyed((b"mine", b"secret"))) for partition in range(4)])
+            found = await find_keys(work(log), asked(log, b"mine"))
+            assert found.unread == {0: 2, 1: 2, 2: 2, 3: 2}
 
     asyncio.run(scenario())
 
