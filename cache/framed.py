@@ -106,7 +106,7 @@ class FramedRun(Layout):
 
     def whole(self, leader_epoch: int) -> memoryview | None:
         """All of a run that is one piece, as it is sent under this epoch; None where it is not, or not there."""
-        if len(self._framed) == 1 and leader_epoch == self._leader_epoch:
+        if self.is_one_piece and leader_epoch == self._leader_epoch:
             return self._framed[0]
         return None
 

@@ -321,27 +321,20 @@ class GroupCoordinator:
         return await self._commit_of_member(request, instance_id)
 
     async def _commit_of_member(self, request: CommitOffsets, instance_id: str | None) -> OffsetErrors:
-        group_id, generation = request.group_id, request.generation
+        group_id, fenced = request.group_id, request
         for _ in range(MAX_ATTEMPTS):
-            await self._may_commit(
-                group_id,
-                member_id=request.member_id,
-                instance_id=instance_id,
-                generation=generation,
-                offsets=request.offsets,
-                is_transactional=request.transaction is not None,
-            )
+            await self._may_commit(request, instance_id)
             held = self._held.get(group_id)
             if held is not None:
                 fence = held.group.generation  # of a consumer group, another number than its members' epochs
-                request = msgspec.structs.replace(request, turn=held.next_turn(), generation=fence)
+                fenced = msgspec.structs.replace(request, turn=held.next_turn(), generation=fence)
             try:
-                return await self._sequencer.commit_offsets(request)
+                return await self._sequencer.commit_offsets(fenced)
             except StaleGroup as error:
                 # The group went on meanwhile, which memory knows; or it is another agent's now.
                 stale = error
                 held = self._held.get(group_id)
-                if held is None or held.group.generation == request.generation:
+                if held is None or held.group.generation == fenced.generation:
                     break
         if held is not None:
             self._forget(held)
@@ -353,19 +346,16 @@ class GroupCoordinator:
         is_nobody = not member_id and instance_id is None
         return is_nobody or await self.look(group_id, lambda group: not group.members)
 
-    async def _may_commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        offsets: list[OffsetPosition],
-        is_transactional: bool,
-    ) -> None:
+    async def _may_commit(self, request: CommitOffsets, instance_id: str | None) -> None:
         code = await self._step(
-            group_id,
+            request.group_id,
             lambda group, now: group.commit(
-                now, member_id, instance_id, generation, positions=offsets, is_transactional=is_transactional
+                now,
+                request.member_id,
+                instance_id,
+                request.generation,
+                positions=request.offsets,
+                is_transactional=request.transaction is not None,
             ),
         )
         if code is not ErrorCode.NONE:

@@ -96,6 +96,15 @@ def settled(*clients: Client) -> None:
             client.beat()
 
 
+def two_members(group: ConsumerGroup, known: dict[str, KnownTopic]) -> tuple[Client, Client]:
+    """Members that each have their half."""
+    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
+    first.join()
+    second.join()
+    settled(first, second)
+    return first, second
+
+
 def test_the_first_member_gets_everything_at_once() -> None:
     group, known = a_group()
 
@@ -278,11 +287,7 @@ def test_subscriptions_and_members_are_bounded() -> None:
 
 
 def test_a_member_that_leaves_frees_its_partitions() -> None:
-    group, known = a_group()
-    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
-    first.join()
-    second.join()
-    settled(first, second)
+    first, second = two_members(*a_group())
 
     assert first.request(LEAVES) == ConsumerAnswer(ErrorCode.NONE, "m-1", LEAVES)
     settled(second)
@@ -349,10 +354,7 @@ def test_commits_are_taken_at_the_members_epoch() -> None:
 
 def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_already_had_then() -> None:
     group, known = a_group()
-    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
-    first.join()
-    second.join()
-    settled(first, second)
+    first, second = two_members(group, known)
     given = sorted(second.partitions)
     first.reads |= {"other"}
     known["other"] = topics(other=1)["other"]
@@ -373,10 +375,7 @@ def test_a_commit_at_an_earlier_epoch_is_taken_of_partitions_that_the_member_alr
 
 def test_a_commit_from_before_a_member_joined_again_is_refused() -> None:
     group, known = a_group()
-    first, second = Client(group, known, "m-1"), Client(group, known, "m-2")
-    first.join()
-    second.join()
-    settled(first, second)
+    _, second = two_members(group, known)
     Client(group, known, "m-3").join()
     second.join()
     assert second.epoch == 3 and second.partitions
