@@ -34,9 +34,9 @@ from tailrace.record_batch import (
 from tailrace.turns import Turns
 
 BATCHES_IN_A_TURN = 1_000
+"""Batches that are checked and framed in one turn of the loop."""
 RUN_AS_BATCHES = 10
 """What a run, or a piece of one, costs beside its batches."""
-"""Batches that are checked and framed in one turn of the loop."""
 
 MAX_OFFSET = (1 << 63) - 1
 _kind = attrgetter("kind")
@@ -288,8 +288,7 @@ class MixedReader:
                 return 0
             chunks.append(found[0])
             self._add_ready(runs[0], found[1], found[0], request=request, out=out)
-        alone, parts = number, len(out.parts)
-        """The first run, and its part, that is in no stretch, as are all that follow."""
+        alone, parts = number, len(out.parts)  # the first run, and its part, after the last stretch
         while number < len(runs) and out.is_complete:
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset:
