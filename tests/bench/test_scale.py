@@ -21,7 +21,9 @@ def test_a_small_cluster_is_measured_and_survives_two_fail_overs(postgres: Postg
     few, many = result["rows"]
     assert many["idle_partitions"] == 60 and many["idle_consumers"] == 90
     for row in (few, many):
-        assert row["object_committer_us"] > 0 and row["offset_commit_committer_us"] > 0
+        # What a call costs is told less the renewals beside it, which may be more than so few calls: it can be 0.
+        assert row["quiet_agent_committer_us"] > 0
+        assert row["object_per_second"] > 0 and row["offset_commit_per_second"] > 0
         assert row["calls_per_fetch"] <= 1 and row["fail_over_cpu_s"] > 0
         assert row["fail_over_first_commit_s"] <= row["fail_over_all_subscribed_s"]
 

@@ -94,8 +94,20 @@ def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
+        asyncio.run_coroutine_threadsafe(_end_others(), loop).result(10)
+        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_end_others(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()
+
+
+async def _end_others() -> None:
+    """Cancel what the loop still carries, and wait for it: a connection that its client keeps open."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
