@@ -242,6 +242,24 @@ def test_a_process_that_has_crashed_while_it_was_stopped_does_not_go_on() -> Non
     assert run_simulated(1, main, end_seconds=100.0) is False
 
 
+def test_a_dead_process_whose_clean_up_takes_long_does_not_make_the_world_late() -> None:
+    async def main(loop: SimulatedLoop) -> str:
+        process = SimulatedProcess("one", loop)
+
+        async def slow_to_end() -> None:
+            try:
+                await asyncio.sleep(1.0)
+            finally:
+                await asyncio.sleep(300.0)
+
+        process.spawn(slow_to_end())
+        await asyncio.sleep(0.5)
+        process.crash()
+        return "done"
+
+    assert run_simulated(1, main, end_seconds=10.0) == "done"
+
+
 def test_what_nobody_will_ever_wake_is_reported_with_its_stack() -> None:
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
