@@ -45,8 +45,9 @@ from sequencer.api import (
 from sequencer.pages import all_offsets
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
+from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
-from tailrace.record_batch import BatchHeader, check_crc, split
+from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, split
 from tailrace.records import InvalidRecords
 
 log = structlog.get_logger("tailrace.spark")
@@ -69,6 +70,10 @@ _ATTEMPTS = 5
 
 class DataLost(Exception):
     """Records that were to be read are gone; the message says which, and what to do."""
+
+
+class DamagedRecords(Exception):
+    """An object has other bytes than were written, or is gone; the message says which records it had."""
 
 
 class UnreadableRecords(Exception):
@@ -340,7 +345,7 @@ class LogReader:
         return ahead
 
     async def read(self, wanted: OffsetRange, known: _Found | None = None) -> AsyncIterator[Any]:
-        """The range's records as Arrow record batches, in order. Raises DataLost.
+        """The range's records as Arrow record batches, in order. Raises DataLost, DamagedRecords, UnreadableRecords.
 
         `known`: what was found at the range's start. Without runs (an answer had no room for them) it is asked again.
         """
@@ -358,18 +363,18 @@ class LogReader:
                     if position >= upto:
                         continue
                     within = wanted._replace(start=position, end=upto)
-                    async for table in self._read_run(run, within, found.aborted):
+                    async for table in self._read_sound(run, within, found.aborted):
                         last = table.column("offset")[-1].as_py() if table.num_rows else position - 1
                         for batch in self._shaped(table, wanted.partition):
                             yield batch
                         position = max(position, last + 1)
                     position = max(position, upto)
                     attempts = 0
-            except ObjectMissing:
+            except ObjectMissing as error:
                 # Compacted and collected since the sequencer was asked: ask again.
                 attempts += 1
                 if attempts == _ATTEMPTS:
-                    raise
+                    raise _damaged(within._replace(start=position), error) from error
 
     def _first_left(self, wanted: OffsetRange, found: _Found | None) -> int:
         """Where the range is to be read on. Raises DataLost where that is not its start."""
@@ -417,6 +422,15 @@ class LogReader:
                 for partition in (await self._index.find_batches(FindRequest(asked))).partitions
             ]
         return found
+
+    async def _read_sound(
+        self, run: Run, within: OffsetRange, aborted: Sequence[AbortedTransaction]
+    ) -> AsyncIterator[Any]:
+        try:
+            async for table in self._read_run(run, within, aborted):
+                yield table
+        except (InvalidBatch, InvalidParquetObject) as error:
+            raise _damaged(within, f"object {run.key!r}: {error}") from error
 
     async def _read_run(
         self, run: Run, within: OffsetRange, aborted: Sequence[AbortedTransaction]
@@ -533,6 +547,15 @@ class LogReader:
             else:
                 columns.append(table.column(COLUMNS[field.name].stored).cast(field.type))
         return list(pa.Table.from_arrays(columns, schema=self._schema).combine_chunks().to_batches())
+
+
+def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
+    partition = unread.partition
+    return DamagedRecords(
+        f"topic {partition.topic!r}, partition {partition.number}: offsets {unread.start} to {unread.end - 1} are"
+        f" damaged in the store: {why}. Restore the object and start again; or go on behind them by startingOffsets,"
+        f" with offset {unread.end} (a stream: with a new checkpoint)"
+    )
 
 
 class Joined:

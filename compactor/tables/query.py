@@ -73,10 +73,15 @@ def add_records(database: Any, name: str, records: Any) -> None:
 
 
 def add_functions(database: Any) -> None:
-    """`header(headers, name)`: the value of a record's first header of that name, as text."""
+    """`header(headers, name)`: the value of a record's first header of that name; `field(value, path)`: what a value of
+    JSON has at a path, null where it is no JSON. Both as text. One record's bytes never fail a query."""
     database.execute(
         "create macro header(headers, name) as"
-        " decode(list_filter(headers, lambda each: each.key = name)[1].value)"
+        " decode(list_filter(headers, lambda each: each.key = name)[1].value, 'replace')"
+    )
+    database.execute(
+        "create macro field(value, path) as"
+        " case when json_valid(decode(value, 'replace')) then decode(value, 'replace')->>path end"
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
+import itertools
 import json
+import math
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,19 +59,17 @@ def query(
 async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) -> None:
     import duckdb
 
-    from compactor.spark_source.log_reader import DataLost
+    from compactor.spark_source.log_reader import DamagedRecords, DataLost
     from compactor.tables.newest import TopicGone
     from compactor.tables.query import TailTooLarge, add_functions, named_tables
     from sequencer.api import MetadataRequest
 
     if follow and not log.settings.sequencers:
         raise CommandFailed("--follow needs a running server: start `tailrace serve`, or give --sequencer")
+    topics = {topic.name: topic for topic in (await log.sequencer.metadata(MetadataRequest())).topics or []}
     connection = duckdb.connect()
     try:
         add_functions(connection)
-        topics = {
-            topic.name: topic for topic in (await log.sequencer.metadata(MetadataRequest())).topics or []
-        }
         named = [topics[name] for name in named_tables(connection, sql, topics)]
         if last is None and not follow:
             for topic in named:
@@ -77,7 +79,9 @@ async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) ->
             await _tail(log, connection, sql, named[0], last=last, follow=follow)
         else:
             raise CommandFailed(f"the SQL reads {len(named)} topics; --last and --follow take one")
-    except (duckdb.Error, TailTooLarge, DataLost, TopicGone) as error:
+    except duckdb.Error as error:
+        raise CommandFailed(_explained(str(error), topics)) from error
+    except (TailTooLarge, DataLost, DamagedRecords, TopicGone) as error:
         raise CommandFailed(str(error)) from error
     finally:
         connection.close()
@@ -146,10 +150,45 @@ def _print_all(connection: Any, sql: str) -> None:
         sys.stdout.flush()
 
 
-def _lines(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _lines(names: Iterable[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    columns = _distinct(names)
     for row in rows:
-        yield json.dumps(dict(zip(names, row, strict=True)), default=_shown)
+        yield json.dumps(dict(zip(columns, map(_as_json, row), strict=True)))
 
 
-def _shown(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Columns of one name are numbered, as DuckDB does in a table that is made of them."""
+    taken: list[str] = []
+    for name in names:
+        spellings = (name if number == 0 else f"{name}_{number}" for number in itertools.count())
+        taken.append(next(spelling for spelling in spellings if spelling not in taken))
+    return taken
+
+
+def _as_json(value: Any) -> Any:
+    """The value as JSON can have it: bytes, and what JSON has no type for, as text."""
+    match value:
+        case bytes() | bytearray():
+            return value.decode(errors="replace")
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {str(_as_json(key)): _as_json(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_as_json(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)
+
+
+def _explained(error: str, topics: Iterable[str]) -> str:
+    """DuckDB's message, with what it can't know: which topics there are, and that a column's name is a keyword."""
+    missing = re.match(r"Catalog Error: Table with name (.+) does not exist!", error)
+    if missing:
+        by_lower = {topic.lower(): topic for topic in topics}
+        near = difflib.get_close_matches(missing[1].lower(), by_lower, n=1)
+        hint = f"did you mean {by_lower[near[0]]!r}?" if near else "`tailrace topic list` shows the topics"
+        return f"there is no topic {missing[1]!r}; {hint}"
+    if error.startswith("Parser Error") and re.search(r'(?<!")\boffset\b(?!")', error, re.IGNORECASE):
+        return f'{error}\n"offset" is a keyword: put it in double quotes'
+    return error

@@ -99,7 +99,7 @@ def show(
         async with _tables(log) as (tables, _):
             found = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
             if found is None:
-                raise _no_table(topic)
+                raise await _no_table(log, topic)
             return {
                 "table": f"{log.settings.tables.namespace}.{topic}",
                 "metadata": found.metadata_location,
@@ -165,7 +165,7 @@ def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> N
             if wanted.topic_name == topic:
                 async with _tables(log) as (_, syncing):
                     return await (syncing.replay(wanted) if is_replay else syncing.sync(wanted))
-        raise _no_table(topic)
+        raise await _no_table(log, topic)
 
     _, done = ask_log(flags, ask)
     figures = {
@@ -184,10 +184,18 @@ def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> N
         print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
 
 
-def _no_table(topic: str) -> Exception:
+async def _no_table(log: OpenedLog, topic: str) -> Exception:
+    from compactor.tables.follow import wanted_tables
     from tailrace_cli.errors import CommandFailed
 
-    return CommandFailed(f"topic {topic!r} has no table; `tailrace table list` shows which have one")
+    if any(wanted.topic_name == topic for wanted in await wanted_tables(log.sequencer)):
+        return CommandFailed(
+            f"topic {topic!r} has no table yet: `tailrace compact` makes it with the first Parquet file"
+        )
+    await log.topic(topic)  # is there one?
+    return CommandFailed(
+        f"topic {topic!r} has no table; `tailrace topic alter {topic} --config tailrace.table=iceberg` makes one"
+    )
 
 
 def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, TableSync]]:

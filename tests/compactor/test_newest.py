@@ -160,6 +160,7 @@ def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
             for condition, count in (
                 ("key = 'alice'::blob", 2),
                 ("decode(value)->>'$.carrier.code' = 'UA'", 2),
+                ("field(value, '$.carrier.code') = 'UA'", 2),
                 ("header(headers, 'h') = '{\"c'", 3),
                 ("header(headers, 'other') is null", 3),
                 (f"epoch_ms(timestamp) > {T0}", 1),
@@ -172,6 +173,21 @@ def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
             assert database.execute("select count(*) from t").fetchall() == [(1,)]
 
     asyncio.run(scenario())
+
+
+def test_bytes_that_are_no_text_and_no_json_fail_no_query() -> None:
+    database = duckdb.connect()
+    add_functions(database)
+    values = ["\\xff", "", "x", '{"a": 1', "[7]", '{"a": {"b": 7}}']
+    database.execute(
+        "create table t as select unnest($values)::blob as value, [{'key': 'h', 'value': '\\xff'::blob}] as headers",
+        {"values": values},
+    )
+    found = database.execute(
+        "select field(value, '$.a.b') f, header(headers, 'h') from t where f is null or f > '6'"
+    )
+    assert found.fetchall() == [(None, "?")] * 5 + [("7", "?")]
+    assert database.execute("select field(null::blob, '$.a')").fetchall() == [(None,)]
 
 
 def test_a_query_opens_the_topics_that_it_names() -> None:

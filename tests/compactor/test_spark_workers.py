@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEq
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source import source as source_module
 from compactor.spark_source.columns import KAFKA_COLUMNS
-from compactor.spark_source.log_reader import DataLost
+from compactor.spark_source.log_reader import DamagedRecords, DataLost, UnreadableRecords
 from compactor.spark_source.source import BatchSource, DefaultSource
 from sequencer.api import CreatePartitions
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import Log, batch_of, unreadable_batch
 
 pickle = CloudPickleSerializer()
 
@@ -55,7 +55,15 @@ class Written:
         self._runner.run(self._log.topic(name, partitions))
 
     def write(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        self._runner.run(self._log.produce((topic, partition, batch_of(list(values)))))
+        self.produce(topic, batch_of(list(values)), partition)
+
+    def produce(self, topic: str, batch: bytes, partition: int = 0) -> None:
+        self._runner.run(self._log.produce((topic, partition, batch)))
+
+    def objects(self) -> list[Path]:
+        """The files of all objects."""
+        found = Path(self.options["store"]).rglob("*")
+        return [path for path in found if path.is_file() and ".unfinished" not in path.parts]
 
     def widen(self, topic: str, partitions: int) -> None:
         topic_id = self._log.topics[topic].topic_id
@@ -89,6 +97,33 @@ def written(tmp_path: Path) -> Iterator[Written]:
 def rows_of(reader: Any, partitions: list[Any]) -> list[dict[str, Any]]:
     reader = sent(reader)
     return [row for part in sent(partitions) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def checkpointed(offset: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(json.dumps(offset))
+    return kept
+
+
+def restarted_stream(written: Written, **always: str) -> Callable[..., Any]:
+    """A driver's reader of the stream, each call after another restart."""
+
+    def driver(**options: str) -> Any:
+        given = {"subscribe": "a", "startingOffsets": "earliest"} | always | options
+        return sent(written.source(**given)).streamReader(None)
+
+    return driver
+
+
+def since(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """Offset and value of what a batch has."""
+    return [(row["offset"], row["value"]) for row in rows_of(reader, reader.partitions(start, end))]
+
+
+def zero_the_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    middle = slice(len(data) // 4, len(data) // 2)
+    data[middle] = bytes(len(data[middle]))
+    path.write_bytes(data)
 
 
 def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
@@ -125,10 +160,6 @@ def test_a_stream_goes_on_from_its_checkpoint_and_a_batch_that_is_planned_again_
 
     def driver() -> Any:
         return sent(written.source(subscribePattern="a.*", startingOffsets="latest")).streamReader(None)
-
-    def checkpointed(offset: dict[str, Any]) -> dict[str, Any]:
-        kept: dict[str, Any] = json.loads(json.dumps(offset))
-        return kept
 
     first = driver()
     start = checkpointed(first.initialOffset())
@@ -190,3 +221,59 @@ def test_a_stream_that_goes_on_does_not_ask_where_it_would_begin(written: Writte
     written.write("a", b"1", partition=1)
     again = sent(source).streamReader(None)
     assert [row["value"] for row in rows_of(again, again.partitions(end, again.latestOffset()))] == [b"1"]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_stream_stops_at_a_batch_that_cannot_be_decoded_until_it_is_restarted_without_it(
+    written: Written, is_compacted: bool
+) -> None:
+    written.topic("a", 1)
+    written.write("a", b"1")
+    driver = restarted_stream(written)
+    end = checkpointed(driver().latestOffset())
+    written.write("a", b"2")
+    written.produce("a", unreadable_batch([b"x", b"y"]))
+    written.write("a", b"5")
+    if is_compacted:
+        written.compact()  # all but the run that can't be decoded
+    bad_end = checkpointed(driver().latestOffset())
+    for _ in range(2):  # as often as it is started
+        with pytest.raises(
+            UnreadableRecords, match=r"offsets 2 to 3 can't be decoded.*failOnUnreadable=false"
+        ):
+            since(driver(), end, bad_end)
+    passing = driver(failOnUnreadable="false")
+    assert since(passing, end, bad_end) == [(1, b"2"), (4, b"5")]
+    written.write("a", b"6")
+    latest = checkpointed(passing.latestOffset())
+    assert since(driver(), bad_end, latest) == [(5, b"6")], "behind it, strict again"
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_stream_that_met_a_damaged_object_goes_on_where_it_stood_when_the_object_is_mended(
+    written: Written, is_compacted: bool, strict: str
+) -> None:
+    written.topic("a", 1)
+    written.write("a", b"1")
+    driver = restarted_stream(written, failOnUnreadable=strict)
+    start = checkpointed(driver().initialOffset())
+    end = checkpointed(driver().latestOffset())
+    assert since(driver(), start, end) == [(0, b"1")]
+    written.write("a", b"2", b"3")
+    if is_compacted:
+        written.compact()
+    written.write("a", b"4")
+    latest = checkpointed(driver().latestOffset())
+    whole = {path: path.read_bytes() for path in written.objects()}
+    damage: list[Callable[[Path], object]] = [zero_the_middle, Path.unlink]
+    for harm in damage:
+        for path in whole:
+            harm(path)
+        with pytest.raises(
+            DamagedRecords, match=r"topic 'a', partition 0: offsets 1 to .*[Rr]estore the object"
+        ):
+            since(driver(), end, latest)
+        for path, data in whole.items():
+            path.write_bytes(data)
+    assert since(driver(), end, latest) == [(1, b"2"), (2, b"3"), (3, b"4")]
