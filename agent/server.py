@@ -306,8 +306,7 @@ class Agent:
         lease = await self._sequencer.register_agent(info)
         identity = AgentIdentity.of(lease, info, asked_at)
         self._services = services = self._wired(identity)
-        self._dispatcher = Dispatcher(services)
-        self._open_doors()
+        self._open_doors(services)
         self._tasks.append(asyncio.create_task(self._keep_lease(lease), name="agent: lease"))
         self._tasks.append(asyncio.create_task(self._sweep_connections(), name="agent: connections"))
         self._neighbour = NeighbourWatch(
@@ -412,15 +411,14 @@ class Agent:
             ]
         )
 
-    def _open_doors(self) -> None:
+    def _open_doors(self, services: Services) -> None:
+        """Make what handles the clients' frames, and a door for each listener that has a name."""
         clients = self._options.clients
         settings = clients.settings
         logins = Logins(
             users=Users(self.catalog, self._clock, self._entropy, self._executor),
             tokens=TokenCheck(settings, self._clock, self._executor) if settings.oauth_jwks else None,
-            delegation_tokens=TokenLogins(
-                self.services.sequencer, clients.token_secret, self._clock, self._executor
-            )
+            delegation_tokens=TokenLogins(self._sequencer, clients.token_secret, self._clock, self._executor)
             if clients.token_secret
             else None,
             limits=ConnectionLimits(settings, self._clock.monotonic),
@@ -429,10 +427,8 @@ class Agent:
         acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
         admission = Admission(acls, logins.audit, clients.tenants)
         behind, behind_at_once = (HANDLERS, AT_ONCE) if acls is None else (GUARDED, GUARDED_AT_ONCE)
-        self._dispatcher = Dispatcher(self.services, behind, behind_at_once)
-        self._dispatcher_of_tenants = Dispatcher(
-            self.services, bordered(behind), bordered_at_once(behind_at_once)
-        )
+        self._dispatcher = Dispatcher(services, behind, behind_at_once)
+        self._dispatcher_of_tenants = Dispatcher(services, bordered(behind), bordered_at_once(behind_at_once))
         self._doors = open_doors(
             clients,
             logins=logins,
@@ -621,7 +617,7 @@ class Agent:
 
         @cache
         def shared() -> tuple[Door | None, Callable[..., None], Callable[..., None]]:
-            door = self._doors.get(listener)  # there once a listener that was bound serves
+            door = self._doors.get(listener)  # None: the only listener, without a name or logins
             return door, partial(self._opened, door), partial(self._closed, door)
 
         def accept() -> KafkaConnection:

@@ -56,7 +56,9 @@ class Layout:
         self.sizes = array("q", accumulate(lengths, initial=0))
         self.records = array("q", accumulate([0] * len(counts) if is_of_markers else counts, initial=0))
         is_plain = len(stored) == len(run.batches) and max(lengths, default=0) < LARGE_BATCH_BYTES
-        self.pieces = (_plain_pieces if is_plain else _pieces)(starts, lengths, chunk_bytes)
+        self.pieces = (
+            _plain_pieces(starts, chunk_bytes) if is_plain else _pieces(starts, lengths, chunk_bytes)
+        )
 
     @property
     def memory_bytes(self) -> int:
@@ -92,7 +94,7 @@ class Layout:
         return self.sizes[upto] - self.sizes[first] if upto > first else 0
 
 
-def _plain_pieces(starts: Sequence[int], lengths: Sequence[int], chunk_bytes: int) -> list[int]:
+def _plain_pieces(starts: Sequence[int], chunk_bytes: int) -> list[int]:
     """As `_pieces`, for small batches that stand next to each other: not batch by batch."""
     firsts: list[int] = []
     number, count = 0, len(starts)

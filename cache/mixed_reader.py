@@ -236,12 +236,12 @@ class MixedReader:
     async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
         """Bring chunks; for one that can't be had, its error. Those in memory of their own are put into `own`."""
         wanted = list(dict.fromkeys(missing.values()))
-        brought = await self._cache.get_all([(chunk, True) for chunk in wanted])
-        chunks: _Chunks = {chunk.id: each for chunk, each in zip(wanted, brought, strict=True)}
-        for number, chunk in missing.items():
-            found = chunks[chunk.id]
-            if isinstance(found, ChunkBytes) and found.memory is not None:
-                own[number] = found
+        brought = await self._cache.get_all([(ref, True) for ref in wanted])
+        chunks: _Chunks = {ref.id: chunk for ref, chunk in zip(wanted, brought, strict=True)}
+        for number, ref in missing.items():
+            chunk = chunks[ref.id]
+            if isinstance(chunk, ChunkBytes) and chunk.memory is not None:
+                own[number] = chunk
         return chunks
 
     def _add_own(
@@ -283,11 +283,12 @@ class MixedReader:
         if number == len(runs) or not self._was_read(runs[number], leader_epoch):
             return 0
         if number:
-            found = self._ready_chunk(runs[0], leader_epoch)
-            if found is None:
+            ready = self._ready_chunk(runs[0], leader_epoch)
+            if ready is None:
                 return 0
-            chunks.append(found[0])
-            self._add_ready(runs[0], found[1], found[0], request=request, out=out)
+            chunk, at = ready
+            chunks.append(chunk)
+            self._add_ready(runs[0], at, chunk, request=request, out=out)
         alone, parts = number, len(out.parts)  # the first run, and its part, after the last stretch
         while number < len(runs) and out.is_complete:
             run, room = runs[number], request.max_bytes - out.bytes
@@ -303,10 +304,10 @@ class MixedReader:
                 number += len(stretch.runs)
                 alone, parts = number, len(out.parts)
                 continue
-            found = self._ready_chunk(run, leader_epoch)
-            if found is None or run.end_offset > limit or run.length > room:
+            ready = self._ready_chunk(run, leader_epoch)
+            if ready is None or run.end_offset > limit or run.length > room:
                 break
-            chunk, at = found
+            chunk, at = ready
             out.add_whole(part_of(chunk, at, run.length), run.base_offset, run.end_offset, len(run.batches))
             chunks.append(chunk)
             number += 1
@@ -385,11 +386,11 @@ class MixedReader:
         """A large batch as it is sent, out of chunks that are in memory; None where they, or its CRC check, are not."""
         run, batch = part.framed, part.first
         start, length = run.starts[batch], run.length_of(batch)
-        found = [chunk for ref in refs if (chunk := self._cache.peek(ref.id)) is not None]
-        if len(found) < len(refs) or not all(each.is_trusted or start in each.checked for each in found):
+        held = [chunk for ref in refs if (chunk := self._cache.peek(ref.id)) is not None]
+        if len(held) < len(refs) or not all(chunk.is_trusted or start in chunk.checked for chunk in held):
             return None
         return framed_views(
-            _views_of(start, start + length, refs, found), length, run.base_offsets[batch], leader_epoch
+            _views_of(start, start + length, refs, held), length, run.base_offsets[batch], leader_epoch
         )
 
     def _select(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> Selection:
@@ -418,18 +419,18 @@ class MixedReader:
     async def _chunks(self, wanted: dict[ChunkRef, Run], chunks: _Chunks) -> None:
         """Add those of the wanted chunks that are not there, side by side; for one that can't be had, its error."""
         missing: list[tuple[ChunkRef, bool]] = []
-        for chunk, run in wanted.items():
-            if chunk.id in chunks:
+        for ref, run in wanted.items():
+            if ref.id in chunks:
                 continue
             is_catch_up = self.is_catch_up(run)
-            held = self._cache.held(chunk, is_catch_up=is_catch_up)
+            held = self._cache.held(ref, is_catch_up=is_catch_up)
             if held is not None:
-                chunks[chunk.id] = held
+                chunks[ref.id] = held
             else:
-                missing.append((chunk, is_catch_up))
+                missing.append((ref, is_catch_up))
         if missing:
             brought = await self._cache.get_all(missing)
-            chunks.update((chunk.id, each) for (chunk, _), each in zip(missing, brought, strict=True))
+            chunks.update((ref.id, chunk) for (ref, _), chunk in zip(missing, brought, strict=True))
 
     def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
         """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""
@@ -440,11 +441,11 @@ class MixedReader:
         else:
             start, end = run.place_of(piece)
             refs = self.chunks_of(part.run, start, end - start)
-            found = [each for ref in refs if isinstance(each := chunks.get(ref.id), ChunkBytes)]
-            if len(found) < len(refs):
+            present = [chunk for ref in refs if isinstance(chunk := chunks.get(ref.id), ChunkBytes)]
+            if len(present) < len(refs):
                 return None
-            data = bytearray().join(_views_of(start, end, refs, found))
-            to_check = [chunk for chunk in found if not chunk.is_trusted]
+            data = bytearray().join(_views_of(start, end, refs, present))
+            to_check = [chunk for chunk in present if not chunk.is_trusted]
         framed = memoryview(data)
         if not _are_made_ready(framed, run, piece, leader_epoch=leader_epoch, to_check=to_check):
             return None
@@ -476,26 +477,26 @@ class MixedReader:
         """The batch's bytes, CRC checked; read again from the store itself where it is wrong. Its chunks are not there
         where its piece was kept when the others were brought, and a reader of another epoch came meanwhile."""
         refs = self.chunks_of(run, start, length)
-        if not all(chunk.id in chunks for chunk in refs):
+        if not all(ref.id in chunks for ref in refs):
             await self._chunks(dict.fromkeys(refs, run), chunks)
-        found = [_present(chunks[chunk.id]) for chunk in refs]
-        batch = _bytes_of(start, start + length, refs, found)
-        if all(each.is_trusted or start in each.checked for each in found):
+        its_chunks = [_present(chunks[ref.id]) for ref in refs]
+        batch = _bytes_of(start, start + length, refs, its_chunks)
+        if all(chunk.is_trusted or start in chunk.checked for chunk in its_chunks):
             return batch
         try:
             check_crc(batch)
         except InvalidBatch:
-            found = [await self._cache.reread(chunk) for chunk in refs]
-            chunks.update((chunk.id, again) for chunk, again in zip(refs, found, strict=True))
-            batch = _bytes_of(start, start + length, refs, found)
+            its_chunks = [await self._cache.reread(ref) for ref in refs]
+            chunks.update((ref.id, again) for ref, again in zip(refs, its_chunks, strict=True))
+            batch = _bytes_of(start, start + length, refs, its_chunks)
             try:
                 check_crc(batch)
             except InvalidBatch as still:
                 self._observer.batch_corrupt(run.key, start, length, is_repaired=False)
                 raise ObjectCorrupt(run.key, start, length, str(still)) from still
             self._observer.batch_corrupt(run.key, start, length, is_repaired=True)
-        for each in found:
-            each.checked.add(start)
+        for chunk in its_chunks:
+            chunk.checked.add(start)
         return batch
 
 

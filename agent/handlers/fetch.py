@@ -115,7 +115,7 @@ class PartitionFetch:
         return self.topic.topic.topic_id
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic_id, self.number)
 
     @property
@@ -249,7 +249,9 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
         zone=context.zone,
         now=services.clock.monotonic(),
         partitions=(
-            partition.place for partition in partitions[:PARTITIONS_OF_LEADERS] if partition.topic is not None
+            partition.topic_partition
+            for partition in partitions[:PARTITIONS_OF_LEADERS]
+            if partition.topic is not None
         ),
     )
 
@@ -350,7 +352,7 @@ async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
     seen: dict[TopicPartition, int] = {}
     turns = Turns(PARTITIONS_IN_A_TURN)
     for some in in_parts(readable, PARTITIONS_IN_A_TURN):
-        seen.update((partition.place, partition.commit_number) for partition in some)
+        seen.update((partition.topic_partition, partition.commit_number) for partition in some)
         if turns.fills(len(some)):
             await turns.give()
     return seen
@@ -381,7 +383,7 @@ async def _find(
     to_ask: list[PartitionFetch] = []
     for partition in readable:
         room, offset = _room(partition, max_bytes), partition.requested.fetch_offset
-        known = None if is_new_plan else services.tail.find(partition.place, offset, room)
+        known = None if is_new_plan else services.tail.find(partition.topic_partition, offset, room)
         work = LOOK_UP_AS_BATCHES
         if known is None:
             to_ask.append(partition)
@@ -416,7 +418,7 @@ async def _ask(
         work = LOOK_UP_AS_BATCHES + _take_found(services, partition, found, answer.commit_number)
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
             is_at_end = not partition.is_failed and _found_end(partition) >= found.high_watermark
-            services.tail.note_found(partition.place, answer.commit_number, is_at_end=is_at_end)
+            services.tail.note_found(partition.topic_partition, answer.commit_number, is_at_end=is_at_end)
         if turns.fills(work):
             await turns.give()
 

@@ -252,7 +252,7 @@ async def _answer(
             if (address := member.info.address_of(context.access.listener)) is not None
         ],
         cluster_id=snapshot.cluster_id,
-        controller_id=_controller(services, snapshot),
+        controller_id=_controller(services),
         topics=rows,
     )
     if request.include_cluster_authorized_operations:
@@ -327,7 +327,7 @@ async def _row(known: KnownTopic, snapshot: Snapshot, zone: str, turns: Turns) -
     return MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
-def _controller(services: Services, snapshot: Snapshot) -> int:
+def _controller(services: Services) -> int:
     """Any agent can do what a controller does; the one asked is the one known to be reachable."""
     return services.identity.broker_id
 
@@ -349,7 +349,7 @@ async def describe_cluster(
         response.error_code, response.error_message = code_of(error), str(error)
         return response
     response.cluster_id = snapshot.cluster_id
-    response.controller_id = _controller(services, snapshot)
+    response.controller_id = _controller(services)
     response.brokers = [
         DescribeClusterBroker(member.broker_id, *address, member.info.zone or None)
         for member in snapshot.ring.members

@@ -365,7 +365,7 @@ class _Audit:
                 await self._look_again()
             if await self._rows.keys_known([info.key]):
                 return
-            finding = self._unnamed_finding(info, is_last=look == LOOKS - 1)
+            finding = self._unnamed_finding(info)
             if finding is None:
                 return
         assert finding is not None
@@ -375,7 +375,7 @@ class _Audit:
             return
         self._findings.append(finding)
 
-    def _unnamed_finding(self, info: ObjectInfo, *, is_last: bool) -> Finding | None:
+    def _unnamed_finding(self, info: ObjectInfo) -> Finding | None:
         origin = session_of(self._identity.cluster_id, info.key)
         session = None if origin is None else self._state.get(SessionRow, origin[0])
         if session is None:
