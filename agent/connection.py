@@ -33,7 +33,7 @@ from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
 from agent.security.access import ANYBODY, Access
-from tailrace.buffers import Buffer, uninitialized
+from tailrace.buffers import Buffer, in_pieces, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.turns import Turns
 
@@ -44,8 +44,8 @@ CONTENDED_READ_BYTES = 1024
 MAX_QUEUED_FRAMES = 16
 REQUESTS_IN_A_TURN = 16
 """Requests of one connection that are handled in one turn of the loop; then others have theirs."""
-WRITE_BUFFER_BYTES = 256 * 1024
-"""Above this, what was written and is not yet taken by the socket counts as unsent."""
+TLS_PIECE_BYTES = 128 * 1024
+"""What is written at once through TLS: its transport passes on whatever it is given, and is full at the next write."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Above this, no further request of the connection is handled; above nothing while the memory budget is exceeded."""
 PRESSED_SECONDS = 5.0
@@ -194,11 +194,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
-        "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
-        "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sends_soon", "_sent",
-        "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_write_progress", "_written",
-        "_written_at", "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
-        "produce_shape", "usual",
+        "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_tls", "_is_writable", "_limits",
+        "_max_inflight", "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_pieces", "_replies", "_rest",
+        "_sends_soon", "_sent", "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes",
+        "_write_progress", "_written", "_written_at", "access", "client_software", "deferred", "last_active",
+        "leadership", "muted_until", "peer_host", "produce_shape", "usual",
     )  # fmt: skip
 
     sees_all_groups = False
@@ -231,6 +231,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._charge = 0
         self._frames: list[tuple[bytearray, int]] = []
         self._is_writable = True
+        self._is_tls = False
+        self._pieces: list[list[Buffer]] | None = None
+        """What the transport is still to get of the written answer, the last piece first."""
         self._replies: list[Reply] = []
         self._written: Reply | None = None
         self._unsent_bytes = 0
@@ -249,7 +252,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """The task, while it has requests to handle."""
         self.last_active = monotonic()
         self._frame_began = self._claimed_at = self._written_at = self.last_active
-        self._write_progress = (0, self.last_active)
+        self._write_progress = ((0, 0), self.last_active)
         self.peer_host = "?"
         self.client_software = ""
         self.leadership = KnownLeadership()
@@ -276,7 +279,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        transport.set_write_buffer_limits(high=int(self._is_tls))  # type: ignore[attr-defined] # see pause_writing
         if (connected := transport.get_extra_info("socket")) is not None:
             bound_send_buffer(connected)
         if self._on_open is not None:
@@ -316,12 +320,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._budget.give(self._frames.pop()[1])
         while self._held:
             _give_back(self._held.pop(0))
+        self._pieces = None
         self._replies.clear()  # those that are made later know this connection
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)
 
     def pause_writing(self) -> None:
+        """The transport has some of an answer left. One of TLS would be paused at zero bytes, and not be resumed."""
         self._is_writable = False
 
     def resume_writing(self) -> None:
@@ -563,9 +569,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if self._written.is_deferred and not self._written.close:
                     parts = [*(parts or ()), *self._made_next()]
                 if parts and self._transport is not None and not self._transport.is_closing():
-                    self._transport.writelines(parts)
+                    if self._is_tls:
+                        self._pieces = in_pieces(parts, TLS_PIECE_BYTES)[::-1]
+                        self._write_pieces(self._pieces)
+                    else:
+                        self._transport.writelines(parts)
                 if not self._is_writable:
                     self._written_at = self._monotonic()
+            elif self._pieces:
+                self._write_pieces(self._pieces)
             if not self._is_writable:
                 return
             reply, self._written = self._written, None
@@ -582,6 +594,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._phase is not _ANSWERING:
                 return
         self.close()
+
+    def _write_pieces(self, pieces: list[list[Buffer]]) -> None:
+        """Write as much of an answer as the transport takes."""
+        assert self._transport is not None
+        while pieces and self._is_writable:
+            piece = pieces.pop()
+            if not self._transport.is_closing():
+                self._transport.writelines(piece)
 
     def _made_next(self) -> list[Buffer]:
         """Deferred answers that are made, up to the first reply that is none: taken out of the replies. Nothing of them
@@ -689,8 +709,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request that it began nor takes what it was answered, or does so too slowly while others wait for memory.
         Asked every few seconds, and every second while somebody waits."""
         now = self._monotonic()
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if not unsent or unsent != self._write_progress[0]:
+        written = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unsent = (written, len(self._pieces or ()))
+        if unsent == (0, 0) or unsent != self._write_progress[0]:
             self._write_progress = (unsent, now)
         elif now - self._write_progress[1] >= stalled_seconds:
             return "answers are not taken"

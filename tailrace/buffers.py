@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -20,3 +21,19 @@ def uninitialized(size: int) -> bytearray:
         return bytearray(size)
     made: bytearray = _new_bytearray(None, size)
     return made
+
+
+def in_pieces(parts: Iterable[Buffer], size: int) -> list[list[Buffer]]:
+    """The bytes of the parts in their order, `size` of them in each piece, fewer in the last; nothing is copied."""
+    pieces: list[list[Buffer]] = []
+    room = 0
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            if not room:
+                pieces.append([])
+                room = size
+            pieces[-1].append(rest[:room])
+            taken = min(len(rest), room)
+            rest, room = rest[taken:], room - taken
+    return pieces

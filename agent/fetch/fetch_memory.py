@@ -29,8 +29,8 @@ class FetchGrant(Grant):
         self._buffers = buffers
         self._kept: dict[int, memoryview] = {}
 
-    def keep(self, parts: Sequence[Buffer]) -> list[Buffer]:
-        """These parts of the answer, copied where it may not keep what they are views of."""
+    def keep(self, parts: Sequence[Buffer]) -> list[int]:
+        """The numbers of those parts of the answer that must be copied: it may not keep what they are views of."""
         return self._buffers.keep(parts, self._kept)
 
     def release(self) -> None:

@@ -2,6 +2,7 @@
 
 So clients that take their answers slowly could keep many times what they asked for. All answers together keep at most
 `limit` bytes in such buffers, each counted once, however many have a view of it; beyond that an answer gets copies.
+There may be as many of these as it has parts, so its maker makes them in turns of the loop.
 """
 
 from __future__ import annotations
@@ -23,26 +24,28 @@ class KeptBuffers:
         self._answers: dict[int, int] = {}
         """How many answers keep a buffer, by its id."""
 
-    def keep(self, parts: Sequence[Buffer], kept: dict[int, memoryview]) -> list[Buffer]:
-        """The parts as one answer may have them. `kept`: of each buffer that it keeps, by its id, a view for `release`:
-        some of the answer may go before that, and nobody else gets the id while there is a view."""
+    def keep(self, parts: Sequence[Buffer], kept: dict[int, memoryview]) -> list[int]:
+        """The numbers of those parts that an answer may not have as they are, but as copies. `kept`: of each buffer
+        that it keeps, by its id, a view for `release`: some of the answer may go before that, and nobody else gets the
+        id while there is a view."""
         return [
-            part if type(part) is not memoryview or id(part.obj) in kept else self._kept(part, kept)
-            for part in parts
+            number
+            for number, part in enumerate(parts)
+            if type(part) is memoryview and id(part.obj) not in kept and not self._may_keep(part, kept)
         ]
 
-    def _kept(self, part: memoryview, kept: dict[int, memoryview]) -> Buffer:
+    def _may_keep(self, part: memoryview, kept: dict[int, memoryview]) -> bool:
         size, place = _buffer_bytes(part), id(part.obj)
         if size < LARGER * part.nbytes:
-            return part
+            return True
         answers = self._answers.get(place, 0)
         if not answers:
             if self.size + size > self.limit:
-                return bytes(part)
+                return False
             self.size += size
         self._answers[place] = answers + 1
         kept[place] = part
-        return part
+        return True
 
     def release(self, kept: dict[int, memoryview]) -> None:
         """An answer has left, or never will."""

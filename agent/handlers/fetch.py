@@ -62,6 +62,8 @@ BATCHES_IN_A_TURN = 10_000
 """Runs, and rows of batch tables, that are looked through in one turn of the loop."""
 PARTITIONS_IN_A_TURN = 2_000
 """Requested partitions that are looked up, or put into the answer, in one turn of the loop."""
+COPIED_IN_A_TURN = 4 * 1024 * 1024
+"""Bytes of records that may not be views of their chunks."""
 READ_IN_A_TURN = 100
 """Partitions, and views of what is kept as it is sent, that are read in one turn of the loop."""
 RUNS_AS_A_VIEW = 16
@@ -341,10 +343,12 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
 
 
 async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
-    turns = Turns(PARTITIONS_IN_A_TURN)
+    turns, copies = Turns(PARTITIONS_IN_A_TURN), Turns(COPIED_IN_A_TURN)
     async for partition in turns.over(partitions):
-        if isinstance(partition.data.records, list):
-            partition.data.records = grant.keep(partition.data.records)
+        if isinstance(records := partition.data.records, list):
+            for number in grant.keep(records):
+                records[number] = bytes(records[number])
+                await copies.did(len(records[number]))
 
 
 async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:

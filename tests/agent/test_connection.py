@@ -15,6 +15,7 @@ from agent.connection import (
     PRESSED_SECONDS,
     REQUESTS_IN_A_TURN,
     STAGING_BYTES,
+    TLS_PIECE_BYTES,
     KafkaConnection,
     Pressed,
     Reply,
@@ -37,9 +38,12 @@ class Transport(asyncio.Transport):
         self.is_paused = False
         self.closed = False
         self.unsent = 0
+        self.is_tls = False
         self.connection: KafkaConnection | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext" and self.is_tls:
+            return self
         return ("10.0.0.7", 1234) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -48,6 +52,10 @@ class Transport(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         assert not self.closed
         self.sent.append(b"".join(list_of_data))
+        if self.is_tls:  # full again
+            assert self.connection is not None
+            self.connection.pause_writing()
+            self.unsent = len(self.sent[-1])
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -79,6 +87,7 @@ class Line:
         max_frame: int = 200_000,
         max_inflight: int = 64,
         tries_at_once: bool = False,
+        is_tls: bool = False,
     ) -> None:
         self.tries_at_once = tries_at_once
         self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
@@ -99,6 +108,7 @@ class Line:
             monotonic=lambda: self.now,
         )
         self.transport.connection = self.connection
+        self.transport.is_tls = is_tls
         self.connection.connection_made(self.transport)
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
@@ -474,6 +484,30 @@ def test_writing_waits_for_a_slow_reader() -> None:
         line.connection.resume_writing()
         await settle()
         assert line.transport.sent == [b"<one>", b"<two>"]
+
+    run(scenario)
+
+
+def test_through_tls_an_answer_leaves_in_pieces_and_a_client_that_takes_them_slowly_is_not_stuck() -> None:
+    async def scenario() -> None:
+        line = Line(is_tls=True)
+        line.feed(framed(b"large"))
+        await settle()
+        while line.released == []:
+            assert line.connection.staleness(1e9, 30.0) is None
+            line.now += 20.0
+            line.connection.resume_writing()
+        assert {len(piece) for piece in line.transport.sent[:-1]} == {TLS_PIECE_BYTES}
+        assert b"".join(line.transport.sent) == b"L" * 3_000_000
+        line.feed(framed(b"large 2"))
+        await settle()
+        assert line.connection.staleness(1e9, 30.0) is None
+        line.now += 31.0
+        assert line.connection.staleness(1e9, 30.0) == "answers are not taken"
+        line.connection.abort()
+        line.connection.resume_writing()
+        await settle()
+        assert line.released == [b"large", b"large 2"]
 
     run(scenario)
 

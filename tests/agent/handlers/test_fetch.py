@@ -257,6 +257,31 @@ def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left(
     run(scenario)
 
 
+def test_parts_that_may_not_keep_their_chunks_are_copied_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=8)
+        await produce(bench, *((number, batch(bytes(70_000))) for number in range(8)))
+        passes: list[int] = []
+        for limit, in_a_turn in ((0, 100_000), (0, 1), (bench.services.fetch_memory.limit, 1)):
+            cold = ChunkCache(bench.store, CacheSettings(), lambda: ALONE)
+            bench.services.reader = BatchReader(cold, bench.clock, bench._pool)
+            bench.services.fetch_memory._buffers.limit = limit
+            monkeypatch.setattr(fetch_module, "COPIED_IN_A_TURN", in_a_turn)
+            asked = asyncio.ensure_future(
+                handle(bench.services, context(12), request_of(topic, *((number, 0) for number in range(8))))
+            )
+            passes.append(0)
+            while not asked.done():
+                await asyncio.sleep(0)
+                passes[-1] += 1
+            held = await asked
+            assert [sum(map(len, row.records)) > 70_000 for row in rows_of(held.response)] == [True] * 8
+            held.release()
+        assert passes[1] == passes[0] + 4 == passes[2] + 8
+
+    run(scenario)
+
+
 def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
