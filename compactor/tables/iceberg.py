@@ -89,15 +89,15 @@ _PROPERTIES = {
 def open_catalog(uri: str, store_url: str) -> Catalog:
     """The catalog at an address that TableSettings allows; `uri` may hold a password."""
     if uri.startswith(("http://", "https://")):
-        return load_catalog(CATALOG_NAME, type="rest", uri=uri, **_store_properties(store_url))
+        return load_catalog(CATALOG_NAME, type="rest", uri=uri, **store_properties(store_url))
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":  # by the driver that pyiceberg[sql-postgres] brings
         uri = url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
-    return load_catalog(CATALOG_NAME, type="sql", uri=uri, **_store_properties(store_url))
+    return load_catalog(CATALOG_NAME, type="sql", uri=uri, **store_properties(store_url))
 
 
-def _store_properties(store_url: str) -> dict[str, str]:
-    """How pyiceberg reaches the object store."""
+def store_properties(store_url: str) -> dict[str, str]:
+    """How pyiceberg, and pyarrow by it, reach the object store."""
     if urlsplit(store_url).scheme != "s3":
         return {}
     location = s3_location(store_url)

@@ -6,11 +6,13 @@ records are read as a consumer with read_committed sees them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import AskedIndex
@@ -26,6 +28,13 @@ MAX_TAIL_BYTES = 1 << 30
 
 STORED = [column.stored for column in COLUMNS.values()]
 """The columns of a view: named as in the files."""
+
+
+class _Frugal(dataset.FileSystemDataset):  # type: ignore[misc]
+    """A dataset that DuckDB scans without pyarrow's read-ahead of 64 row groups, which takes a gigabyte."""
+
+    def scanner(self, **options: Any) -> Any:
+        return super().scanner(**options, batch_readahead=4, fragment_readahead=1)
 
 
 class TailTooLarge(Exception):
@@ -51,17 +60,20 @@ async def add_topic(
         }
     )
     database.register(f"{name} live", live)
-    view, paths = _quoted(name), [object_url(store_url, file.object.key) for file in files.files]
     parts = [f"select {', '.join(map(_quoted, STORED))} from {_quoted(f'{name} tail')}"]
-    if paths:
-        listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in paths)
+    if files.files:
+        paths = [object_url(store_url, file.object.key) for file in files.files]
+        if store_url.startswith("s3:"):
+            database.register(f"{name} files", await asyncio.to_thread(_on_s3, store_url, paths))
+            rows = _quoted(f"{name} files")
+        else:
+            rows = f"(select *, parse_filename(filename) file from read_parquet([{_texts(paths)}], filename = true))"
         parts.append(
             f"select {', '.join(f'r.{_quoted(column)}' for column in STORED)}"
-            f" from read_parquet([{listed}], filename = true) r semi join {_quoted(f'{name} live')} l"
-            " on parse_filename(r.filename) = l.file and r.partition = l.partition"
-            ' and r."offset" >= l.first and r."offset" < l.until'
+            f" from {rows} r semi join {_quoted(f'{name} live')} l on r.file = l.file"
+            ' and r.partition = l.partition and r."offset" >= l.first and r."offset" < l.until'
         )
-    database.execute(f"create view {view} as {' union all by name '.join(parts)}")
+    database.execute(f"create view {_quoted(name)} as {' union all by name '.join(parts)}")
     return files
 
 
@@ -136,6 +148,28 @@ async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
                 )
     schema = pa.schema([(name, column.arrow) for name, column in COLUMNS.items()])
     return pa.Table.from_batches(batches, schema=schema).rename_columns(STORED)
+
+
+def _on_s3(store_url: str, urls: Sequence[str]) -> Any:
+    """The Parquet files on S3, with a column `file`: DuckDB passes columns and filters on to the dataset."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from compactor.tables.iceberg import store_properties
+
+    paths = [url.removeprefix("s3://") for url in urls]
+    bucket, _, _ = paths[0].partition("/")
+    files = PyArrowFileIO(store_properties(store_url)).fs_by_scheme("s3", bucket)
+    parquet = dataset.ParquetFileFormat()
+    fragments = [
+        parquet.make_fragment(path, files, partition_expression=dataset.field("file") == _file_name(path))
+        for path in paths
+    ]
+    schema = fragments[0].physical_schema.append(pa.field("file", pa.string()))
+    return _Frugal(fragments, schema, parquet, files)
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join(f"'{value.replace(chr(39), chr(39) * 2)}'" for value in values)
 
 
 def _file_name(key: str) -> str:

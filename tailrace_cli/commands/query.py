@@ -115,11 +115,6 @@ async def _tail(
 async def _add(log: OpenedLog, connection: Any, topic: Topic) -> Any:
     from compactor.tables.query import add_topic
 
-    if log.store_url.startswith("s3:"):
-        raise CommandFailed(
-            "query reads whole topics of a store in a folder; for S3 give --last N, open the Iceberg table, or"
-            " use Spark"
-        )
     return await add_topic(
         connection,
         topic.name,
