@@ -98,9 +98,9 @@ class Requester(Protocol):
         ...
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False):
-    """A request that could be read. `started`: monotonic seconds. `held`: the memory of what it is as objects, until it
-    is answered."""
+class _Call(msgspec.Struct, frozen=True, gc=False):
+    """A request that could be read, and where it came from. `started`: monotonic seconds. `held`: the memory of what it
+    is as objects, until it is answered."""
 
     header: RequestHeader
     spec: ApiSpec
@@ -173,21 +173,21 @@ class Dispatcher:
         self, frame: memoryview, connection: Requester, held: Grant | None = None
     ) -> Reply:
         if len(frame) > READ_AT_ONCE_BYTES:
-            asked = await self._read_in_turns(frame, connection)
+            call = await self._read_in_turns(frame, connection)
         else:
-            asked = self._read(frame, connection)
-        if isinstance(asked, Reply):
-            return asked
-        if asked.spec.key in LARGE:
-            return await self._in_room(asked)
-        return await self._handled(asked if held is None else structs.replace(asked, held=held))
+            call = self._read(frame, connection)
+        if isinstance(call, Reply):
+            return call
+        if call.spec.key in LARGE:
+            return await self._in_room(call)
+        return await self._handled(call if held is None else structs.replace(call, held=held))
 
-    async def _in_room(self, asked: _Asked) -> Reply:
+    async def _in_room(self, call: _Call) -> Reply:
         """As `_handled`, for an answer that may be large: what it takes of the memory is held until it is sent."""
         room = Room(self._services.answer_memory)
         try:
             reply = await self._handled(
-                structs.replace(asked, context=structs.replace(asked.context, room=room))
+                structs.replace(call, context=structs.replace(call.context, room=room))
             )
         except BaseException:
             room.release()
@@ -196,20 +196,20 @@ class Dispatcher:
             reply.on_sent = room.release
         return reply
 
-    async def _handled(self, asked: _Asked) -> Reply:
+    async def _handled(self, call: _Call) -> Reply:
         try:
-            handled = self._handlers[asked.spec.key](self._services, asked.context, asked.request)
-            charge = asked.context.charge
+            handled = self._handlers[call.spec.key](self._services, call.context, call.request)
+            charge = call.context.charge
             response = await (handled if charge is None else charge.timed(handled))
             if isinstance(response, Deferred):
-                return self._replied(asked, response)
-            return await self._replied_in_turns(asked, response)
+                return self._replied(call, response)
+            return await self._replied_in_turns(call, response)
         except SequencerError as error:
-            return self._refused(asked, error, "a request got no answer from the sequencer")
+            return self._refused(call, error, "a request got no answer from the sequencer")
         except (NoRoomForAnswer, AnswerTooLarge) as error:
-            return self._refused(asked, error, "a request's answer takes more memory than there is")
+            return self._refused(call, error, "a request's answer takes more memory than there is")
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            self._failed(asked, error)
+            self._failed(call, error)
             return Reply(close=True)
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
@@ -229,74 +229,74 @@ class Dispatcher:
         if len(frame) > READ_AT_ONCE_BYTES and _is_long(frame):
             return None
         shape = connection.produce_shape
-        asked = self._read(frame, connection)
-        if isinstance(asked, Reply):
-            return asked
-        if connection.produce_shape is None and asked.spec.key == ApiKey.PRODUCE:
-            elements = _count(asked.request)
+        call = self._read(frame, connection)
+        if isinstance(call, Reply):
+            return call
+        if connection.produce_shape is None and call.spec.key == ApiKey.PRODUCE:
+            elements = _count(call.request)
             if elements > FREE_ELEMENTS:
-                return self._at_once_in_request_memory(asked, elements, connection)
-        return self._handled_at_once(asked, shape, connection)
+                return self._at_once_in_request_memory(call, elements, connection)
+        return self._handled_at_once(call, shape, connection)
 
     def _handled_at_once(
-        self, asked: _Asked, shape: ProduceShape | None, connection: KafkaConnection
+        self, call: _Call, shape: ProduceShape | None, connection: KafkaConnection
     ) -> Reply | None:
         try:
-            response = self._at_once[asked.spec.key](self._services, asked.context, asked.request)
+            response = self._at_once[call.spec.key](self._services, call.context, call.request)
             if response is MUST_WAIT:
                 return None
-            if asked.context.charge is not None:
-                asked.context.charge.timed_at_once(self._services.clock.monotonic() - asked.started)
+            if call.context.charge is not None:
+                call.context.charge.timed_at_once(self._services.clock.monotonic() - call.started)
             if shape is not None and shape is connection.produce_shape and isinstance(response, Deferred):
-                self._learn(asked, shape, connection)
-            return self._replied(asked, response)
+                self._learn(call, shape, connection)
+            return self._replied(call, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            self._failed(asked, error)
+            self._failed(call, error)
             return Reply(close=True)
 
     def _at_once_in_request_memory(
-        self, asked: _Asked, elements: int, connection: KafkaConnection
+        self, call: _Call, elements: int, connection: KafkaConnection
     ) -> Reply | None:
         """As `at_once`, for a produce request of many elements; None, too, where it has to wait for memory."""
         held = self._services.request_memory.try_take(elements)
         if held is None:
             return None
-        reply = self._handled_at_once(structs.replace(asked, held=held), None, connection)
+        reply = self._handled_at_once(structs.replace(call, held=held), None, connection)
         if reply is None or reply.is_made:
             held.release()
         return reply
 
-    def _learn(self, asked: _Asked, shape: ProduceShape, connection: KafkaConnection) -> None:
+    def _learn(self, call: _Call, shape: ProduceShape, connection: KafkaConnection) -> None:
         """The second request of a shape was admitted: take those like it without looking at the rest again."""
-        if asked.context.access.tenant is not None:
+        if call.context.access.tenant is not None:
             return  # its names are translated on the way to the handler
-        (named,) = asked.request.topic_data
+        (named,) = call.request.topic_data
         kept = structs.replace(
-            asked, request=TopicProduceData(named.name, named.topic_id)
+            call, request=TopicProduceData(named.name, named.topic_id)
         )  # without its records
         connection.usual = UsualRequests.like(
-            self._services, asked.context, shape=shape, named=kept.request, acks=asked.request.acks,
+            self._services, call.context, shape=shape, named=kept.request, acks=call.request.acks,
             on_unusual=partial(self._unusual, kept),
         )  # fmt: skip
 
-    def _unusual(self, asked: _Asked, reply: UsualReply, result: BatchResult) -> None:
-        """Make the answer to a request to the topic of `asked` whose batch was not simply stored."""
-        header = structs.replace(asked.header, correlation_id=reply.correlation_id)
+    def _unusual(self, call: _Call, reply: UsualReply, result: BatchResult) -> None:
+        """Make the answer to a request to the topic of `call` whose batch was not simply stored."""
+        header = structs.replace(call.header, correlation_id=reply.correlation_id)
         deferred = Deferred(
             lambda _: answer_of_one(
-                self._services, header.api_version, topic=asked.request, index=reply.index, result=result
+                self._services, header.api_version, topic=call.request, index=reply.index, result=result
             )
         )
         deferred.is_ready()
-        self._answer(structs.replace(asked, header=header, started=reply.started), reply, deferred)
+        self._answer(structs.replace(call, header=header, started=reply.started), reply, deferred)
 
-    def _read(self, frame: memoryview, connection: Requester) -> _Asked | Reply:
+    def _read(self, frame: memoryview, connection: Requester) -> _Call | Reply:
         """The request, or the reply to what is none."""
         started = self._services.clock.monotonic()
         shape = connection.produce_shape
         if shape is not None and (read := shape.read(frame)) is not None:
             header, request = read
-            return _Asked(header, _PRODUCE, self._context(header, frame, connection), request, started)
+            return _Call(header, _PRODUCE, self._context(header, frame, connection), request, started)
         try:
             header = parse_request_header(frame)
             if (refusal := _refusal(header)) is not None:
@@ -304,9 +304,9 @@ class Dispatcher:
             request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
         except (MalformedRequest, UnsupportedVersion) as error:
             return self._unreadable(error, connection)
-        return self._asked(frame, header, connection, request=request, started=started)
+        return self._call_of(frame, header, connection, request=request, started=started)
 
-    async def _read_in_turns(self, frame: memoryview, connection: Requester) -> _Asked | Reply:
+    async def _read_in_turns(self, frame: memoryview, connection: Requester) -> _Call | Reply:
         """The same for a request that may be long."""
         started = self._services.clock.monotonic()
         try:
@@ -317,7 +317,7 @@ class Dispatcher:
             request = await in_turns(reading, Turns(STEP))
         except (MalformedRequest, UnsupportedVersion) as error:
             return self._unreadable(error, connection)
-        return self._asked(frame, header, connection, request=request, started=started)
+        return self._call_of(frame, header, connection, request=request, started=started)
 
     def _unreadable(self, error: Exception, connection: Requester) -> Reply:
         self._services.telemetry.bad_requests.labels(type(error).__name__).inc()
@@ -326,16 +326,16 @@ class Dispatcher:
         )
         return Reply(close=True)
 
-    def _asked(
+    def _call_of(
         self, frame: memoryview, header: RequestHeader, connection: Requester, *, request: Any, started: float
-    ) -> _Asked:
+    ) -> _Call:
         if header.api_key == ApiKey.PRODUCE:
             connection.produce_shape = shape_of(frame, header, request)
         context = self._context(header, frame, connection)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
-        return _Asked(header, APIS[header.api_key], context, request, started)
+        return _Call(header, APIS[header.api_key], context, request, started)
 
     def _context(self, header: RequestHeader, frame: memoryview, connection: Requester) -> RequestContext:
         client_id = cut(header.client_id or "", MAX_NAME_BYTES)
@@ -363,126 +363,126 @@ class Dispatcher:
             connection=connection,
         )
 
-    async def _replied_in_turns(self, asked: _Asked, response: Any) -> Reply:
+    async def _replied_in_turns(self, call: _Call, response: Any) -> Reply:
         """As `_replied`, for an answer that may be long and is there."""
-        if asked.context.charge is not None:
-            asked.context.charge.handled()
+        if call.context.charge is not None:
+            call.context.charge.handled()
         if not isinstance(response, HeldResponse):
-            return Reply(await self._encoded_in_turns(asked, response))
+            return Reply(await self._encoded_in_turns(call, response))
         try:
-            parts = await self._encoded_in_turns(asked, response.response)
+            parts = await self._encoded_in_turns(call, response.response)
             return Reply(parts, on_sent=response.release, has_records=True)
         except BaseException:
             response.release()
             raise
 
-    def _replied(self, asked: _Asked, response: Any) -> Reply:
-        if asked.context.charge is not None:
-            asked.context.charge.handled()
+    def _replied(self, call: _Call, response: Any) -> Reply:
+        if call.context.charge is not None:
+            call.context.charge.handled()
         if isinstance(response, Deferred):
             reply = Reply.deferred()
-            response.then(partial(self._answer, asked, reply))
+            response.then(partial(self._answer, call, reply))
             return reply
-        return Reply(self._encoded(asked, response))
+        return Reply(self._encoded(call, response))
 
-    def _refused(self, asked: _Asked, error: Exception, event: str) -> Reply:
+    def _refused(self, call: _Call, error: Exception, event: str) -> Reply:
         """The reply to a request that can't be answered now, or at all."""
-        header, spec = asked.header, asked.spec
+        header, spec = call.header, call.spec
         log.warning(
             event,
-            api=spec.key.name, peer=asked.context.client_host, client_id=header.client_id, error=str(error),
+            api=spec.key.name, peer=call.context.client_host, client_id=header.client_id, error=str(error),
         )  # fmt: skip
         if not _has_error_code(spec, header.api_version):
             return Reply(close=True)
         response = spec.response(error_code=code_of(error))
         return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
-    def _answer(self, asked: _Asked, reply: Reply, deferred: Deferred) -> None:
+    def _answer(self, call: _Call, reply: Reply, deferred: Deferred) -> None:
         """Make the deferred answer. An unforeseen error is logged and counted, and ends the connection."""
         try:
             response = deferred.response()
             if isinstance(response, Deferred):
-                response.then(partial(self._answer, asked, reply))
+                response.then(partial(self._answer, call, reply))
                 return
             if isinstance(response, LongAnswer):
-                self._hold(asyncio.ensure_future(self._answer_in_turns(asked, reply, response)))
+                self._hold(asyncio.ensure_future(self._answer_in_turns(call, reply, response)))
                 return
-            parts = self._encoded(asked, response)
+            parts = self._encoded(call, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            self._failed(asked, error)
+            self._failed(call, error)
             reply.failed()
         else:
             reply.made(parts)
-        release(asked.held)
+        release(call.held)
 
     def _hold(self, answering: asyncio.Task[None]) -> None:
         """Refer to the task until it ends: the loop does not."""
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
 
-    async def _answer_in_turns(self, asked: _Asked, reply: Reply, answer: LongAnswer) -> None:
+    async def _answer_in_turns(self, call: _Call, reply: Reply, answer: LongAnswer) -> None:
         """Make a long deferred answer, in its client's turns."""
-        access = asked.context.access
-        making = self._long_answer(asked, answer)
+        access = call.context.access
+        making = self._long_answer(call, answer)
         try:
             parts = await self._services.long_work.shared(
                 (access.principal, access.host), making, is_long=True
             )
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            self._failed(asked, error)
+            self._failed(call, error)
             reply.failed()
         else:
             reply.made(parts)
-        release(asked.held)
+        release(call.held)
 
-    async def _long_answer(self, asked: _Asked, answer: LongAnswer) -> Sequence[Buffer] | None:
-        return await self._encoded_in_turns(asked, await answer.making)
+    async def _long_answer(self, call: _Call, answer: LongAnswer) -> Sequence[Buffer] | None:
+        return await self._encoded_in_turns(call, await answer.making)
 
-    def _encoded(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
-        self._is_served(asked, response)
+    def _encoded(self, call: _Call, response: Any) -> Sequence[Buffer] | None:
+        self._is_served(call, response)
         if response is None:
             return None
-        header = asked.header
+        header = call.header
         if header.api_key == ApiKey.PRODUCE:
-            return self._charged(asked, produce_answer(header.correlation_id, header.api_version, response))
+            return self._charged(call, produce_answer(header.correlation_id, header.api_version, response))
         parts = encode_response(header.correlation_id, header.api_key, header.api_version, response)
-        return self._charged(asked, parts)
+        return self._charged(call, parts)
 
-    async def _encoded_in_turns(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
-        self._is_served(asked, response)
+    async def _encoded_in_turns(self, call: _Call, response: Any) -> Sequence[Buffer] | None:
+        self._is_served(call, response)
         if response is None:
             return None
-        header = asked.header
+        header = call.header
         if isinstance(response, EncodedResponse):
-            return self._charged(asked, sent_again(header.correlation_id, response.body))
+            return self._charged(call, sent_again(header.correlation_id, response.body))
         writing = encode_response_in_steps(
             header.correlation_id, header.api_key, header.api_version, response
         )
-        return self._charged(asked, await in_turns(writing, Turns(STEP)))
+        return self._charged(call, await in_turns(writing, Turns(STEP)))
 
-    def _is_served(self, asked: _Asked, response: Any) -> None:
+    def _is_served(self, call: _Call, response: Any) -> None:
         self._services.telemetry.request_served(
-            asked.spec.key, self._services.clock.monotonic() - asked.started
+            call.spec.key, self._services.clock.monotonic() - call.started
         )
-        charge = asked.context.charge
+        charge = call.context.charge
         if charge is not None and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = charge.throttle_time_ms
 
-    def _charged(self, asked: _Asked, parts: Parts) -> Parts:
+    def _charged(self, call: _Call, parts: Parts) -> Parts:
         """The answer, once its client's quotas know of it."""
-        charge = asked.context.charge
+        charge = call.context.charge
         if charge is None:
             return parts
         charge.sent(sum(map(len, parts)))
-        header = asked.header
+        header = call.header
         return with_throttle_time(parts, header.api_key, header.api_version, charge.throttle_time_ms)
 
-    def _failed(self, asked: _Asked, error: Exception) -> None:
-        header, api = asked.header, asked.spec.key.name
+    def _failed(self, call: _Call, error: Exception) -> None:
+        header, api = call.header, call.spec.key.name
         self._services.telemetry.request_failures.labels(api).inc()
         log.error(
             "a request failed in a way that no handler foresaw; its connection is closed",
-            api=api, version=header.api_version, peer=asked.context.client_host,
+            api=api, version=header.api_version, peer=call.context.client_host,
             client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
         )  # fmt: skip
 

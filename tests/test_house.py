@@ -24,7 +24,7 @@ BY_POSITION = {
     "RunBatch": "one for each batch of each commit",
     "RunRow": "one for each run of each commit",
     "StoredBatch": "one for each batch that is decoded",
-    "_Asked": "one for each request",
+    "_Call": "one for each request",
     "_submitted": "one for each request",
     "copy_bytes": "numba passes arguments by position",
     "decode": "numba passes arguments by position",

@@ -109,8 +109,8 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Whose request it is, its session, and the group's settings."""
+class _Member:
+    """Who asks, its session, and its group's settings. `is_final`: the request ends the session."""
 
     group_id: str
     member_id: str
@@ -130,10 +130,10 @@ async def fetch(
     try:
         _check_names(request)
         _check_fetch(request)
-        asked = _asked(services, request, _session_of(services, context, request))
-        parts = await _parts(services, context, request, asked.session)
-        await _begin_by_time(services, context, asked, parts)
-        grant = await _serve(services, request, asked, parts)
+        member = _member_of(services, request, _session_of(services, context, request))
+        parts = await _parts(services, context, request, member.session)
+        await _begin_by_time(services, context, member, parts)
+        grant = await _serve(services, request, member, parts)
     except Refused as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             await services.clock.sleep(_wait_s(request))  # the client asks again as soon as it is answered
@@ -141,7 +141,7 @@ async def fetch(
     except SequencerError as error:
         log.warning("a share fetch got no answer from the sequencer", error=str(error))
         return ShareFetchResponse(error_code=code_of(error), error_message=str(error))
-    response = _response(request, asked, parts)
+    response = _response(request, member, parts)
     return response if grant is None else HeldResponse(response, grant.release)
 
 
@@ -150,15 +150,15 @@ def _check_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
 
 
-def _asked(
+def _member_of(
     services: Services,
     request: ShareFetchRequest | ShareAcknowledgeRequest,
     session: ShareSession | ErrorCode,
-) -> _Asked:
+) -> _Member:
     if isinstance(session, ErrorCode):
         raise Refused(session)
     group_id, member_id = request.group_id or "", request.member_id or ""
-    return _Asked(
+    return _Member(
         group_id,
         member_id,
         session=session,
@@ -281,10 +281,10 @@ def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool)
 
 
 async def _begin_by_time(
-    services: Services, context: RequestContext, asked: _Asked, parts: list[_Part]
+    services: Services, context: RequestContext, member: _Member, parts: list[_Part]
 ) -> None:
     """Look up where a group that begins at some time does so, in partitions that the session has not asked for yet."""
-    seconds = services.groups.configs.reset_seconds(asked.group_id)
+    seconds = services.groups.configs.reset_seconds(member.group_id)
     new = [part for part in parts if part.outlook is not None and part.outlook.is_new and not part.is_failed]
     if seconds is None or not new:
         return
@@ -304,10 +304,10 @@ async def _begin_by_time(
 
 
 async def _serve(
-    services: Services, request: ShareFetchRequest, asked: _Asked, parts: list[_Part]
+    services: Services, request: ShareFetchRequest, member: _Member, parts: list[_Part]
 ) -> Grant | None:
     """Do what is asked of all partitions that can be served. Returns what was taken of the budget for records."""
-    able = [part for part in parts if not part.is_failed and _has_work(part, asked)]
+    able = [part for part in parts if not part.is_failed and _has_work(part, member)]
     fetched = [part for part in able if part.outlook is not None and _fetches(request)]
     deadline = services.clock.monotonic() + _wait_s(request)
     for number in range(MAX_ROUNDS):
@@ -315,13 +315,13 @@ async def _serve(
         grant = await _read(
             services=services,
             request=request,
-            asked=asked,
+            member=member,
             fetched=fetched,
             wait_s=remaining_s if number else 0.0,
         )
         try:
             if number == 0 or any(_has_read(part) for part in fetched):
-                await _ask(services, request, asked, able, is_first=number == 0)
+                await _ask(services, request, member, able, is_first=number == 0)
         except BaseException:
             release(grant)
             raise
@@ -338,8 +338,8 @@ def _wait_s(request: ShareFetchRequest) -> float:
     return min(max(request.max_wait_ms, 0) / 1000, MAX_WAIT_S)
 
 
-def _has_work(part: _Part, asked: _Asked) -> bool:
-    return bool(part.acknowledged) or part.outlook is not None or asked.is_final
+def _has_work(part: _Part, member: _Member) -> bool:
+    return bool(part.acknowledged) or part.outlook is not None or member.is_final
 
 
 def _fetches(request: ShareFetchRequest) -> bool:
@@ -348,7 +348,7 @@ def _fetches(request: ShareFetchRequest) -> bool:
 
 
 async def _read(
-    services: Services, request: ShareFetchRequest, asked: _Asked, fetched: list[_Part], wait_s: float
+    services: Services, request: ShareFetchRequest, member: _Member, fetched: list[_Part], wait_s: float
 ) -> Grant | None:
     """Read what is available, of each partition as much as is asked of all; wait where there is nothing yet."""
     for part in fetched:
@@ -359,7 +359,7 @@ async def _read(
                 outlook=part.outlook,
                 available=part.outlook.available,
                 request=request,
-                asked=asked,
+                member=member,
             )
     reads = [part.read for part in fetched if part.read is not None]
     if not reads:
@@ -374,11 +374,11 @@ async def _read(
 
 
 def _planned(
-    part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, asked: _Asked
+    part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, member: _Member
 ) -> PartitionFetch:
     """What is read of a partition. After a read that found nothing before its limit, the batch behind the hole."""
     first, end = available
-    is_committed = asked.limits.read_committed
+    is_committed = member.limits.read_committed
     return PartitionFetch(
         RequestedPartition(
             PartitionKey("", *part.place),
@@ -408,18 +408,18 @@ def _has_read(part: _Part) -> bool:
 
 
 async def _ask(
-    services: Services, request: ShareFetchRequest, asked: _Asked, able: list[_Part], *, is_first: bool
+    services: Services, request: ShareFetchRequest, member: _Member, able: list[_Part], *, is_first: bool
 ) -> None:
     """Ask the sequencer: at first for all partitions, then for those of which something was read."""
     asking = [part for part in able if is_first or _has_read(part)]
-    works = _works(request, asked, asking)
+    works = _works(request, member, asking)
     for some in _chunks(list(zip(asking, works, strict=True))):
         share = ShareRequest(
-            asked.group_id,
-            asked.member_id,
-            asked.limits,
+            member.group_id,
+            member.member_id,
+            member.limits,
             [work for _, work in some],
-            session=asked.session.number,
+            session=member.session.number,
         )
         answer = await services.sequencer.share_records(share)
         for (part, work), outcome in zip(some, answer.partitions, strict=True):
@@ -427,9 +427,9 @@ async def _ask(
             if outcome.refused and part.topic is not None:
                 services.dead_letters.take(
                     GivenUp(
-                        group_id=asked.group_id,
-                        member_id=asked.member_id,
-                        limits=asked.limits,
+                        group_id=member.group_id,
+                        member_id=member.member_id,
+                        limits=member.limits,
                         topic=part.topic,
                         place=part.place,
                         records=outcome.refused,
@@ -453,7 +453,7 @@ def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, 
         yield some
 
 
-def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> list[ShareWork]:
+def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> list[ShareWork]:
     """What is asked of each partition; `max_records` goes to the first of those that have something."""
     left = request.max_records
     works: list[ShareWork] = []
@@ -470,7 +470,7 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
             ShareWork(
                 *part.place,
                 part.acknowledged,
-                asked.is_final,
+                member.is_final,
                 acquire=acquire,
                 refused=True,
                 start_offset=part.start_offset,
@@ -556,15 +556,15 @@ def _is_aborted(read: PartitionFetch, header: BatchHeader) -> bool:
     )
 
 
-def _response(request: ShareFetchRequest, asked: _Asked, parts: Iterable[_Part]) -> ShareFetchResponse:
+def _response(request: ShareFetchRequest, member: _Member, parts: Iterable[_Part]) -> ShareFetchResponse:
     """At the session's beginning all partitions, then those of which there is something to say."""
-    response = ShareFetchResponse(acquisition_lock_timeout_ms=asked.limits.lock_ms)
+    response = ShareFetchResponse(acquisition_lock_timeout_ms=member.limits.lock_ms)
     is_whole = request.share_session_epoch == INITIAL_EPOCH
     topics: dict[Any, ShareFetchableTopicResponse] = {}
     for part in parts:
         data = part.data
-        if data.acquired_records and part.place in asked.session.partitions:
-            asked.session.partitions.move_to_end(part.place)
+        if data.acquired_records and part.place in member.session.partitions:
+            member.session.partitions.move_to_end(part.place)
         if is_whole or data.acquired_records or data.error_code or part.is_acknowledged:
             topic = topics.get(part.place.topic_id)
             if topic is None:
@@ -583,22 +583,22 @@ async def acknowledge(
     """Take what a member says of its records; epoch -1 gives back all others that it has of its session, which ends."""
     try:
         _check_names(request)
-        member = request.group_id or "", request.member_id or ""
-        asked = _asked(services, request, services.share_sessions.turn(member, request.share_session_epoch))
+        key = request.group_id or "", request.member_id or ""
+        member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
         named = _named(request)
-        places = [*named, *(asked.session.partitions if asked.is_final else ())]
+        places = [*named, *(member.session.partitions if member.is_final else ())]
         parts = await _parts_of(services, context, "ShareAcknowledge", dict.fromkeys(places))
         for place, batches in named.items():
             _take_acknowledged(parts[place], batches, may_renew=request.is_renew_ack)
-        able = [part for part in parts.values() if not part.is_failed and _has_work(part, asked)]
-        await _ask(services, ShareFetchRequest(), asked, able, is_first=True)
+        able = [part for part in parts.values() if not part.is_failed and _has_work(part, member)]
+        await _ask(services, ShareFetchRequest(), member, able, is_first=True)
     except Refused as refused:
         return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
     response = _acknowledged(request, parts)
     if context.api_version >= TELLS_LOCK:
-        response.acquisition_lock_timeout_ms = asked.limits.lock_ms
+        response.acquisition_lock_timeout_ms = member.limits.lock_ms
     return response
 
 
