@@ -20,8 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 from uuid import UUID
 
@@ -40,24 +39,15 @@ from sequencer.api import (
     SessionClosed,
     Value,
 )
+from sequencer.engine.look_ups import LookUps, Sought
 from sequencer.engine.term import Term
 from sequencer.observer import SequencerObserver, timed
-from sequencer.reading.positions import pages_of
 from sequencer.reading.view import View
 from sequencer.rules import repeats, sessions
 from sequencer.settings import SequencerSettings
 from sequencer.store.needed import Needed, Needs
-from sequencer.store.rows import (
-    LOOKED_UP,
-    GroupOffsetRow,
-    GroupRow,
-    ObjectRow,
-    ProducerRow,
-    Row,
-    RowStore,
-    SessionRow,
-)
-from sequencer.store.state import Draft, Key
+from sequencer.store.rows import ProducerRow, RowStore, SessionRow
+from sequencer.store.state import Draft
 from tailrace.clock import Clock, wait_for
 from tailrace.keepers import cause_of
 from tailrace.turns import Steps, Turns, in_turns
@@ -80,10 +70,6 @@ ROWS_OF_A_GROUP = 10_000
 many looked up."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
-POSITIONS_AT_ONCE = 10_000
-"""Positions of groups that are read whole, by one statement."""
-KEYS_AS_A_RUN = 50
-"""As many keys are looked for in memory in the time of one run."""
 _NOTHING = Needed()
 
 
@@ -110,27 +96,6 @@ class _Outcome:
     request: _Queued
     answer: Any = None
     error: BaseException | None = None
-
-
-@dataclass(slots=True)
-class _Sought:
-    """What is looked up for a group: objects, rows by kind and key, and all positions of some groups. `rows`: how many
-    rows it is at most, besides objects."""
-
-    objects: list[UUID] = field(default_factory=list)
-    keys: dict[type[Row], dict[Key, None]] = field(default_factory=lambda: {kind: {} for kind in LOOKED_UP})
-    groups: dict[str, None] = field(default_factory=dict)
-    rows: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.objects or self.groups or any(self.keys.values()))
-
-    def add(self, other: _Sought) -> None:
-        """Look this up as well."""
-        for kind, keys in other.keys.items():
-            self.keys[kind].update(keys)
-        self.groups.update(other.groups)
-        self.rows += other.rows
 
 
 class EarlyCommits:
@@ -190,6 +155,7 @@ class GroupCommit:
         self._clock = clock
         self._settings = settings
         self._observer = observer
+        self._look_ups = LookUps(view, store, clock, observer)
         self._ensure_ready = ensure_ready
         self._term: Term | None = None
         self._queue: deque[_Queued] = deque()
@@ -430,32 +396,19 @@ class GroupCommit:
         with _caused_by_no_request():
             await self._ensure_ready()
         sought = await self._sought(group, rest, turns)
-        objects: list[ObjectRow] = []
-        positions: list[GroupOffsetRow] = []
-        rows: list[list[Row]] = [[] for _ in sought.keys]
-        if sought:
-            now_ms, objects, positions, rows = await asyncio.gather(
-                self._now_ms(),
-                self._object_rows(sought.objects),
-                self._positions_of(list(sought.groups)),
-                asyncio.gather(*(self._rows_under(kind, list(keys)) for kind, keys in sought.keys.items())),
-            )
-        else:
-            now_ms = await self._now_ms()
+        if not sought:
+            return Draft(self._view.state, await self._now_ms())
+        now_ms, looked_up = await asyncio.gather(self._now_ms(), self._look_ups.look_up(sought))
         draft = Draft(self._view.state, now_ms)
-        draft.objects.update((row.object_id, row) for row in objects)
-        await in_turns(draft.note_rows(sought.keys, rows), turns)
-        draft.note_groups(sought.groups)
-        async for position in turns.over(positions):
-            draft.note_position(position)
+        await looked_up.note_in(draft, turns)
         return draft
 
-    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> _Sought:
+    async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Sought:
         """What the group's decisions may need and that is not in memory. Moves requests from `group` to `rest`, from
         the first on that would have more than ROWS_OF_A_GROUP rows looked up: the first of all is never moved."""
-        sought = _Sought()
+        sought = Sought()
         for number, request in enumerate(group):
-            unknown = await self._unknown(await self._needed(request, turns), turns)
+            unknown = await self._look_ups.unknown(await self._needed(request, turns), turns)
             if number and sought.rows + unknown.rows > ROWS_OF_A_GROUP:
                 rest += group[number:]
                 del group[number:]
@@ -463,7 +416,7 @@ class GroupCommit:
             sought.add(unknown)
         early = self._early_of(group)
         for commit in early:
-            sought.add(await self._unknown(await _producers_needed(commit, turns), turns))
+            sought.add(await self._look_ups.unknown(await _producers_needed(commit, turns), turns))
         commits = [request.commit for request in group if request.commit is not None]
         sought.objects = self._named_objects(commits + early)
         return sought
@@ -472,19 +425,6 @@ class GroupCommit:
         if request.commit is not None:
             return await _producers_needed(request.commit, turns)
         return _NOTHING if request.needs is None else request.needs(self._view.state)
-
-    async def _unknown(self, needed: Needed, turns: Turns) -> _Sought:
-        """What of this is not in memory."""
-        state, unknown = self._view.state, _Sought(groups=dict.fromkeys(needed.groups))
-        groups = (state.get(GroupRow, group_id) for group_id in needed.groups)
-        unknown.rows = sum(group.positions for group in groups if group is not None)
-        for kind, keys in needed.keys.items():
-            recent, left = state.recent[kind], iter(keys)
-            while some := list(islice(left, KEYS_AS_A_RUN)):
-                unknown.keys[kind].update((key, None) for key in some if key not in recent)
-                await turns.did(len(some) // KEYS_AS_A_RUN)
-            unknown.rows += len(unknown.keys[kind])
-        return unknown
 
     async def _now_ms(self) -> int:
         with _caused_by_no_request():
@@ -506,29 +446,6 @@ class GroupCommit:
             if commit.object is not None and sessions.names_earlier_object(session, commit):
                 named[commit.object.object_id] = None
         return list(named)
-
-    async def _object_rows(self, named: list[UUID]) -> list[ObjectRow]:
-        if not named:
-            return []
-        return await timed(self._observer, self._clock, "look_up", self._store.object_rows(named))
-
-    async def _rows_under(self, kind: type[Row], keys: list[Key]) -> list[Row]:
-        if not keys:
-            return []
-        return await timed(self._observer, self._clock, "look_up", self._store.rows_under(kind, keys))
-
-    async def _positions_of(self, group_ids: list[str]) -> list[GroupOffsetRow]:
-        rows = (self._view.state.get(GroupRow, group_id) for group_id in group_ids)
-        groups = [row for row in rows if row is not None and row.positions]
-        if not groups:
-            return []
-        return await timed(self._observer, self._clock, "look_up", self._all_positions(groups))
-
-    async def _all_positions(self, groups: list[GroupRow]) -> list[GroupOffsetRow]:
-        found: list[GroupOffsetRow] = []
-        async for page in pages_of(self._store, groups, POSITIONS_AT_ONCE):
-            found += page
-        return found
 
     def _parts_of(
         self, group: list[_Queued], outcomes: list[_Outcome], error: RequestFailed

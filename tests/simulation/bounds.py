@@ -9,7 +9,7 @@ from unittest import mock
 
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
-from sequencer.engine import expiry, group_commit, group_deletion
+from sequencer.engine import expiry, group_commit, group_deletion, look_ups
 from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
@@ -22,7 +22,7 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (reading, "MAX_SCANNED", 2),
     (group_commit, "ROWS_OF_A_GROUP", 8),
     (group_commit, "WORK_IN_A_TURN", 1),
-    (group_commit, "POSITIONS_AT_ONCE", 2),
+    (look_ups, "POSITIONS_AT_ONCE", 2),
     (group_deletion, "POSITIONS_AT_ONCE", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),

@@ -109,7 +109,7 @@ from sequencer.api import (
 )
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
-from sequencer.engine.group_commit import GroupCommit
+from sequencer.engine.look_ups import LookUps
 from sequencer.engine.term import Term
 from sequencer.reading.positions import Positions
 from sequencer.reading.subscriptions import Subscriptions
@@ -1745,17 +1745,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a producer that is not in memory is taken for a new one",
-        [(GroupCommit, "_rows_under", _looks_none_up(ProducerRow))],
+        [(LookUps, "_rows_under", _looks_none_up(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
         "a producer whose look-up failed is taken for a new one",
-        [(GroupCommit, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
+        [(LookUps, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
         {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
     ),
     Mutation(
         "a producer that was looked up is kept while it changes",
-        [(GroupCommit, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
+        [(LookUps, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
         {"idempotent_producers": 2, "has_low_bounds": True},
     ),
     Mutation(
@@ -2092,12 +2092,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a position that is not in memory is taken for a new one",
-        [(GroupCommit, "_rows_under", _looks_none_up(GroupOffsetRow))],
+        [(LookUps, "_rows_under", _looks_none_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
         "a position that was looked up is kept while it changes",
-        [(GroupCommit, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
+        [(LookUps, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
