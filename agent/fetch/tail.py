@@ -43,6 +43,7 @@ ASK_AGAIN_S = 0.5
 """How long a fetch waits for a partition without a window before it asks the sequencer again. One of more partitions
 than there are windows waits for that many."""
 PARTITIONS_IN_A_TURN = 2_000
+WOKEN_IN_A_TURN = 100
 
 
 class Tail:
@@ -143,7 +144,7 @@ class Tail:
             if not is_sound:
                 self._telemetry.window_resets.inc(1)
                 self._windows.restart(self._entropy.uuid())
-                self._wake(list(self._waiting))
+                await self._wake(list(self._waiting))
             pause_s = max(PACE_S, began + self._pace_s - self._clock.monotonic())
             await self._clock.sleep(pause_s if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
@@ -161,7 +162,7 @@ class Tail:
             if await self._is_answered(call, request):
                 answer = call.result()
                 self._pace_s = min(max(PACE_S, answer.pause_ms / 1000), MAX_PACE_S)
-                self._wake(self._windows.apply(answer, sent_at))
+                await self._wake(self._windows.apply(answer, sent_at))
             return True
         except SubscriptionOver as over:
             log.info("the windows begin anew", cause=str(over))
@@ -191,11 +192,14 @@ class Tail:
                 return True
             if is_only_waiting and additions.done():
                 return False
-            self._wake(list(self._waiting))
+            await self._wake(list(self._waiting))
         raise SequencerUnavailable("the subscription got no answer in time")
 
-    def _wake(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _wake(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wake who waits for these partitions, some in a turn: each has an answer to make then."""
+        turns = Turns(WOKEN_IN_A_TURN)
         for partition in partitions:
-            for waiter in self._waiting.get(partition, ()):
+            for waiter in list(self._waiting.get(partition, ())):
                 if not waiter.done():
                     waiter.set_result(None)
+                    await turns.did()

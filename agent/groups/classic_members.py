@@ -115,17 +115,19 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
     into.phase, into.protocol_type = GroupPhase.STABLE, CONSUMER
     for member in group.members.values():
         assert member.classic is not None, "only classic members are left"
-        into.members[member.member_id] = GroupMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            session_seconds=member.classic.session_seconds,
-            rebalance_seconds=member.rebalance_seconds,
-            protocols=list(member.classic.protocols),
-            assignment=_written(group, member, topics),
-            session_deadline=member.session_deadline,
-            has_synced=True,
+        into.add(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_seconds=member.classic.session_seconds,
+                rebalance_seconds=member.rebalance_seconds,
+                protocols=list(member.classic.protocols),
+                assignment=_written(group, member, topics),
+                session_deadline=member.session_deadline,
+                has_synced=True,
+            )
         )
     into.leader = next(iter(into.members), None)
     into.rebalance(now)

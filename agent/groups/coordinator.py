@@ -58,6 +58,7 @@ from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIM
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
+from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.groups")
 
@@ -89,6 +90,8 @@ MIN_WAIT_SECONDS = 0.001
 MAX_POSITIONS = 20_000
 """The most positions in one commit: they are stored all or none, and shown to readers in one turn of the committer's
 loop. Kafka's bound is the size of a batch of its own topic, which is reached by some 15,000."""
+ANSWERS_IN_A_TURN = 200
+"""Members that are told in one turn of the loop: each has an answer made."""
 MAX_ATTEMPTS = 3
 """How often a request follows a group that was forgotten while it waited for its turn."""
 
@@ -559,14 +562,18 @@ class GroupCoordinator:
             self.bytes.count(group)
             if not await self._save(held):
                 self._forget(held)
-        if held.is_over or not self._is_mine(held):
-            for ticket, answer in answers:
-                self._deliver(ticket, _refused(answer))
-            return False
+        turns = Turns(ANSWERS_IN_A_TURN)
         for ticket, answer in answers:
-            self._deliver(ticket, answer)
+            self._deliver(ticket, answer if self._may_tell(held) else _refused(answer))
+            await turns.did()
+        if not self._may_tell(held):
+            return False
         self._rest(held)
         return True
+
+    def _may_tell(self, held: _Held) -> bool:
+        """Whether what the group says is still true."""
+        return not held.is_over and self._is_mine(held)
 
     def _rest(self, held: _Held) -> None:
         """Let go of a group that has nothing to keep; see to the deadlines of another."""

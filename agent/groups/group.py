@@ -19,7 +19,8 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import ClassVar
@@ -64,6 +65,10 @@ class GroupMember:
     def kept_bytes(self) -> int:
         """Bytes kept of its protocols and its assignment."""
         return _bytes_of(self.protocols) + len(self.assignment)
+
+    @property
+    def protocol_names(self) -> set[str]:
+        return {name for name, _ in self.protocols}
 
     def metadata(self, protocol: str) -> bytes:
         """What the member says under this protocol; empty when it doesn't know it."""
@@ -153,6 +158,9 @@ class Group:
     _sync_deadline: float | None = None
     _nothing_before: float | None = None
     """Nothing is due earlier; None when that has to be found."""
+    _kept_bytes: int = 0
+    _knowing: Counter[str] = field(default_factory=Counter)
+    """How many members know each protocol."""
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
 
     # --- what a coordinator asks
@@ -202,7 +210,12 @@ class Group:
 
     def join(self, now: float, ticket: int, request: JoinRequest) -> None:
         """Take a JoinGroup request; its answer comes out of `take_answers`, maybe later."""
-        self._nothing_before = None
+        before = (self.phase, len(self._answers))
+        self._take_join(now, ticket, request)
+        if before != (self.phase, len(self._answers)):
+            self._nothing_before = None  # a member that only waits has nothing due sooner
+
+    def _take_join(self, now: float, ticket: int, request: JoinRequest) -> None:
         if self.phase is GroupPhase.DEAD:
             self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._supports(request):
@@ -270,7 +283,7 @@ class Group:
         )
         if not self.members:
             self.protocol_type = request.protocol_type
-        self.members[member_id] = member
+        self.add(member)
         if self.leader is None:
             self.leader = member_id
         if self.phase is not GroupPhase.PREPARING_REBALANCE:
@@ -280,11 +293,32 @@ class Group:
             self._join_deadline = min(self._delay_limit, now + self.initial_delay_seconds)
         self._try_complete_join(now)
 
+    def add(self, member: GroupMember) -> None:
+        """Take a member in, without more."""
+        self.members[member.member_id] = member
+        self._count(member)
+
+    def _count(self, member: GroupMember, sign: int = 1) -> None:
+        """Count (1), or no longer count (-1), what a member says of itself and is assigned."""
+        self._kept_bytes += sign * member.kept_bytes
+        for name in member.protocol_names:
+            self._knowing[name] += sign
+            if not self._knowing[name]:
+                del self._knowing[name]
+
+    def _assign(self, given: Mapping[str, bytes]) -> None:
+        """Give each member its assignment, those that are not named an empty one."""
+        for member in self.members.values():
+            before, member.assignment = member.assignment, given.get(member.member_id, b"")
+            self._kept_bytes += len(member.assignment) - len(before)
+
     def _rejoin(self, now: float, ticket: int, request: JoinRequest, member: GroupMember) -> None:
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
         member.client_id, member.client_host = request.client_id, request.client_host
+        self._count(member, -1)
         member.protocols = request.protocols
+        self._count(member)
         member.session_seconds = request.session_seconds
         member.rebalance_seconds = request.rebalance_seconds
         member.join_ticket = ticket
@@ -338,30 +372,30 @@ class Group:
     def _supports(self, request: JoinRequest) -> bool:
         if not request.protocol_type or not request.protocols:
             return False
-        others = [
-            member
-            for member in self.members.values()
-            if member.member_id != request.member_id
-            and (member.instance_id is None or member.instance_id != request.instance_id)
-        ]
         if not self.members:
             return True
         if self.protocol_type != request.protocol_type:
             return False
-        return bool(not others or _common(others) & {name for name, _ in request.protocols})
+        same = self._same_as(request)
+        others = len(self.members) - len(same)
+        return not others or any(
+            self._knowing[name] - sum(name in member.protocol_names for member in same) == others
+            for name, _ in request.protocols
+        )
+
+    def _same_as(self, request: JoinRequest) -> list[GroupMember]:
+        """The members in whose place this request is: of its id, and of its instance."""
+        static = None if request.instance_id is None else self.static_member(request.instance_id)
+        found = {id(member): member for member in (self.members.get(request.member_id), static) if member}
+        return list(found.values())
 
     def _is_full(self) -> bool:
         return len(self.members) >= self.max_size
 
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether the group would be larger than it may, with this in place of what the same member said before."""
-        others = [
-            other
-            for other in self.members.values()
-            if other.member_id != request.member_id
-            and (other.instance_id is None or other.instance_id != request.instance_id)
-        ]
-        return _bytes_of(request.protocols) + sum(other.kept_bytes for other in others) > self.max_bytes
+        others = self._kept_bytes - sum(member.kept_bytes for member in self._same_as(request))
+        return others + _bytes_of(request.protocols) > self.max_bytes
 
     def _refuse_join(self, ticket: int, member_id: str, code: ErrorCode) -> None:
         self._answers.append((ticket, JoinAnswer(code, member_id)))
@@ -398,8 +432,7 @@ class Group:
         is_first = self.phase is GroupPhase.EMPTY
         self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         if self.phase is GroupPhase.COMPLETING_REBALANCE:
-            for member in self.members.values():
-                member.assignment = b""
+            self._assign({})
         self._sync_deadline = None
         self.phase = GroupPhase.PREPARING_REBALANCE
         limit = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
@@ -444,8 +477,9 @@ class Group:
         self.protocol = self._vote()
         self.phase = GroupPhase.COMPLETING_REBALANCE
         self._sync_deadline = now + max(member.rebalance_seconds for member in self.members.values())
+        self._assign({})
         for member in self.members.values():
-            member.assignment, member.has_synced = b"", False
+            member.has_synced = False
         for member in joined:
             assert member.join_ticket is not None, "joined members wait for their answer"
             self._answers.append((member.join_ticket, self._join_answer(member)))
@@ -454,7 +488,7 @@ class Group:
 
     def _vote(self) -> str:
         """Each member votes for the first of its protocols that all know; most votes win, then the name."""
-        common = _common(self.members.values())
+        common = {name for name, known_by in self._knowing.items() if known_by == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = next((name for name, _ in member.protocols if name in common), None)
@@ -466,7 +500,6 @@ class Group:
 
     def sync(self, now: float, ticket: int, request: SyncRequest) -> None:
         """Take a SyncGroup request; followers are answered once the leader's came."""
-        self._nothing_before = None
         code = self._validate_generation(request.member_id, request.instance_id, request.generation)
         if code is ErrorCode.NONE and self.phase is GroupPhase.PREPARING_REBALANCE:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -478,28 +511,31 @@ class Group:
         if code is not ErrorCode.NONE:
             self._answers.append((ticket, SyncAnswer(code)))
             return
-        described = sum(_bytes_of(other.protocols) for other in self.members.values())
-        if described + _bytes_of(request.assignments) > self.max_bytes:
+        member = self.members[request.member_id]
+        is_awaited = self.phase is GroupPhase.COMPLETING_REBALANCE and member.member_id == self.leader
+        if is_awaited and self._kept_bytes + _bytes_of(request.assignments) > self.max_bytes:
             self._answers.append((ticket, SyncAnswer(ErrorCode.INVALID_REQUEST)))
             return
-        member = self.members[request.member_id]
         if member.sync_ticket is not None:
             self._answers.append((member.sync_ticket, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
         member.sync_ticket, member.has_synced = ticket, True
-        if self.phase is GroupPhase.COMPLETING_REBALANCE:
-            if member.member_id != self.leader:
-                return
-            given = dict(request.assignments)
+        if is_awaited:
+            self._assign(dict(request.assignments))
+            self.phase, self.is_dirty, self._nothing_before = GroupPhase.STABLE, True, None
             for other in self.members.values():
-                other.assignment = given.get(other.member_id, b"")
-            self.phase, self.is_dirty = GroupPhase.STABLE, True
-        for other in self.members.values():
-            if other.sync_ticket is not None:
-                self._answers.append((other.sync_ticket, self._sync_answer(other)))
-                other.sync_ticket = None
-                self._restart_session(now, other)
-        if all(other.has_synced for other in self.members.values()):
+                self._answer_sync(now, other)
+        elif self.phase is GroupPhase.STABLE:
+            self._answer_sync(now, member)
+        else:
+            return  # the leader's is awaited
+        if self._sync_deadline is not None and all(other.has_synced for other in self.members.values()):
             self._sync_deadline = None
+
+    def _answer_sync(self, now: float, member: GroupMember) -> None:
+        if member.sync_ticket is not None:
+            self._answers.append((member.sync_ticket, self._sync_answer(member)))
+            member.sync_ticket = None
+            self._restart_session(now, member)
 
     def _sync_answer(self, member: GroupMember) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
@@ -653,6 +689,7 @@ class Group:
 
     def _remove(self, member: GroupMember) -> None:
         del self.members[member.member_id]
+        self._count(member, -1)
         if member.join_ticket is not None:
             self._refuse_join(member.join_ticket, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if member.sync_ticket is not None:
@@ -666,9 +703,3 @@ class Group:
 
 def _bytes_of(named: Iterable[tuple[str, bytes]]) -> int:
     return sum(len(name) + len(data) for name, data in named)
-
-
-def _common(members: Iterable[GroupMember]) -> set[str]:
-    """The protocols that every member knows."""
-    known = [{name for name, _ in member.protocols} for member in members]
-    return set.intersection(*known) if known else set()

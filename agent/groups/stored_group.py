@@ -81,16 +81,18 @@ def restored(
     check_version(state, blob.version, VERSION)
     group.protocol_type, group.protocol, group.leader = state.protocol_type, blob.protocol, blob.leader
     for member in blob.members:
-        group.members[member.member_id] = GroupMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            session_seconds=member.session_seconds,
-            rebalance_seconds=member.rebalance_seconds,
-            protocols=list(member.protocols),
-            assignment=member.assignment,
-            has_synced=member.has_synced,
+        group.add(
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_seconds=member.session_seconds,
+                rebalance_seconds=member.rebalance_seconds,
+                protocols=list(member.protocols),
+                assignment=member.assignment,
+                has_synced=member.has_synced,
+            )
         )
     phase = GroupPhase(state.state)
     group.phase = GroupPhase.EMPTY if not group.members else phase

@@ -1,4 +1,5 @@
-"""Measures turns of the event loop: the longest callback or task step, and its time.
+"""Measures passes of the event loop: what all callbacks and task steps that were ready together take, before the loop
+looks for input again.
 
 It counts CPU time of the loop's thread, so that a busy machine doesn't make a turn longer, and leaves out the garbage
 collector, which runs at any time.
@@ -10,7 +11,7 @@ import asyncio
 import functools
 import gc
 import time
-from asyncio import events
+from asyncio import BaseEventLoop, events
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,26 +27,34 @@ YARDSTICK_SECONDS = 0.030
 
 @dataclass(slots=True)
 class MeasuredTurns:
-    """The longest turns so far, longest first, as (seconds, what)."""
+    """The longest passes so far, longest first, as (seconds, what): how many turns it had, and the longest of them."""
 
     longest: list[tuple[float, str]] = field(default_factory=list)
     keep: int = 5
     slowness: float = 1.0
     """How much slower than the reference this machine is now; at least 1."""
+    _pass: list[tuple[float, str]] = field(default_factory=list)
 
-    def add(self, seconds: float, handle: Any) -> None:
-        if len(self.longest) < self.keep or seconds > self.longest[-1][0]:
-            self.longest.append((seconds, _what(handle)))
+    def add(self, seconds: float, what: str) -> None:
+        """Note a turn of the pass that is under way."""
+        self._pass.append((seconds, what))
+
+    def end_pass(self) -> None:
+        """The loop looks for input again."""
+        seconds = sum(each for each, _ in self._pass)
+        if self._pass and (len(self.longest) < self.keep or seconds > self.longest[-1][0]):
+            self.longest.append((seconds, _sum_of(self._pass)))
             self.longest.sort(key=lambda each: -each[0])
             del self.longest[self.keep :]
+        self._pass.clear()
 
     @property
     def seconds(self) -> float:
-        """The CPU seconds of the longest turn."""
+        """The CPU seconds of the longest pass."""
         return self.longest[0][0] if self.longest else 0.0
 
     def check(self, seconds: float) -> None:
-        """Raise HeldTooLong if a turn took this long or longer on the reference machine."""
+        """Raise HeldTooLong if a pass took this long or longer on the reference machine."""
         if self.seconds >= seconds * self.slowness:
             raise HeldTooLong(f"(slowness {self.slowness:.2f}) {self}")
 
@@ -54,13 +63,13 @@ class MeasuredTurns:
 
 
 class HeldTooLong(AssertionError):
-    """A turn of the loop took more CPU time than it may."""
+    """A pass of the loop took more CPU time than it may."""
 
 
 def least_of_three(test: Callable[P, None]) -> Callable[P, None]:
-    """Run the test again if a turn took too long, up to three times in all.
+    """Run the test again if a pass took too long, up to three times in all.
 
-    Other load on the machine raises CPU time too; the cost of a turn is the lowest measured.
+    Other load on the machine raises CPU time too; the cost of a pass is the lowest measured.
     """
 
     @functools.wraps(test)
@@ -77,11 +86,11 @@ def least_of_three(test: Callable[P, None]) -> Callable[P, None]:
 
 @contextmanager
 def measured_turns() -> Iterator[MeasuredTurns]:
-    """Measure every turn of asyncio's own loop inside the block (not uvloop's)."""
+    """Measure every pass of asyncio's own loop inside the block (not uvloop's)."""
     turns = MeasuredTurns()
     was_enabled = gc.isenabled()
     gc.disable()
-    run = events.Handle._run
+    run, run_once = events.Handle._run, BaseEventLoop._run_once  # type: ignore[attr-defined]
 
     def timed(self: events.Handle) -> None:
         what = _what(self)
@@ -92,12 +101,19 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         ):  # a turn that continued after the block included the garbage collector
             turns.add(time.thread_time() - began, what)
 
+    def timed_pass(loop: BaseEventLoop) -> None:
+        turns.end_pass()
+        run_once(loop)
+
     turns.slowness = _slowness()
     events.Handle._run = timed  # type: ignore[method-assign]
+    BaseEventLoop._run_once = timed_pass  # type: ignore[attr-defined]
     try:
         yield turns
     finally:
         events.Handle._run = run  # type: ignore[method-assign]
+        BaseEventLoop._run_once = run_once  # type: ignore[attr-defined]
+        turns.end_pass()
         turns.slowness = max(turns.slowness, _slowness())
         if was_enabled:
             gc.enable()
@@ -122,9 +138,13 @@ def _slowness() -> float:
     return max(1.0, (time.thread_time() - began) / YARDSTICK_SECONDS)
 
 
+def _sum_of(turns: list[tuple[float, str]]) -> str:
+    """How many turns a pass had, and the longest of them."""
+    seconds, what = max(turns)
+    return f"in {len(turns)} turns, the longest {seconds * 1000:.1f} ms {what}"
+
+
 def _what(handle: Any) -> str:
-    if isinstance(handle, str):
-        return handle
     callback = getattr(handle, "_callback", None)
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):

@@ -267,6 +267,27 @@ def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
     run(scenario)
 
 
+def test_fetches_that_one_change_wakes_are_woken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, _ = await tailed(bench)
+        monkeypatch.setattr(tail_module, "WOKEN_IN_A_TURN", 2)
+        asked = [
+            asyncio.ensure_future(fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=20_000)))
+            for _ in range(6)
+        ]
+        await settle()
+        producing = asyncio.ensure_future(produce(bench, (0, batch(b"y"))))
+        answered = list[int]()
+        while answered[-1:] != [6]:
+            bench.clock.advance(0.001)
+            await asyncio.sleep(0)
+            answered.append(sum(each.done() for each in asked))
+        await producing
+        assert {2, 4, 6} <= set(answered)
+
+    run(scenario)
+
+
 async def waiting_for_two(
     bench: AgentBench, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> asyncio.Task[None]:

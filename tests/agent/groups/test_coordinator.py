@@ -158,6 +158,41 @@ def test_a_take_over_keeps_generation_and_assignment() -> None:
     run(scenario)
 
 
+def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
+        await bench.member(0, "a")
+        joining = [asyncio.create_task(bench.member(0, name)) for name in ("b", "c")]
+        joining.append(asyncio.create_task(bench.agents[0].join("g", request("", member_id="a"))))
+        answered = list[int]()
+        while answered[-1:] != [3]:
+            await asyncio.sleep(0)
+            answered.append(sum(each.done() for each in joining))
+        assert {1, 2, 3} <= set(answered)
+        assert {each.result().generation for each in joining} == {2}
+
+    run(scenario)
+
+
+def test_members_that_wait_to_be_told_are_refused_once_the_group_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
+        await bench.member(0, "a")
+        second, *_, last = [asyncio.create_task(bench.member(0, name)) for name in "bcdefgh"]
+        first = asyncio.create_task(bench.agents[0].join("g", request("", member_id="a")))
+        while not second.done():
+            await asyncio.sleep(0)
+        bench.clock.advance(30.0)
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await first
+        assert (await second).code is ErrorCode.NONE
+        assert (await last).code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
 def test_a_consumer_group_goes_on_at_another_agent_where_it_was() -> None:
     async def scenario(bench: Bench) -> None:
         await bench.sequencer.create_topic(CreateTopic("t", 2, {}))

@@ -122,6 +122,47 @@ def test_a_heartbeat_visits_no_other_member(static: bool) -> None:
     assert members.times == 1
 
 
+def test_the_joins_and_syncs_of_one_rebalance_look_at_the_members_once_and_not_each_at_all_others() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    driver.join(fresh="c")
+    members = driver.group.members = LookedThrough(driver.group.members)
+    driver.join("b")
+    driver.group.next_deadline(driver.now)
+    assert members.times <= 2, "whether all have joined, and when the next is due"
+    driver.join("b", protocols=[("range", b"other topics")])
+    driver.group.next_deadline(driver.now)
+    assert members.times <= 5, "b was told about its join before: what is due is found anew"
+    driver.join("a")
+    members.times = 0
+    driver.group.next_deadline(driver.now)
+    for member in ("b", "c"):
+        driver.sync(member, 3)
+        driver.group.next_deadline(driver.now)
+    assert members.times == 1
+    driver.sync("a", 3, {"a": b"0", "b": b"1", "c": b"2"})
+    driver.group.next_deadline(driver.now)
+    members.times = 0
+    again = driver.sync("b", 3)
+    driver.group.next_deadline(driver.now)
+    assert driver.answers[again].assignment == b"1"
+    assert members.times == 0
+
+
+def test_protocols_of_a_member_that_left_or_joined_with_others_are_forgotten() -> None:
+    driver = Driver()
+    driver.join(fresh="a", protocols=[("range", b""), ("own", b"")])
+    refused = driver.join(fresh="b", protocols=[("other", b"")])
+    assert driver.answers[refused].code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    again = driver.join("a", protocols=[("other", b"")])
+    assert driver.answers[again].code is ErrorCode.NONE
+    second = driver.join(fresh="b", protocols=[("other", b""), ("range", b"")])
+    driver.join("a", protocols=[("other", b"")])
+    assert driver.answers[second].protocol == "other"
+    driver.group.leave(driver.now, [("a", None)])
+    assert driver.group._knowing == {"other": 1, "range": 1}
+
+
 def test_a_session_that_runs_out_is_seen_whatever_was_remembered() -> None:
     driver = Driver()
     driver.stable_pair()
