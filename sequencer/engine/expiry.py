@@ -93,7 +93,7 @@ class Expiry:
         """End what has run out: gives the counts of agents' leases and of sessions. Only some transactions are ended
         by one step."""
         if repeats.are_too_large(draft.durable, self._settings):
-            repeats.forget_surplus(draft, self._settings)
+            yield from repeats.forget_surplus(draft, self._settings)
         silent = leases.expire_agents(draft, self._context.has_left)
         self._context.log_silent(silent)
         sessions = leases.expire_sessions(draft)
@@ -109,7 +109,7 @@ class Expiry:
             removed.agents += agents
             removed.sessions += sessions
             leases.forget_agents(draft)
-            repeats.forget_surplus(draft, settings)
+            yield from repeats.forget_surplus(draft, settings)
 
         await self._group_commit.decide("apply_retention", expire)
         await self._upkeep.fill()

@@ -13,7 +13,7 @@ Pure: the caller passes the draft in and drives a decision that takes several tu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
@@ -22,16 +22,18 @@ import msgspec
 
 from sequencer.api import ERRORS, GroupNotEmpty, SequencerError, UnknownGroup, Value
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import AnswerRow
+from sequencer.store.rows import REFUSED, AnswerRow
 from sequencer.store.state import Draft, HotState
-from tailrace.turns import Steps
+from tailrace.turns import Steps, in_parts
 
 A = TypeVar("A", bound=Value)
 COMPRESSED_FROM = 1_000
 """Bytes of an answer from which on it is compressed: one that has a row for each of many partitions."""
 _COMPRESSED = zlib.compress(b"")[:1]
-_REFUSED = b"\xc1"
-"""Neither begins an encoded answer. After the second comes the code of a refusal."""
+"""Begins no encoded answer."""
+REFUSALS_PART = 10
+"""Refusals are this part of the answers at most: a client that is refused in a loop pushes out no other answers."""
+LOOKED_AT_ONCE = 10_000
 
 
 def decide_once(
@@ -55,13 +57,13 @@ def decide_once(
 
 def _encoded(decided: Value | SequencerError) -> bytes:
     if isinstance(decided, SequencerError):
-        return _REFUSED + decided.code.encode()
+        return REFUSED + decided.code.encode()
     encoded = msgspec.msgpack.encode(decided)
     return encoded if len(encoded) < COMPRESSED_FROM else zlib.compress(encoded, level=1)
 
 
 def _kept(stored: bytes, answer: type[A]) -> A | SequencerError:
-    if stored.startswith(_REFUSED):
+    if stored.startswith(REFUSED):
         return ERRORS[stored[1:].decode()]("this was refused when it was first asked for")
     if stored.startswith(_COMPRESSED):
         stored = zlib.decompress(stored)
@@ -78,17 +80,36 @@ def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
     return state.answer_bytes > settings.max_request_answer_bytes
 
 
-def forget_surplus(draft: Draft, settings: SequencerSettings) -> None:
-    """Delete the oldest answers beyond the bounds. Above the bytes a quarter goes, so that this is rare."""
+def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
+    """Delete the oldest refusals beyond their part, then the oldest answers beyond the bounds. Above the bytes a
+    quarter goes, so that this is rare."""
     state = draft.durable
-    count, size = state.count(AnswerRow), state.answer_bytes
     most, most_bytes = settings.max_request_answers, settings.max_request_answer_bytes
+    count, size = state.count(AnswerRow), state.answer_bytes
     if size > most_bytes:
         most_bytes -= most_bytes // 4
-    elif count <= most:
-        return
-    for row in sorted(draft.all(AnswerRow), key=attrgetter("created_ms")):
-        if count <= most and size <= most_bytes:
-            break
+    refused = yield from _oldest(
+        list(state.rows(AnswerRow, state.refusals)), len(state.refusals) - most // REFUSALS_PART
+    )
+    for row in refused:
         draft.delete(AnswerRow, row.request_id)
         count, size = count - 1, size - len(row.answer)
+    if count <= most and size <= most_bytes:
+        return
+    surplus = count - most + len(refused) if size <= most_bytes else count
+    for row in (yield from _oldest(list(state.all(AnswerRow)), surplus)):
+        if count <= most and size <= most_bytes:
+            break
+        if draft.get(AnswerRow, row.request_id) is not None:
+            draft.delete(AnswerRow, row.request_id)
+            count, size = count - 1, size - len(row.answer)
+
+
+def _oldest(rows: Sequence[AnswerRow], count: int) -> Steps[Sequence[AnswerRow]]:
+    """So many of them that are the oldest, the oldest first."""
+    oldest: list[AnswerRow] = []
+    if count > 0:
+        for some in in_parts(rows, LOOKED_AT_ONCE):
+            oldest = sorted([*oldest, *some], key=attrgetter("created_ms"))[:count]
+            yield len(some)
+    return oldest

@@ -475,12 +475,20 @@ class WriteRow(Row, frozen=True):
     expires_ms: int
 
 
+REFUSED = b"\xc1"
+"""Begins no encoded answer. After it comes the code of a refusal."""
+
+
 class AnswerRow(Row, frozen=True):
-    """The first answer to a request that may be retried, encoded."""
+    """The first answer to a request that may be retried, encoded, or (`is_refusal`) the code of an error."""
 
     request_id: UUID
     answer: bytes
     created_ms: int
+
+    @property
+    def is_refusal(self) -> bool:
+        return self.answer.startswith(REFUSED)
 
 
 class ObjectRow(Row, frozen=True):

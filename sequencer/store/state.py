@@ -133,6 +133,8 @@ class HotState:
         """Of the states of all groups."""
         self.answer_bytes = 0
         """Of the answers that are kept for retries."""
+        self.refusals: dict[UUID, None] = {}
+        """Those of them that are refusals."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
         for kind in HOT:
             self.add_loaded(kind, loaded.get(kind, ()))
@@ -396,9 +398,12 @@ class HotState:
 
     def _put_answer(self, key: Key, row: Any, before: Any) -> None:
         self.answer_bytes += len(row.answer) - (0 if before is None else len(before.answer))
+        if row.is_refusal:
+            self.refusals[row.request_id] = None
 
     def _delete_answer(self, key: Key, row: Any) -> None:
         self.answer_bytes -= len(row.answer)
+        self.refusals.pop(row.request_id, None)
 
     def _put_pending(self, key: Key, row: Any, before: Any) -> None:
         if before is None:

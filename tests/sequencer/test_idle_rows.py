@@ -12,10 +12,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef
+from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef, UnknownGroup
 from sequencer.reading.positions import Positions
 from sequencer.reading.upkeep import Upkeep
-from sequencer.rules import leases, sessions
+from sequencer.rules import leases, repeats, sessions
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.kept import forget
 from sequencer.rules.repeats import are_too_large, forget_surplus
@@ -23,6 +23,7 @@ from sequencer.rules.retention import plan_retention
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
+    REFUSED,
     AgentRow,
     AnswerRow,
     Changes,
@@ -40,6 +41,7 @@ from sequencer.store.rows import (
     WriteRow,
 )
 from sequencer.store.state import Draft, HotState, replace_row
+from tailrace.turns import at_once
 from tests.support.clocks import ManualClock
 
 ME = Identity("c", 1, 1)
@@ -394,10 +396,38 @@ def test_answers_beyond_the_bound_are_forgotten_the_oldest_first() -> None:
     draft = Draft(
         HotState({AnswerRow: [AnswerRow(UUID(int=each), b"", 100 - each) for each in range(10)]}), NOW
     )
-    forget_surplus(draft, SequencerSettings(max_request_answers=10))
+    at_once(forget_surplus(draft, SequencerSettings(max_request_answers=10)))
     assert not draft.changes
-    forget_surplus(draft, SequencerSettings(max_request_answers=7))
+    at_once(forget_surplus(draft, SequencerSettings(max_request_answers=7)))
     assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_refusals_push_out_refusals_and_no_answers_to_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "LOOKED_AT_ONCE", 7)
+    refused = REFUSED + UnknownGroup.code.encode()
+    answers = [AnswerRow(UUID(int=each), b"", each) for each in range(15)]
+    refusals = [AnswerRow(UUID(int=1_000 - each), refused, 1_000 - each) for each in range(50)]
+    state = HotState({AnswerRow: [*refusals, *answers]})
+    draft = Draft(state, NOW)
+    at_once(forget_surplus(draft, SequencerSettings(max_request_answers=20)))
+    assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [*range(15), 999, 1_000]
+    state.apply(draft.changes)
+    assert list(state.refusals) == [UUID(int=1_000), UUID(int=999)]
+    assert state.answer_bytes == 2 * len(refused)
+
+
+def test_the_oldest_of_very_many_answers_are_found_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "LOOKED_AT_ONCE", 7)
+    refusals = [AnswerRow(UUID(int=each), REFUSED, each * 37 % 101) for each in range(1, 15)]
+    answers = [AnswerRow(UUID(int=each), b"", each * 37 % 101) for each in range(15, 101)]
+    draft = Draft(HotState({AnswerRow: [*answers, *refusals]}), NOW)
+    steps = list(forget_surplus(draft, SequencerSettings(max_request_answers=40)))
+    assert max(steps) == 7 and sum(steps) == 14 + 100
+    left = draft.all(AnswerRow)
+    assert len(left) == 40
+    assert sum(row.is_refusal for row in left) <= 4
+    gone = {row.created_ms for row in answers} - {row.created_ms for row in left}
+    assert max(gone) < min(row.created_ms for row in left if not row.is_refusal)
 
 
 def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -> None:
@@ -408,7 +438,7 @@ def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -
     state = HotState({AnswerRow: rows})
     assert are_too_large(state, settings)
     draft = Draft(state, NOW)
-    forget_surplus(draft, settings)
+    at_once(forget_surplus(draft, settings))
     assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5]
     state.apply(draft.changes)
     assert state.answer_bytes == 6 << 17
