@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from tailrace.parquet_object.kernels import copy_bytes
 
-IGNORED, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, LIST, STRUCT = range(9)
+IGNORED, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, LIST, STRUCT, DATE, TIMESTAMP = range(11)
 """Kinds of nodes. A field that is no column is read as IGNORED."""
 
 DEPTH = 32
@@ -32,6 +32,7 @@ DEPTH = 32
 _VALUE, _FIRST_ELEMENT, _ELEMENT, _FIRST_KEY, _KEY, _AFTER = range(6)
 """What may come next. After `[` and `{`, where it is the first, also their end."""
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _MINUS, _POINT, _ZERO, _NINE, _F = map(ord, '",:\\-.09f')
+_PLUS, _TIME, _ZULU = map(ord, "+TZ")
 _BRACE, _BRACE_END, _BRACKET, _BRACKET_END = map(ord, "{}[]")
 _ONES, _QUOTE_64, _BACKSLASH_64, _SPACE_64 = map(np.uint64, (0x0101010101010101, ord('"'), ord("\\"), 32))
 """Unsigned: numba makes a double of a signed and an unsigned number."""
@@ -44,6 +45,11 @@ _POWERS = 10.0 ** np.arange(23)
 numbers accurately"). All others are left for Arrow, which is exact, as texts."""
 _LEAST_POWER, _MOST_POWER, _MOST_FLOAT_POWER = -290, 300, 38
 """Of ten, about: none beyond comes near to what overflows, or is denormal."""
+
+_FIRST_YEAR, _LAST_YEAR = 2, 9998
+"""A year less than Python has at each end: no time zone leads out of these."""
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+_NO_DAY = 1 << 40
 
 _START, _ESCAPED, SIZE = 32, 1 << 31, (1 << 31) - 1
 """A text's word: where it starts, whether it has escapes, and its bytes between the quotation marks."""
@@ -73,9 +79,10 @@ class Plan(NamedTuple):
 class Slots(NamedTuple):
     """What is found, all zeros before.
 
-    `words`: a number, a text's place, the end of a list's elements. `floats`: the same memory. `valid`: 1 where there
-    is something. `counts`: of the elements of each list. `hard_words`, `hard_places`: the texts of numbers that
-    `floats` has not yet, and the slots where they belong. `is_plain`: of each row.
+    `words`: a number, days or microseconds since 1970, a text's place, the end of a list's elements. `floats`: the same
+    memory. `valid`: 1 where there is something. `counts`: of the elements of each list. `hard_words`,
+    `hard_places`: the texts of numbers that `floats` has not yet, and the slots where they belong. `is_plain`: of each
+    row.
     """
 
     words: np.ndarray
@@ -212,11 +219,19 @@ def parse(given, plan, slots, opened):
             state = _AFTER
             if byte == _QUOTE:
                 stop, is_escaped = _text_end(source, at, end)
-                if stop < 0 or not (kind == STRING or kind == IGNORED):
+                if stop < 0:
                     break
                 if kind == STRING:
                     valid[slot] = 1
                     words[slot] = _word(at + 1, stop, is_escaped)
+                elif kind == DATE or kind == TIMESTAMP:
+                    is_moment, whole = _moment(source, at + 1, stop, kind)
+                    if not is_moment:
+                        break
+                    valid[slot] = 1
+                    words[slot] = whole
+                elif kind != IGNORED:
+                    break
                 at = stop + 1
             elif byte == _BRACE or byte == _BRACKET:
                 begins_object = byte == _BRACE
@@ -237,10 +252,15 @@ def parse(given, plan, slots, opened):
                 state = _FIRST_KEY if begins_object else _FIRST_ELEMENT
             elif byte == _MINUS or _ZERO <= byte <= _NINE:
                 start = at
-                at, whole, number, is_near = _number(source, at, end, kind)
+                at, whole, number, is_near = _number(source, at, end, LONG if kind == TIMESTAMP else kind)
                 if at < 0:
                     break
-                if kind == INT or kind == LONG:
+                if kind == TIMESTAMP:
+                    if not _FIRST_MS <= whole <= _LAST_MS:
+                        break
+                    words[slot] = whole * 1000
+                    valid[slot] = 1
+                elif kind == INT or kind == LONG:
                     words[slot] = whole
                     valid[slot] = 1
                 elif kind == FLOAT or kind == DOUBLE:
@@ -471,6 +491,78 @@ def _number(source, start, end, kind):
         return at, np.int64(0), 0.0, True
     number = np.float64(signed)
     return at, np.int64(0), number / _POWERS[-power] if power < 0 else number * _POWERS[power], False
+
+
+@njit(cache=True, nogil=True)
+def _moment(source, at, stop, kind):
+    """Whether the text is a date, or a time with a fraction of at most six digits, as RFC 3339 has it or without a zone
+    (UTC); and the days or microseconds since 1970."""
+    none = False, np.int64(0)
+    days = _days(source, at, stop)
+    if kind == DATE:
+        return stop == at + 10 and days != _NO_DAY, days
+    hour, minute, second = (
+        _fixed(source, at + 11, stop, 2), _fixed(source, at + 14, stop, 2), _fixed(source, at + 17, stop, 2)
+    )  # fmt: skip
+    if days == _NO_DAY or not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60):
+        return none
+    if source[at + 10] != _TIME or source[at + 13] != _COLON or source[at + 16] != _COLON:
+        return none
+    place, micros = at + 19, np.int64(0)
+    if place < stop and source[place] == _POINT:
+        point = place
+        place, micros, _ = _digits(source, point + 1, stop, np.int64(0), np.int64(0))
+        digits = place - point - 1
+        if not 1 <= digits <= 6:
+            return none
+        micros *= 10 ** (6 - digits)
+    if place == stop - 1 and source[place] == _ZULU:
+        place = stop
+    elif (
+        place == stop - 6
+        and source[place + 3] == _COLON
+        and (source[place] == _PLUS or source[place] == _MINUS)
+    ):
+        ahead, ahead_minutes = _fixed(source, place + 1, stop, 2), _fixed(source, place + 4, stop, 2)
+        if not (0 <= ahead < 24 and 0 <= ahead_minutes < 60):
+            return none
+        minute += (ahead * 60 + ahead_minutes) * (1 if source[place] == _MINUS else -1)
+        place = stop
+    return place == stop, (((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros
+
+
+@njit(cache=True, nogil=True)
+def _days(source, at, stop):
+    """The days since 1970 of a date of ten characters; _NO_DAY: there is none. From Howard Hinnant's "chrono-Compatible
+    Low-Level Date Algorithms"."""
+    year, month, day = (
+        _fixed(source, at, stop, 4),
+        _fixed(source, at + 5, stop, 2),
+        _fixed(source, at + 8, stop, 2),
+    )
+    if not (_FIRST_YEAR <= year <= _LAST_YEAR and 1 <= month <= 12 and day >= 1):
+        return np.int64(_NO_DAY)
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    last = 28 + is_leap if month == 2 else 30 + ((month + (month >> 3)) & 1)
+    if day > last or source[at + 4] != _MINUS or source[at + 7] != _MINUS:
+        return np.int64(_NO_DAY)
+    year -= month <= 2
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + of_year - 719_468
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _fixed(source, at, stop, digits):
+    """The number of so many digits; -1: they are not there."""
+    if at + digits > stop:
+        return np.int64(-1)
+    value = np.int64(0)
+    for place in range(at, at + digits):
+        digit = np.int64(source[place]) - _ZERO
+        if not 0 <= digit <= 9:
+            return np.int64(-1)
+        value = value * 10 + digit
+    return value
 
 
 @njit(cache=True, nogil=True)

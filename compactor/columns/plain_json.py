@@ -25,6 +25,8 @@ _KINDS = {
     Scalar.FLOAT: kernels.FLOAT,
     Scalar.DOUBLE: kernels.DOUBLE,
     Scalar.STRING: kernels.STRING,
+    Scalar.DATE: kernels.DATE,
+    Scalar.TIMESTAMP: kernels.TIMESTAMP,
 }
 
 
@@ -206,8 +208,9 @@ class _Found(NamedTuple):
             case Scalar.BOOLEAN:
                 buffers = [_bits(words)]
             case _:
-                numbers = self.slots.floats[first : first + count] if _is_float(kind) else words
-                buffers = [pa.py_buffer(numbers.astype(arrow_type(kind).to_pandas_dtype(), copy=False))]
+                numbers, letter = (self.slots.floats, "f") if _is_float(kind) else (self.slots.words, "i")
+                size = arrow_type(kind).bit_width // 8
+                buffers = [pa.py_buffer(numbers[first : first + count].astype(f"{letter}{size}", copy=False))]
         return pa.Array.from_buffers(
             arrow_type(kind), count, [bitmap, *buffers], null_count=nulls, children=children or None
         )

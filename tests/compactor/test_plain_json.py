@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ COLUMNS = (
     "a float, b boolean, `a b` string, `é` double",
     "a list<long>, b struct<a string, b list<struct<a double, c string>>>, c list<list<string>>",
     "a struct<a struct<a boolean>>, offset long",
-    "a timestamp, b string",
+    "a decimal(5, 2), b string",
+    "a timestamp, b date, c list<struct<a timestamp, b date>>",
     "a list<double>, a_name_of_more_than_eight_bytes string, a_name_of_more_than_eight_letters long",
 )
 NUMBERS = (
@@ -41,6 +43,27 @@ TEXTS = (
     "\\ud83d\\ude00", "\\ud800", "\\udc00", "\\ud800\\u0041", "\\x", "\\u12", "\\u00g0", "\\", "\x01", "\n", "\x7f",
     "\x00", "1", "2024-02-29T01:02:03Z", "12345678\\n", "123456\\u0041", "}{", "],",
 )  # fmt: skip
+TIMES = (
+    "2024-02-29", "2023-02-29", "1900-02-29", "2000-02-29", "2024-04-31", "2024-12-31", "2024-13-01", "2024-00-10",
+    "2024-01-00", "2024-1-01", "24-01-01", "2024/01/01", "2024-01-01 ", "0000-01-01", "0001-01-01", "9999-12-31",
+    "1969-12-31", "1600-03-01", "2024-01-01T", "12024-01-01", "-024-01-01", "20240101",
+    "2024-02-29T01:02:03Z", "2024-02-29T01:02:03", "2024-02-29T01:02:03.5Z", "2024-02-29T01:02:03.123456+02:00",
+    "2024-02-29T01:02:03.1234567Z", "2024-02-29T01:02:03.123456789Z", "2024-02-29T01:02:03.Z", "1960-02-29T23:59:59.9Z",
+    "2024-02-29T23:59:60Z", "2024-02-29T24:00:00Z", "2024-02-29T01:60:00Z", "2024-02-29T01:02Z", "2024-02-29t01:02:03z",
+    "2024-02-29 01:02:03Z", "2024-02-29T01:02:03-11:59", "2024-02-29T01:02:03+24:00", "2024-02-29T01:02:03+01:60",
+    "2024-02-29T01:02:03+0100", "2024-02-29T01:02:03+01", "2024-02-29T01:02:03ZZ", "2024-02-29T01:02:03+01:00x",
+    "0001-01-01T00:00:00-01:00", "9999-12-31T23:59:59Z", "2024-02-30T01:02:03Z", "2024-02-29T0:02:03Z",
+    "2024-02-29T01:02:03.000001", "2024-02-29T01:02:03.+01:00", "2024-02-29T01.02:03Z", "2024-02-29T01:02:03*01:00",
+)  # fmt: skip
+MILLISECONDS = (
+    "0",
+    "-1",
+    "1700000000000",
+    "-62135596800000",
+    "-62135596800001",
+    "253402300799999",
+    "253402300800000",
+)
 NAMES = (
     "a", "b", "c", "a b", "é", "offset", "A", "", "z", "\\u0061", "\\n", "a_name_of_more_than_eight_bytes",
     "a_name_of_more_than_eight_letters", "a_name_of_more_than_eight_byte",
@@ -50,7 +73,7 @@ BLANKS = ("", "", "", " ", "\n\t\r ", "\f")
 blanks = st.sampled_from(BLANKS)
 scalars = (
     st.sampled_from([*NUMBERS, "true", "false", "null", "nul", "True", "tru", "falsy", "nullnull"])
-    | st.sampled_from(TEXTS).map(lambda text: f'"{text}"')
+    | st.sampled_from([*TEXTS, *TIMES]).map(lambda text: f'"{text}"')
     | st.floats(allow_nan=False, allow_infinity=False).map(repr)
     | st.integers(-(2**64), 2**64).map(str)
     | st.text(st.characters(codec="utf-8"), max_size=20).map(json.dumps)
@@ -115,6 +138,10 @@ def shown(found: FittedValues) -> str:
 @example(COLUMNS[0], [b'{"z":' + number.encode() + b"}" for number in NUMBERS], False)
 @example(COLUMNS[1], [b'{"c":"' + text.encode() + b'"}' for text in TEXTS], True)
 @example(COLUMNS[1], [b'{"z":"' + text.encode() + b'"}' for text in TEXTS], False)
+@example(COLUMNS[6], [b'{"a":"' + text.encode() + b'"}' for text in TIMES], True)
+@example(COLUMNS[6], [b'{"b":"' + text.encode() + b'"}' for text in TIMES], True)
+@example(COLUMNS[6], [b'{"a":' + number.encode() + b"}" for number in (*NUMBERS, *MILLISECONDS)], True)
+@example(COLUMNS[6], [b'{"b":' + number.encode() + b"}" for number in MILLISECONDS], True)
 @example(COLUMNS[1], [b'{"c":"\xff"}', b'{"z":"\xff"}', b'{"a":1}'], False)
 def test_values_at_once_are_what_each_is_by_itself(
     columns: str, stored: list[bytes | None], is_strict: bool
@@ -151,6 +178,27 @@ def test_what_producers_send_is_decoded_at_once() -> None:
     assert plain_ones(columns, stored) == [1, 1, 1, 1]
 
 
+def test_dates_and_times_are_decoded_at_once() -> None:
+    stored = [
+        b'{"a":"2024-02-29T01:02:03.123+02:00","b":"2024-02-29"}',
+        b'{"a":1700000000000}',
+        b'{"a":"2024-02-29T01:02:03"}',
+    ]
+    assert plain_ones("a timestamp, b date", stored) == [1, 1, 1]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=st.timezones()), min_size=1)
+)
+def test_times_of_all_years_and_zones_are_what_python_reads(times: list[datetime]) -> None:
+    stored: list[bytes | None] = [
+        f'{{"a":"{time.isoformat()}","b":"{time.date()}"}}'.encode() for time in times
+    ]
+    found, expected = both("a timestamp, b date", stored, is_strict=True)
+    assert shown(found) == shown(expected)
+
+
 @pytest.mark.parametrize(
     "value", [b"[" * 200_000, b'{"z":' * 200_000, b'{"z":' + b"[" * 31 + b"]" * 31 + b"}", b"{" * 9]
 )
@@ -163,7 +211,7 @@ def test_values_that_are_too_long_are_left() -> None:
 
 
 def test_columns_and_values_of_other_kinds_are_left() -> None:
-    assert plain_ones("a timestamp", [b"{}"]) is None
+    assert plain_ones("a decimal(5, 2)", [b"{}"]) is None
     assert plain_ones("a list<map<string, long>>", [b"{}"]) is None
     assert plain_ones("a string", [b'{"a":"\xff"}']) is None
 
