@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from agent.connection import KafkaConnection
-from agent.dispatch import Dispatcher, _Asked
+from agent.dispatch import Dispatcher, _Call
 from agent.handlers import HANDLERS
 from agent.memory_budget import MemoryBudget
 from sequencer.engine.committer import Committer
@@ -47,7 +47,7 @@ class _Telling(Dispatcher):
 
     failure: Exception | None = None
 
-    def _failed(self, asked: _Asked, error: Exception) -> None:
+    def _failed(self, call: _Call, error: Exception) -> None:
         self.failure = error
 
 
