@@ -14,9 +14,11 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException
 
+from compactor.columns.avro_elements import Elements
 from compactor.columns.json_values import ValueUnfit
 from compactor.columns.registered import (
     HEADER,
+    PreparedSchema,
     RegisteredSchema,
     RegisteredValues,
     SchemaRefused,
@@ -35,10 +37,13 @@ from tailrace.columns import (
     StructOf,
     TypedColumn,
     columns_text,
+    element_cells,
     merged,
     parse_columns,
 )
 
+RECORD_CELLS, FIELD_CELLS = 8, 2
+"""A decoded record takes as much as so many cells, and as so many for each of its fields, each of which has a byte."""
 _PRIMITIVES = {
     "boolean": Scalar.BOOLEAN,
     "int": Scalar.INT,
@@ -167,31 +172,49 @@ def _full_name(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-class AvroValues(RegisteredValues[Any]):
-    """Decodes values by the schemas that are given."""
+class AvroValues(RegisteredValues):
+    """Decodes values by the schemas that are given. `columns`: those that come of all of them."""
 
-    def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
-        super().__init__(schemas, _parsed)
+    def __init__(self, columns: Columns, schemas: Iterable[RegisteredSchema]) -> None:
+        super().__init__(schemas, lambda schema: _prepared(schema, columns))
 
     def decode(self, value: Buffer) -> Any:
         """What `field_of` reads. Raises ValueUnfit."""
         schema_id = schema_id_of(value)
-        parsed = self.prepared((schema_id,))
-        body = io.BytesIO(memoryview(value)[HEADER.size :])
+        schema = self.prepared((schema_id,))
         try:
-            row = fastavro.schemaless_reader(body, parsed, None)
+            return schema.decoded(bytes(memoryview(value)[HEADER.size :]))
+        except ValueUnfit:
+            raise
         except Exception as error:  # noqa: BLE001 - corrupt bytes raise whatever they lead to
             raise ValueUnfit(f"not a value of schema {schema_id}: {type(error).__name__}: {error}") from None
-        if body.tell() != len(value) - HEADER.size:
-            raise ValueUnfit(f"bytes follow the value of schema {schema_id}")
+
+
+def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
+    parsed, named = _parsed(schema)
+    elements = Elements(parsed, named)
+    cells = 0
+    if elements.least_bytes:
+        widest = max(element_cells(columns), element_cells(_Types(schema).columns()))
+        cells = RECORD_CELLS + FIELD_CELLS * widest
+
+    def decode(body: bytes) -> Any:
+        given = io.BytesIO(body)
+        row = fastavro.schemaless_reader(given, parsed, None)
+        if given.tell() != len(body):
+            raise ValueUnfit(f"bytes follow the value of schema {schema.schema_id}")
         return row
 
+    most = max(FIELD_CELLS, cells / (elements.least_bytes or 1))
+    return PreparedSchema(decode, most, cells, elements.count)
 
-def _parsed(schema: RegisteredSchema) -> Any:
+
+def _parsed(schema: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
+    """The schema, and the types that have names."""
     named: dict[str, Any] = {}
     for _, text in schema.references:
         fastavro.parse_schema(_plain(json.loads(text)), named_schemas=named)
-    return fastavro.parse_schema(_plain(json.loads(schema.text)), named_schemas=named)
+    return fastavro.parse_schema(_plain(json.loads(schema.text)), named_schemas=named), named
 
 
 def _plain(kind: Any) -> Any:

@@ -201,7 +201,8 @@ def resolved(encoding: ValueFormat, schema: RegisteredSchema) -> ResolvedSchema:
 def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
     if order.encoding.kind == "json":
         return JsonValues(columns, is_strict=not order.encoding.columns)
-    return AvroValues(order.schemas) if order.encoding.kind == "avro" else ProtobufValues(order.schemas)
+    kind = AvroValues if order.encoding.kind == "avro" else ProtobufValues
+    return kind(columns, order.schemas)
 
 
 def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
@@ -271,11 +272,13 @@ def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[p
 
 
 class _Sheet:
-    """A file that is written in memory."""
+    """A file that is written in memory, in row groups of about DECODED_BYTES."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()
         self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
@@ -286,16 +289,26 @@ class _Sheet:
         )
 
     def add(self, columns: dict[str, Any], row_count: int) -> None:
-        """Write a row group; columns that are not given are null."""
+        """Take in rows; columns that are not given are null. Small parts are one row group."""
         arrays = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
             for field in self._schema
         ]
-        table = pa.Table.from_arrays(arrays, schema=self._schema)
-        self._writer.write_table(table, row_group_size=max(1, row_count))
+        self._waiting.append(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._waiting_bytes += self._waiting[-1].nbytes
+        if self._waiting_bytes >= DECODED_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        table = pa.concat_tables(self._waiting)
+        self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     def close(self) -> memoryview:
         """The whole file."""
+        if self._waiting:
+            self._write()
         self._writer.close()
         return memoryview(self._sink.getvalue())
 
@@ -316,7 +329,7 @@ class _Sheets:
         self.unfit = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Take in some rows, a row group for each part."""
+        """Take in some rows."""
         for part in parts(rows, self._columns, self._decoder):
             self._add(part)
 

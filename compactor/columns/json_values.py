@@ -62,6 +62,14 @@ class ValueUnfit(ValueError):
     """A value has no place in the columns; the message says why."""
 
 
+def check_cells(cells: int) -> None:
+    """Raises ValueUnfit for a value that takes so many."""
+    if cells > MOST_CELLS:
+        raise ValueUnfit(
+            f"the columns inside of its lists take {cells} cells or more; at most {MOST_CELLS} are made"
+        )
+
+
 class JsonValues:
     """Decodes values. `is_strict`: a field that is no column makes a value unfit; else it is left out."""
 
@@ -84,10 +92,7 @@ class JsonValues:
     def _decode_bounded(self, value: Buffer) -> Any:
         if len(value) > self._sure_bytes:
             cells = int(self.cells_in_lists(pa.array([value], pa.binary()))[0])
-            if cells > MOST_CELLS:
-                raise ValueUnfit(
-                    f"the columns inside of its lists take {cells} cells; at most {MOST_CELLS} are made"
-                )
+            check_cells(cells)
         return self._decode(value)
 
     def cells_in_lists(self, values: pa.Array | pa.ChunkedArray) -> Any:

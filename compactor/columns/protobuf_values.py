@@ -11,20 +11,24 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from compactor.columns.json_values import ValueUnfit
+from compactor.columns.protobuf_elements import LEAST_BYTES, count_elements, has_elements, shape_of
 from compactor.columns.registered import (
     HEADER,
+    PreparedSchema,
     RegisteredSchema,
     RegisteredValues,
     SchemaKey,
@@ -43,6 +47,7 @@ from tailrace.columns import (
     StructOf,
     TypedColumn,
     columns_text,
+    element_cells,
     parse_columns,
 )
 
@@ -50,6 +55,8 @@ COMPILE_SECONDS = 30
 MAX_PATH = 8
 """Levels of a message inside of others."""
 MAX_INDEX = 10_000
+MESSAGE_CELLS = 16
+"""A decoded message takes as much as so many cells, beside those of its fields."""
 _MAIN = "tailrace_value.proto"
 _FILE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}\.proto")
 _LOGGED = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
@@ -146,6 +153,7 @@ def _message(schema: RegisteredSchema) -> Descriptor:
     held = FileDescriptorSet.FromString(schema.compiled)
     pool = descriptor_pool.DescriptorPool()
     for file in held.file:
+        _leave_extensions_out(file)
         pool.Add(file)
     level: Any = pool.FindFileByName(held.file[-1].name)
     protos: Any = held.file[-1].message_type
@@ -159,6 +167,13 @@ def _message(schema: RegisteredSchema) -> Descriptor:
         protos = protos[index].nested_type
     found: Descriptor = level
     return found
+
+
+def _leave_extensions_out(scope: FileDescriptorProto | DescriptorProto) -> None:
+    """They have no columns, so their bytes need not be decoded."""
+    scope.ClearField("extension")
+    for inner in scope.message_type if isinstance(scope, FileDescriptorProto) else scope.nested_type:
+        _leave_extensions_out(inner)
 
 
 def _struct(message: Descriptor, above: tuple[str, ...]) -> StructOf:
@@ -194,43 +209,75 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-class ProtobufValues(RegisteredValues[Any]):
-    """Decodes values by the compiled schemas that are given."""
+class ProtobufValues(RegisteredValues):
+    """Decodes values by the compiled schemas that are given, to messages. `columns`: those that come of all of them."""
 
-    def __init__(self, schemas: Iterable[RegisteredSchema]) -> None:
-        super().__init__(schemas, lambda schema: message_factory.GetMessageClass(_message(schema)))
+    def __init__(self, columns: Columns, schemas: Iterable[RegisteredSchema]) -> None:
+        super().__init__(schemas, lambda schema: _prepared(schema, columns))
 
     def decode(self, value: Buffer) -> Any:
         """What `field_of` reads. Raises ValueUnfit."""
         key, start = protobuf_key(value)
-        kind = self.prepared(key)
+        schema = self.prepared(key)
         try:
-            return _fields(kind.FromString(bytes(memoryview(value)[start:])))
-        except (DecodeError, OverflowError, ValueError) as error:
+            return schema.decoded(bytes(memoryview(value)[start:]))
+        except (DecodeError, ValueError) as error:
             raise ValueUnfit(f"not a value of schema {key[0]}: {error}") from None
 
+    @staticmethod
+    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+        """See arrays.FieldOf. Messages of several types have the column, each read in its own way."""
+        readers: dict[Any, Callable[[Any], Any]] = {}
 
-def _fields(message: Any) -> dict[str, Any]:
-    return {field.name: _value(field, message) for field in message.DESCRIPTOR.fields}
+        def read(message: Any) -> Any:
+            kind = type(message)
+            if kind not in readers:
+                readers[kind] = _reader(kind.DESCRIPTOR, column.name)
+            return readers[kind](message)
+
+        return read
 
 
-def _value(field: FieldDescriptor, message: Any) -> Any:
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    held = getattr(message, field.name)
+def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
+    """An element has room for its own fields while it is decoded, and for those of the columns after that."""
+    message = _message(schema)
+    shape = shape_of(message)
+    widest = max(element_cells(columns), element_cells(_struct(message, ()).fields))
+    cells = MESSAGE_CELLS + widest if has_elements(shape) else 0
+    decode = message_factory.GetMessageClass(message).FromString
+    return PreparedSchema(decode, cells / LEAST_BYTES, cells, partial(count_elements, shape))
+
+
+def _reader(kind: Descriptor, name: str) -> Callable[[Any], Any]:
+    """What reads the field of this name from a message; None where it has none."""
+    field = kind.fields_by_name.get(name)
+    if field is None:
+        return lambda message: None
+    get = attrgetter(name)
     if _is_map(field):
-        part = field.message_type.fields_by_name["value"]
-        return {str(key): _plain(part, item) for key, item in held.items()}
-    return [_plain(field, item) for item in held] if field.is_repeated else _plain(field, held)
+        value_of = _plain(field.message_type.fields_by_name["value"]) or _same
+        return lambda message: {str(key): value_of(value) for key, value in get(message).items()}
+    plain = _plain(field)
+    if field.is_repeated:
+        return get if plain is None else lambda message: [*map(plain, get(message))]
+    if field.has_presence:
+        value_of = plain or _same
+        return lambda message: value_of(get(message)) if message.HasField(name) else None
+    return get if plain is None else lambda message: plain(get(message))
 
 
-def _plain(field: FieldDescriptor, value: Any) -> Any:
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return str(value) if known is None else known.name
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plain(field: FieldDescriptor) -> Callable[[Any], Any] | None:
+    """What makes a column's value of one of the field's; None: it is one, or a message."""
     message = field.message_type
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda value: names.get(value) or str(value)
     if message is None:
-        return value
+        return None
     if message.full_name == _TIMESTAMP:
-        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
-    return value.value if _WRAPPER.fullmatch(message.full_name) else _fields(value)
+        return lambda value: _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
+    return attrgetter("value") if _WRAPPER.fullmatch(message.full_name) else None

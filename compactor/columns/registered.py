@@ -7,16 +7,18 @@ the texts that they need with their order, and say which ones they miss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from compactor.columns.json_values import ValueUnfit
+from compactor.columns.json_values import MOST_CELLS, ValueUnfit, check_cells
 from tailrace.buffers import Buffer
 from tailrace.columns import TypedColumn
-
-T = TypeVar("T")
 
 HEADER = Struct(">BI")
 MAX_SCHEMAS = 100
@@ -56,22 +58,45 @@ class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
         return (self.schema_id, *self.path)
 
 
-class RegisteredValues(Generic[T]):
-    """Values that are decoded to rows, dictionaries by field, with the schema that each carries. `prepare`: what is
-    made of a schema to decode with."""
+@dataclass(frozen=True, slots=True)
+class PreparedSchema:
+    """What decodes the values of a schema. `decode`: of the bytes after the header and the path.
+
+    `byte_cells`: cells that a byte of a value leads to, at most; `element_cells`: those of an element in its lists and
+    maps, which `count` counts, up to some number beyond a given one.
+    """
+
+    decode: Callable[[bytes], Any]
+    byte_cells: float
+    element_cells: int
+    count: Callable[[bytes, int], int]
+
+    def decoded(self, body: bytes) -> Any:
+        """What `field_of` reads. Raises ValueUnfit for a value of too many cells, and whatever `decode` does."""
+        if len(body) * self.byte_cells > MOST_CELLS and self.element_cells:
+            check_cells(self.count(body, MOST_CELLS // self.element_cells) * self.element_cells)
+        return self.decode(body)
+
+
+class RegisteredValues:
+    """Values that are decoded to rows with the schema that each carries. `prepare`: what is made of a schema to decode
+    with."""
 
     refused = (ValueUnfit,)
 
-    def __init__(self, schemas: Iterable[RegisteredSchema], prepare: Callable[[RegisteredSchema], T]) -> None:
+    def __init__(
+        self, schemas: Iterable[RegisteredSchema], prepare: Callable[[RegisteredSchema], PreparedSchema]
+    ) -> None:
         self._refusals: dict[SchemaKey, str] = {}
-        self._prepared: dict[SchemaKey, T] = {}
+        self._prepared: dict[SchemaKey, PreparedSchema] = {}
         for schema in schemas:
             if schema.refusal:
                 self._refusals[schema.key] = schema.refusal
             else:
                 self._prepared[schema.key] = prepare(schema)
+        self._byte_cells = max((schema.byte_cells for schema in self._prepared.values()), default=0.0)
 
-    def prepared(self, key: SchemaKey) -> T:
+    def prepared(self, key: SchemaKey) -> PreparedSchema:
         """What decodes a value that carries this. Raises ValueUnfit."""
         found = self._prepared.get(key)
         if found is None:
@@ -82,10 +107,10 @@ class RegisteredValues(Generic[T]):
     def plain(values: Any, most_bytes: int) -> None:
         """Nothing is decoded all at once."""
 
-    @staticmethod
-    def cells_in_lists(values: Any) -> int:
-        """See ValueDecoder."""
-        return 0
+    def cells_in_lists(self, values: pa.Array | pa.ChunkedArray) -> Any:
+        """See ValueDecoder. By the values' lengths: to count what each has takes longer than to decode it."""
+        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
+        return (lengths * self._byte_cells).astype(np.int64)
 
     @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:

@@ -13,8 +13,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from compactor.columns.avro_values import AvroValues, avro_columns
-from compactor.columns.derive import ValueFormat, resolved
+from compactor.columns.avro_elements import Elements
+from compactor.columns.avro_values import FIELD_CELLS, AvroValues, _parsed, avro_columns
+from compactor.columns.derive import DECODED_BYTES, ValueFormat, parts, resolved
+from compactor.columns.json_values import ValueUnfit
 from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
 from compactor.columns.values import fit
 from tailrace.columns import columns_text
@@ -62,7 +64,7 @@ def test_a_record_with_references_has_typed_columns() -> None:
         "id int, name string, wide long, at timestamp, clock int, price decimal(6, 2), kind string, other string,"
         " uid string, places list<struct<lat double>>, by map<string, long>, two binary"
     )
-    found = fit(columns, AvroValues([SCHEMA]), pa.array([stored(ROW), None], pa.binary()))
+    found = fit(columns, AvroValues(columns, [SCHEMA]), pa.array([stored(ROW), None], pa.binary()))
     assert found.reasons == [None, None]
     values = [array.to_pylist()[0] for array in found.arrays]
     assert values == [*(ROW[name] for name in list(ROW)[:10]), [("k", None)], b"ab"]
@@ -120,8 +122,108 @@ def test_corrupt_values_are_unfit_and_never_more() -> None:
             changed[chance.randrange(5, len(good))] = chance.randrange(256)
         values.append(bytes(changed))
     values += [good + b"x", good[:5] + b"\xff" * 8 + b"\x01" + good[6:], good]
-    found = fit(columns, AvroValues([SCHEMA]), pa.array(values, pa.binary()))
+    found = fit(columns, AvroValues(columns, [SCHEMA]), pa.array(values, pa.binary()))
     assert found.reasons[-1] is None
     assert None not in found.reasons[: len(good)]
     assert found.reasons[-3] == "bytes follow the value of schema 7"
     assert len(found.arrays[0]) == found.reasons.count(None)
+
+
+WIDE = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [{"name": f"f{n}", "type": ["null", "long"]} for n in range(500)],
+}
+
+
+def schema_of(kind: Any) -> RegisteredSchema:
+    """Of a record with one field of this type."""
+    return RegisteredSchema(
+        7, "avro", json.dumps({"type": "record", "name": "A", "fields": [{"name": "a", "type": kind}]})
+    )
+
+
+def array_of(count: int, item: bytes = b"\0", key: bytes = b"") -> bytes:
+    """A value with one array or map."""
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, "long", count)
+    return HEADER.pack(0, 7) + written.getvalue() + (key + item) * count + b"\0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ({"type": "array", "items": ["null", WIDE]}, b""),
+        ({"type": "map", "values": ["null", WIDE]}, b"\x02k"),
+    ],
+)
+def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(kind: Any, key: bytes) -> None:
+    schema = schema_of(kind)
+    columns = avro_columns(schema)
+    values = [array_of(count, key=key) for count in (10, 40_000)]
+    found = fit(columns, AvroValues(columns, [schema]), pa.array(values, pa.binary()))
+    assert found.reasons[0] is None and found.reasons[1] is not None and "cells" in found.reasons[1]
+
+
+def test_a_part_has_a_bounded_number_of_cells_in_lists() -> None:
+    schema = schema_of({"type": "array", "items": ["null", WIDE]})
+    columns = avro_columns(schema)
+    rows = pa.table({"value": pa.array([array_of(1_000)] * 3_000, pa.binary())})
+    found = list(parts(rows, columns, AvroValues(columns, [schema])))
+    assert pa.concat_tables(found) == rows
+    assert max(map(len, found)) * 1_000 * FIELD_CELLS * 500 < 1.1 * DECODED_BYTES
+
+
+def test_elements_are_counted_as_they_are_decoded_also_in_corrupt_values() -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "s", "type": ["null", "string"]}]}
+    fields = {
+        "flat": {"type": "array", "items": "double"},
+        "many": {"type": "array", "items": ["null", inner]},
+        "deep": {"type": "array", "items": {"type": "array", "items": ["int", "null"]}},
+        "by": {"type": "map", "values": "I"},
+        "more": ["null", {"type": "array", "items": "I"}],
+    }
+    parsed = fastavro.parse_schema(
+        {
+            "type": "record",
+            "name": "A",
+            "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+        },
+        named_schemas=(named := {}),
+    )
+    full = {
+        "flat": [1.5] * 20, "many": [None, {"s": None}, {"s": "x" * 300}], "deep": [[], [1, None, 200]],
+        "by": {"a": {"s": None}, "b": {"s": "y"}}, "more": [{"s": "z"}] * 4,
+    }  # fmt: skip
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, parsed, full)
+    good, elements, chance = written.getvalue(), Elements(parsed, named), random.Random(3)
+    assert elements.least_bytes == 1
+    assert elements.count(good, 1_000) == elements_in(full) == 11
+    assert elements.count(good, 5) == 6
+    taken = 0
+    for _ in range(2_000):
+        changed = bytearray(good)
+        for _ in range(chance.randrange(1, 3)):
+            changed[chance.randrange(len(good))] = chance.choice((0, 1, 2, 3, 4, 6, 20, 255, 128))
+        try:
+            found = fastavro.schemaless_reader(io.BytesIO(changed), parsed, None)
+        except Exception:
+            continue
+        try:
+            assert elements.count(bytes(changed), 1_000) >= elements_in(found)
+            taken += 1
+        except ValueUnfit:
+            pass
+    assert taken > 100
+
+
+def elements_in(row: Any) -> int:
+    return sum(len(row[name] or ()) for name in ("many", "deep", "by", "more"))
+
+
+def test_an_array_of_any_length_ends_where_its_bytes_end() -> None:
+    for item in ("double", {"type": "fixed", "name": "F", "size": 3}, "long", "string"):
+        schema = schema_of({"type": "array", "items": item})
+        with pytest.raises(ValueUnfit):
+            Elements(*_parsed(schema)).count(b"\xfe\xff\xff\xff\xff\xff\xff\x01" + bytes(30), 10)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor.columns import derive as derive_module
 from compactor.columns import values as values_module
 from compactor.columns.arrays import column_names, table_fields
 from compactor.columns.derive import DECODED_BYTES, ValuesName, parts, together
@@ -232,6 +233,17 @@ def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(element: str) -> None:
     assert found.reasons[1] is None
     assert found.reasons[0] is not None
     assert "cells" in found.reasons[0]
+
+
+def test_small_parts_are_written_as_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most_bytes, groups in ((DECODED_BYTES, 1), (3_000, 4), (1, 10)):
+        monkeypatch.setattr(derive_module, "DECODED_BYTES", most_bytes)
+        sheet = derive_module._Sheet(pa.schema([("n", pa.int64()), ("absent", pa.string())]))
+        for part in range(10):
+            sheet.add({"n": pa.array(range(part * 100, part * 100 + 100))}, 100)
+        file = pq.ParquetFile(pa.BufferReader(sheet.close()))
+        assert file.metadata.num_row_groups == groups
+        assert file.read()["n"].to_pylist() == list(range(1_000))
 
 
 def test_a_derived_files_name_is_read_back() -> None:

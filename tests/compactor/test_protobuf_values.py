@@ -11,10 +11,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
 
 from compactor.columns import protobuf_values
+from compactor.columns.derive import DECODED_BYTES, parts
 from compactor.columns.json_values import ValueUnfit
+from compactor.columns.protobuf_elements import count_elements, shape_of
 from compactor.columns.protobuf_values import (
+    MESSAGE_CELLS,
     ProtobufValues,
     compiled,
     protobuf_columns,
@@ -22,7 +26,7 @@ from compactor.columns.protobuf_values import (
 )
 from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
 from compactor.columns.values import fit
-from tailrace.columns import columns_text
+from tailrace.columns import columns_text, row_cells
 
 PLACE = 'syntax = "proto3"; package geo; message Place { double lat = 1; }'
 FLIGHT = """
@@ -76,7 +80,7 @@ def test_messages_have_typed_columns(flight: RegisteredSchema) -> None:
     full.at.seconds, full.maybe.value = 1_600_000_000, 0
     found = fit(
         columns,
-        ProtobufValues([flight]),
+        ProtobufValues(columns, [flight]),
         pa.array([stored(full), stored(message(flight)), None], pa.binary()),
     )
     assert found.reasons == [None, None, None]
@@ -149,7 +153,109 @@ def test_corrupt_values_are_unfit_and_never_more(flight: RegisteredSchema) -> No
         values.append(bytes(changed))
     full.at.seconds = 10**17
     values += [stored(full), good]
-    found = fit(columns, ProtobufValues([flight]), pa.array(values, pa.binary()))
+    found = fit(columns, ProtobufValues(columns, [flight]), pa.array(values, pa.binary()))
     assert found.reasons[-1] is None
     assert found.reasons[-2] is not None
     assert len(found.arrays[0]) == found.reasons.count(None)
+
+
+WIDE = "message Wide {" + "".join(f"int64 f{number} = {number};" for number in range(1, 999)) + "}"
+NESTED = """
+syntax = "proto2";
+message Inner { optional int32 a = 1; repeated Inner2 more = 2; }
+message Inner2 { optional string s = 1; }
+message Outer {
+  repeated Inner inner = 1;
+  map<int32, Inner2> by = 2;
+  repeated group Old = 3 { optional Inner2 one = 1; repeated int32 n = 2; }
+  optional Inner single = 4;
+  repeated int64 packed = 5 [packed = true];
+  optional bytes raw = 20;
+  extensions 100 to 200;
+}
+extend Outer { repeated Inner unasked = 100; }
+"""
+
+
+def compiled_schema(text: str, *path: int) -> RegisteredSchema:
+    schema = RegisteredSchema(7, "protobuf", text, path=path or (0,))
+    return msgspec.structs.replace(schema, compiled=compiled(schema))
+
+
+@pytest.mark.parametrize("inner", ["repeated Wide a = 1;", "map<int32, Wide> a = 1;"])
+def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(inner: str) -> None:
+    schema = compiled_schema(f'syntax = "proto3"; message A {{ {inner} }} {WIDE}')
+    columns = protobuf_columns(schema)
+    values = [HEADER.pack(0, 7) + b"\0" + b"\x0a\x00" * count for count in (10, 40_000)]
+    found = fit(columns, ProtobufValues(columns, [schema]), pa.array(values, pa.binary()))
+    assert found.reasons[0] is None and found.reasons[1] is not None and "cells" in found.reasons[1]
+
+
+@pytest.mark.parametrize("element", ["Wide", "google.protobuf.Timestamp"])
+def test_a_part_has_a_bounded_number_of_cells_in_lists(element: str) -> None:
+    schema = compiled_schema(
+        f'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message A {{ repeated {element} a = 1; }} {WIDE}'
+    )
+    columns = protobuf_columns(schema)
+    rows = pa.table(
+        {"value": pa.array([HEADER.pack(0, 7) + b"\0" + b"\x0a\x00" * 1_000] * 3_000, pa.binary())}
+    )
+    found = list(parts(rows, columns, ProtobufValues(columns, [schema])))
+    assert pa.concat_tables(found) == rows
+    assert max(map(len, found)) * 1_000 * (row_cells(columns) + MESSAGE_CELLS) < 1.1 * DECODED_BYTES
+
+
+def elements_of(found: Any) -> int:
+    """Messages in lists and maps of a decoded one."""
+    inner = [*found.inner, *([found.single] if found.HasField("single") else [])]
+    return len(found.inner) + len(found.by) + len(found.old) + sum(len(item.more) for item in inner)
+
+
+def test_elements_are_counted_as_they_are_decoded_also_in_corrupt_values() -> None:
+    schema, chance = compiled_schema(NESTED, 2), random.Random(2)
+    kind = message_factory.GetMessageClass(protobuf_values._message(schema))
+    shape = shape_of(kind.DESCRIPTOR)
+    full = kind(packed=range(1_000), raw=b"\x0a\x00" * 10)
+    for number in range(3):
+        full.inner.add(a=number).more.add(s="x" * 200)
+        full.by[number].s = "y"
+        full.old.add(n=[1, 2]).one.s = "z"
+    full.single.more.add()
+    good = full.SerializeToString() + b"\xa3\x1f\x0a\x00\xa4\x1f"  # an unknown group
+    assert count_elements(shape, good, 1_000) == elements_of(full) == 13
+    assert count_elements(shape, good, 5) == 6
+    assert len(kind.DESCRIPTOR.file.pool.FindAllExtensions(kind.DESCRIPTOR)) == 0
+    taken = 0
+    for _ in range(2_000):
+        changed = bytearray(good)
+        for _ in range(chance.randrange(1, 3)):
+            changed[chance.randrange(len(good))] = chance.choice((0, 1, 2, 10, 11, 12, 26, 28, 255, 128))
+        try:
+            found = kind.FromString(bytes(changed[: chance.randrange(len(good), len(good) + 1)]))
+        except DecodeError:
+            continue
+        taken += 1
+        assert count_elements(shape, bytes(changed), 10_000) >= elements_of(found)
+    assert taken > 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a",
+        b"\x0a\x05\x00",
+        b"\x0a\x01\x08",
+        b"\x0b",
+        b"\x0c",
+        b"\x0e",
+        b"\xff" * 11,
+        b"\x09\x00",
+        b"\x1b" * 200,
+    ],
+)
+def test_what_no_decoder_takes_is_not_counted(data: bytes) -> None:
+    kind = message_factory.GetMessageClass(protobuf_values._message(compiled_schema(NESTED, 2)))
+    with pytest.raises(ValueUnfit):
+        count_elements(shape_of(kind.DESCRIPTOR), data, 1_000)
+    with pytest.raises(DecodeError):
+        kind.FromString(data)

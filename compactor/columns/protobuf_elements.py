@@ -1,0 +1,122 @@
+"""The messages in lists and maps of a Protobuf value, counted in its bytes: two bytes of it decode to a message that
+takes room for all of its columns.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from compactor.columns.json_values import ValueUnfit
+
+LEAST_BYTES = 2
+"""Of a message in a list: its tag and its length."""
+MAX_DEPTH = 100
+"""Messages inside of each other, those of unknown fields among them; as the decoder has it."""
+_VARINT, _FIXED_64, _LENGTH, _GROUP, _END_GROUP, _FIXED_32 = range(6)
+
+
+class _Inner(NamedTuple):
+    """A field that has messages."""
+
+    shape: Shape
+    is_repeated: bool
+    is_group: bool
+
+
+Shape: TypeAlias = "dict[int, _Inner]"
+"""The fields of a message that have messages, by number."""
+
+
+_UNKNOWN = _Inner({}, is_repeated=False, is_group=True)
+
+
+def shape_of(message: Descriptor) -> Shape:
+    """Of a message that does not contain itself."""
+    return {
+        field.number: _Inner(
+            shape_of(field.message_type), field.is_repeated, field.type == FieldDescriptor.TYPE_GROUP
+        )
+        for field in message.fields
+        if field.message_type is not None
+    }
+
+
+def has_elements(shape: Shape) -> bool:
+    """Whether there are messages in lists or maps."""
+    return any(inner.is_repeated or has_elements(inner.shape) for inner in shape.values())
+
+
+class _Open(NamedTuple):
+    """A message that is being read: until `end`, or until the end of the group of this number."""
+
+    shape: Shape
+    end: int
+    group: int
+
+
+def count_elements(shape: Shape, data: bytes, most: int) -> int:
+    """How many there are, or some number beyond `most`. Raises ValueUnfit for what no decoder takes."""
+    try:
+        return _count(shape, data, most)
+    except IndexError:
+        raise ValueUnfit("the value is cut off") from None
+
+
+def _count(shape: Shape, data: bytes, most: int) -> int:
+    count, at, opened = 0, 0, [_Open(shape, len(data), 0)]
+    while opened and count <= most:
+        shape, end, group = opened[-1]
+        if at >= end:
+            _check(at == end and not group)
+            opened.pop()
+            continue
+        tag, at = _varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        inner = shape.get(number)
+        if wire == _VARINT:
+            _, at = _varint(data, at)
+        elif wire == _FIXED_64:
+            at += 8
+        elif wire == _FIXED_32:
+            at += 4
+        elif wire == _LENGTH:
+            size, at = _varint(data, at)
+            _check(at + size <= end)
+            if inner is None or inner.is_group:
+                at += size
+            else:
+                count += inner.is_repeated
+                opened.append(_Open(inner.shape, at + size, 0))
+        elif wire == _GROUP:
+            inner = inner if inner is not None and inner.is_group else _UNKNOWN
+            count += inner.is_repeated
+            opened.append(_Open(inner.shape, end, number))
+            _check(len(opened) <= MAX_DEPTH + 1)
+        else:
+            _check(wire == _END_GROUP and number == group)
+            opened.pop()
+    return count
+
+
+def _check(is_sound: bool) -> None:
+    if not is_sound:
+        raise ValueUnfit("the value is no Protobuf message")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of at most ten bytes, and what follows it."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = byte & 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise ValueUnfit("the value is no Protobuf message")
