@@ -22,6 +22,7 @@ from sequencer.api import (
     Member,
     Metadata,
     MetadataRequest,
+    NewestVersions,
     Ring,
     ScramCredentials,
     ScramName,
@@ -134,6 +135,16 @@ class Catalog:
             self._next.add_done_callback(_retrieve_error)
         await asyncio.shield(self._next)
         return self.snapshot
+
+    def is_current(self, newest: NewestVersions | None) -> bool:
+        """Whether this has all that was newest at the sequencer; unknown where it did not say."""
+        return (
+            newest is not None
+            and self.snapshot.version >= newest.metadata
+            and self.snapshot.ring.generation >= newest.ring_generation
+            and self.security.version >= newest.security
+            and self.client_configs.version >= newest.client_configs
+        )
 
     async def refresh_if_possible(self) -> None:
         """`refresh`, unless the sequencer is away. For what was carried out and has to be answered: a client that gets

@@ -518,7 +518,8 @@ class Agent:
             self._check_incarnation(renewed.incarnation)
             identity.renew(renewed, asked_at)
             self._take_share(Share(renewed.early_puts, renewed.rows))
-            await self.catalog.refresh()
+            if not self.catalog.is_current(renewed.newest):
+                await self.catalog.refresh()
         except IncarnationChanged as error:
             identity.lapse(self._clock.monotonic())
             self._end(f"the cluster's database is another one than this agent knew: {error}")

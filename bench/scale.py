@@ -2,6 +2,7 @@
 
     python -m bench.scale [--agents 20] [--partitions 1000] [--groups 1000] [--consumers 1000] [--producers 1000]
                           [--factor 10] [--calls 1000] [--json FILE]
+    python -m bench.scale --outage 60 [--agents 20] [...]
 
 A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync, and a folder for
 checkpoints. Agents are simulated here (bench.scale_agents): each has its own connection, lease, upload session and
@@ -18,6 +19,10 @@ many all agents had renewed their leases and all idle consumers their windows, a
 until then. The killed server returns as the follower, and all is measured again with `--factor` times the idle things,
 with a second fail-over. The ratio of each figure is printed.
 
+With `--outage`, it measures something else: both servers are stopped for so many seconds, then killed for as long. Idle
+things are created once, and no calls are made. `all_renewed_s` says after how many seconds every agent has its lease,
+`all_subscribed_s` after how many its idle consumers have their windows; see bench.scale_outage.
+
 On a busy machine caches and clock rates vary by some tens of percent; compare ratios, not times. Seconds of a fail-over
 mean little there.
 """
@@ -31,15 +36,17 @@ import json
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bench.process_figures import rss_mib
-from bench.scale_agents import SimulatedAgent
-from bench.scale_servers import Servers, sequencers
-from sequencer.api import CreateTopic, Empty, MetadataRequest, Topic
+from bench.scale_agents import SimulatedAgent, until_all
+from bench.scale_outage import outage
+from bench.scale_servers import Outage, Servers, sequencers
+from sequencer.api import CreateTopic, Empty, Topic
 from tailrace.ids import TopicPartition
 from tests.support.servers import postgres_server
 
@@ -47,8 +54,6 @@ GROUPS_OF_AN_AGENT = 8
 """Whose members commit at once."""
 PARTITIONS_PER_TOPIC = 1_000
 PRODUCERS_AT_ONCE = 2_000
-SUBSCRIBED_SECONDS = 120.0
-"""Within this time all idle consumers have their windows, or the run fails."""
 AT_ONCE = 64
 """Calls in flight while the bench creates idle groups, and agents that join at once."""
 
@@ -112,9 +117,7 @@ class Scale:
 
     async def _until_subscribed(self) -> None:
         """Wait until each idle consumer has its window."""
-        async with asyncio.timeout(SUBSCRIBED_SECONDS):
-            while not all(agent.is_served for agent in self._agents):
-                await asyncio.sleep(0.2)
+        await until_all(self._agents, lambda agent: agent.is_served, "have no windows")
 
     # --- loads
 
@@ -126,12 +129,6 @@ class Scale:
             "quiet_agent_committer_us": round(idle[0] * 1e6, 1),
             "quiet_agent_follower_us": round(idle[1] * 1e6, 1),
         }
-        known = await self._agents[0].sequencer.metadata(MetadataRequest())
-        asked = MetadataRequest(known.version, -1 if known.ring is None else known.ring.generation, True)
-
-        async def heartbeat(agent: SimulatedAgent) -> None:
-            await agent.renew()
-            await agent.sequencer.metadata(asked)
 
         async def statistics(agent: SimulatedAgent) -> None:
             await agent.sequencer.statistics(Empty())
@@ -149,7 +146,7 @@ class Scale:
         calls = sum(agent.fetch_calls for agent in self._agents) - calls
         found["calls_per_fetch"] = round(calls / self._calls, 3)
         found |= await self._measured("offset_commit", idle, offset_commit, GROUPS_OF_AN_AGENT)
-        found |= await self._measured("heartbeat", idle, heartbeat)
+        found |= await self._measured("heartbeat", idle, SimulatedAgent.renew)
         found |= await self._measured("statistics", idle, statistics)
         found["committer_rss_mib"] = round(rss_mib(self._servers.committer.pid), 1)
         found["follower_rss_mib"] = round(rss_mib(self._servers.follower.pid), 1)
@@ -206,9 +203,10 @@ class Scale:
         before = servers.follower.cpu()
         began = time.monotonic()
         await asyncio.to_thread(servers.fail_over)
+        killed = time.monotonic()
         await agents[-1].commit_offset(self.used, "after the fail-over")
         first = time.monotonic() - began
-        await asyncio.gather(*(agent.renew() for agent in agents))
+        await until_all(agents, lambda agent: agent.renewed_at > killed, "have no lease")
         renewed = time.monotonic() - began
         await self._until_subscribed()
         found = {
@@ -228,22 +226,34 @@ async def _make(
         await call(agent)
 
 
-async def _joined(count: int, addresses: list[str]) -> list[SimulatedAgent]:
+@asynccontextmanager
+async def _joined(
+    count: int, addresses: list[str], connects: list[float] | None = None
+) -> AsyncIterator[list[SimulatedAgent]]:
     agents: list[SimulatedAgent] = []
-    for first in range(0, count, AT_ONCE):
-        numbers = range(first, min(first + AT_ONCE, count))
-        agents += await asyncio.gather(*(SimulatedAgent.join(number, addresses) for number in numbers))
-        for agent in agents[first:]:
-            agent.start()
-    return agents
+    try:
+        for first in range(0, count, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, count))
+            joining = (SimulatedAgent.join(number, addresses, connects) for number in numbers)
+            agents += await asyncio.gather(*joining)
+            for agent in agents[first:]:
+                agent.start()
+        yield agents
+    finally:
+        await asyncio.gather(*(agent.close() for agent in agents))
 
 
 async def measure(
     servers: Servers, size: Size, *, agents: int, factor: int, calls: int, idle_s: float = 5.0
 ) -> dict[str, Any]:
     """The figures with few idle things and with many, each with a fail-over."""
-    joined = await _joined(agents, servers.addresses)
-    try:
+    spent = servers.committer.cpu()
+    async with _joined(agents, servers.addresses) as joined:
+        joining = {
+            "join_cpu_s": round(servers.committer.cpu() - spent, 2),
+            "join_members_told": sum(agent.told_members for agent in joined),
+        }
+        print(json.dumps(joining), flush=True)
         scale = Scale(servers, joined, calls, idle_s)
         await scale.begin()
         rows: list[dict[str, Any]] = []
@@ -255,9 +265,21 @@ async def measure(
             after = await scale.fail_over()
             print(json.dumps(after), flush=True)
             rows[-1].update(after)
-        return {"agents": agents, "calls": calls, "rows": rows, "ratios": ratios(*rows)}
-    finally:
-        await asyncio.gather(*(agent.close() for agent in joined))
+    return {"agents": agents, "calls": calls, **joining, "rows": rows, "ratios": ratios(*rows)}
+
+
+async def measure_outages(servers: Servers, size: Size, *, agents: int, seconds: float) -> dict[str, Any]:
+    """How the agents come back when both servers were stopped for so long, and when they were killed."""
+    connects: list[float] = []
+    async with _joined(agents, servers.addresses, connects) as joined:
+        scale = Scale(servers, joined, calls=0, idle_s=0.0)
+        await scale.begin()
+        await scale.grow(size)
+        outages = []
+        for kind in get_args(Outage):
+            outages.append(await outage(servers, joined, connects, kind, seconds))
+            print(json.dumps(outages[-1]), flush=True)
+    return {"agents": agents, "idle_consumers": size.consumers, "outages": outages}
 
 
 def ratios(few: dict[str, Any], many: dict[str, Any]) -> dict[str, float]:
@@ -279,13 +301,20 @@ def main() -> None:
     asked.add_argument("--producers", type=int, default=1_000, help="idle producers at first (500000)")
     asked.add_argument("--factor", type=int, default=10, help="how many times as many the second time")
     asked.add_argument("--calls", type=int, default=1_000, help="calls of each kind (20000)")
+    asked.add_argument(
+        "--outage", type=float, help="measure the return from outages of so many seconds instead"
+    )
     asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
     size = Size(options.partitions, options.groups, options.consumers, options.producers)
     with postgres_server(fsync=True) as server, sequencers(server.create_database()) as servers:
-        result = asyncio.run(
-            measure(servers, size, agents=options.agents, factor=options.factor, calls=options.calls)
-        )
+        if options.outage is None:
+            measured = measure(
+                servers, size, agents=options.agents, factor=options.factor, calls=options.calls
+            )
+        else:
+            measured = measure_outages(servers, size, agents=options.agents, seconds=options.outage)
+        result = asyncio.run(measured)
     load = os.getloadavg()
     result["machine"] = {"platform": platform.platform(), "cores": os.cpu_count(), "load_at_the_end": load}
     text = json.dumps(result, indent=1)

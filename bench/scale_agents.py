@@ -1,27 +1,32 @@
 """The simulated agents of `bench.scale`: each has a connection, a lease, an upload session and windows of its own.
 
-They send an agent's requests, without clients or objects. Their subscriptions are the product's (agent.fetch.tail).
+They send an agent's requests, without clients or objects: a heartbeat a second, which renews the lease, every third
+time the upload session too, and asks for topics and ring where these have changed. Their subscriptions are the
+product's (agent.fetch.tail).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
 from agent.fetch.tail import Tail
+from agent.produce.lanes import SESSION_PACE_SECONDS
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
     AgentInfo,
     AgentLease,
     CommitOffsets,
     CommitRequest,
-    DeadSession,
     FindPartition,
     FindRequest,
     LeaseLost,
+    MetadataRequest,
+    NewestVersions,
     ObjectDescription,
     ObjectKind,
     OffsetPosition,
@@ -31,6 +36,7 @@ from sequencer.api import (
     Sequencer,
     SequencerError,
     SequencerUnavailable,
+    SessionClosed,
     SessionGrant,
     SessionRef,
     Topic,
@@ -41,13 +47,17 @@ from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.rpc import encode_body
+from tailrace.rpc import TcpLink, encode_body
+from tailrace.rpc.link import Receiver, RpcConnection
 
 RUNS_PER_OBJECT = 4
 RECORDS = 10
 HEARTBEAT_SECONDS = 1.0
 FOUND_AT_ONCE = 500
 """Partitions that one call finds."""
+PATIENCE_S = 120.0
+"""Within this time all agents have their leases, and all idle consumers their windows, or the run fails."""
+LOOK_SECONDS = 0.1
 IDLE_FETCH_SECONDS = 5.0
 """How long a fetch of an idle consumer waits."""
 
@@ -58,8 +68,11 @@ class SimulatedAgent:
 
     number: int
     sequencer: SequencerClient
+    info: AgentInfo
     lease: AgentLease
     session: SessionGrant
+    version: int = -1
+    ring_generation: int = -1
     next_commit: int = 0
     offset: int = 0
     position: int = 0
@@ -68,22 +81,52 @@ class SimulatedAgent:
     watch_answers: int = 0
     beats: int = 0
     """Heartbeats of its own, besides those that are measured."""
+    renewed_at: float = 0.0
+    """When its last heartbeat was answered, by time.monotonic."""
+    _session_due: float = 0.0
+    lost_leases: int = 0
+    lost_sessions: int = 0
+    told_members: int = 0
+    """Members of rings that it was told: those that it did not know, and those that have left."""
     idle: list[TopicPartition] = field(default_factory=list)
     """What its idle consumers read: each waits at the end of a partition."""
     tail: Tail = field(init=False)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @classmethod
-    async def join(cls, number: int, addresses: list[str]) -> SimulatedAgent:
+    async def join(
+        cls, number: int, addresses: list[str], connects: list[float] | None = None
+    ) -> SimulatedAgent:
+        """Register. `connects` gets the time of each attempt to connect to a server."""
         clock, entropy = SystemClock(), SystemEntropy()
-        sequencer = SequencerClient(addresses, clock=clock, entropy=entropy, patience_s=60.0, timeout_s=30.0)
-        return cls(number, sequencer, *await _registered(sequencer, number))
+        attempts: list[float] = [] if connects is None else connects
+        sequencer = SequencerClient(
+            addresses,
+            clock=clock,
+            entropy=entropy,
+            patience_s=60.0,
+            timeout_s=30.0,
+            link=lambda address: _CountedLink(address, attempts),
+        )
+        host = f"agent-{number}"
+        info = AgentInfo(host, 9092, host, 0, 9644, f"zone-{number % 3}", "0", entropy.uuid())
+        lease = await sequencer.register_agent(info)
+        session = await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
+        joined = cls(number, sequencer, info, lease, session)
+        await joined._refresh()
+        return joined
 
     def start(self) -> None:
         called = cast(Sequencer, self)
         self.tail = Tail(called, SystemClock(), SystemEntropy(), AgentTelemetry())
         self.tail.start()
         self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_reading())]
+
+    def check(self) -> None:
+        """Raise what ended one of its tasks."""
+        for task in self.tasks:
+            if task.done():
+                task.result()
 
     async def close(self) -> None:
         for task in self.tasks:
@@ -104,17 +147,52 @@ class SimulatedAgent:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             with suppress(SequencerUnavailable):
-                await self.renew()
+                await self.beat()
                 self.beats += 1
 
+    async def beat(self) -> None:
+        """A heartbeat: renew the lease, and the session where it is due; ask for what changed, if anything did."""
+        newest = await self._renew_lease()
+        if time.monotonic() >= self._session_due:
+            await self._renew_session()
+        if newest is None or newest.metadata > self.version or newest.ring_generation > self.ring_generation:
+            await self._refresh()
+        self.renewed_at = time.monotonic()
+
     async def renew(self) -> None:
-        """Renew lease and session; register again where they ran out, as an agent does on a busy machine."""
+        """A heartbeat that renews the session, too."""
+        self._session_due = 0.0
+        await self.beat()
+
+    async def _renew_lease(self) -> NewestVersions | None:
+        lease = self.lease
         try:
-            await self.sequencer.renew_agent(RenewAgent(self.lease.broker_id, self.lease.epoch, False))
+            return (await self.sequencer.renew_agent(RenewAgent(lease.broker_id, lease.epoch, False))).newest
+        except LeaseLost:
+            self.lost_leases += 1
+            self.lease = await self.sequencer.register_agent(self.info)
+            self._session_due = 0.0
+            return None
+
+    async def _renew_session(self) -> None:
+        try:
             await self.sequencer.renew_session(SessionRef(self.session.session_id))
-        except (LeaseLost, DeadSession):
-            self.lease, self.session = await _registered(self.sequencer, self.number)
-            self.next_commit = 0
+        except SessionClosed:
+            self.lost_sessions += 1
+            opened = OpenSession(self.lease.broker_id, self.lease.epoch)
+            self.session, self.next_commit = await self.sequencer.open_session(opened), 0
+        self._session_due = time.monotonic() + SESSION_PACE_SECONDS
+
+    async def _refresh(self) -> None:
+        asked = MetadataRequest(self.version, self.ring_generation, True, True)
+        answer = await self.sequencer.metadata(asked)
+        self.version = answer.version
+        if answer.ring is not None:
+            self.ring_generation = answer.ring.generation
+            self.told_members += len(answer.ring.members)
+        elif answer.ring_change is not None:
+            self.ring_generation = answer.ring_change.generation
+            self.told_members += len(answer.ring_change.members) + len(answer.ring_change.left)
 
     # --- idle consumers
 
@@ -196,8 +274,32 @@ class SimulatedAgent:
         await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", [position]))
 
 
-async def _registered(sequencer: SequencerClient, number: int) -> tuple[AgentLease, SessionGrant]:
-    host = f"agent-{number}"
-    info = AgentInfo(host, 9092, host, 0, 9644, f"zone-{number % 3}", "0", SystemEntropy().uuid())
-    lease = await sequencer.register_agent(info)
-    return lease, await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
+async def until_all(
+    agents: Sequence[SimulatedAgent], is_done: Callable[[SimulatedAgent], bool], what: str
+) -> list[float]:
+    """Wait until this was true of each agent. Returns after how many seconds it was, of the first to the last.
+
+    Raises TimeoutError, after PATIENCE_S.
+    """
+    began, left, times = time.monotonic(), list(agents), list[float]()
+    while left := [agent for agent in left if not is_done(agent)]:
+        for agent in left:
+            agent.check()
+        passed = time.monotonic() - began
+        if passed > PATIENCE_S:
+            raise TimeoutError(f"{len(left)} of {len(agents)} agents {what} after {passed:.0f} s")
+        times += [passed] * (len(agents) - len(left) - len(times))
+        await asyncio.sleep(LOOK_SECONDS)
+    return times + [time.monotonic() - began] * (len(agents) - len(times))
+
+
+class _CountedLink(TcpLink):
+    """Notes the time of each attempt to connect."""
+
+    def __init__(self, address: str, attempts: list[float]) -> None:
+        super().__init__(address)
+        self._attempts = attempts
+
+    async def connect(self, receiver: Receiver) -> RpcConnection:
+        self._attempts.append(time.monotonic())
+        return await super().connect(receiver)

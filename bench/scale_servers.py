@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from bench.process_figures import precise_cpu_seconds
 from tailrace_cli.demo.ports import free_port
 
+Outage = Literal["stopped", "killed"]
+"""Both processes are stopped for a while, as by a suspended machine, or killed and started again."""
 START_SECONDS = 150.0
 LIMITS = {
     "TAILRACE_SEQUENCER__MAX_TOPICS": "100000",
@@ -57,6 +61,10 @@ class SequencerProcess:
         """CPU seconds of all its threads."""
         return precise_cpu_seconds(self.pid)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         """End it as a crash does."""
         if self.process is not None:
@@ -79,6 +87,21 @@ class Servers:
         """CPU seconds of the committer and of the follower."""
         return self.committer.cpu(), self.follower.cpu()
 
+    @property
+    def both(self) -> tuple[SequencerProcess, SequencerProcess]:
+        """The committer and the follower."""
+        return self.committer, self.follower
+
+    def begin_outage(self, kind: Outage) -> None:
+        """From now on nobody answers."""
+        for server in self.both:
+            server.signal(signal.SIGSTOP) if kind == "stopped" else server.kill()
+
+    def end_outage(self, kind: Outage) -> None:
+        """Return at once, or once new processes serve."""
+        for server in self.both:
+            server.signal(signal.SIGCONT) if kind == "stopped" else server.start()
+
     def fail_over(self) -> None:
         """Kill the committer. The other is called the committer from now on."""
         self.committer.kill()
@@ -91,13 +114,12 @@ def sequencers(database: str) -> Iterator[Servers]:
     with tempfile.TemporaryDirectory(prefix="tailrace-scale-") as folder:
         (Path(folder) / "bucket").mkdir()
         servers = Servers(*(SequencerProcess(database, Path(folder)) for _ in range(2)))
-        both = (servers.committer, servers.follower)
         try:
-            for server in both:
+            for server in servers.both:
                 server.start()
             yield servers
         finally:
-            for server in both:
+            for server in servers.both:
                 server.kill()
 
 

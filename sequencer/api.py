@@ -400,10 +400,21 @@ class AgentInfo(Value, frozen=True):
         return self.listeners.get(listener) if listener else (self.host, self.port)
 
 
+class NewestVersions(Value, frozen=True):
+    """The newest versions of what every agent keeps: topics and their configs, the ring, users and ACLs, and what is
+    configured for clients."""
+
+    metadata: int
+    ring_generation: int
+    security: int
+    client_configs: int
+
+
 class AgentLease(Value, frozen=True):
     """`silence_ms`: an agent that renews three times in this time is never suspected; a coordinator answers from memory
     only while its last renewal is younger (0 from a sequencer that ends no lease early). `early_puts`, `rows`: the
-    agent's shares of the cluster's budgets, per second; -1: nothing new."""
+    agent's shares of the cluster's budgets, per second; -1: nothing new. `newest`: as of a renewal, so that an agent
+    asks for metadata only where there is something new (None from an older sequencer)."""
 
     broker_id: int
     epoch: int
@@ -412,6 +423,7 @@ class AgentLease(Value, frozen=True):
     silence_ms: int = 0
     early_puts: float = -1.0
     rows: float = -1.0
+    newest: NewestVersions | None = None
 
 
 class AgentRef(Value, frozen=True):

@@ -73,6 +73,9 @@ MAX_BUFFERED_PARTITIONS = 10_000
 batches would all fail, whoever sent them."""
 RUNS_IN_A_TURN = 2_000
 """An object of more runs is sealed, uploaded and described in turns of their own."""
+SESSION_PACE_SECONDS = 3.0
+"""The longest pause between two renewals of a session: a tenth of the usual lease, before which none changes a row."""
+SESSION_RETRY_SECONDS = 1.0
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to close its session; it expires anyway."""
 SMALL_PART_BYTES = 2048
@@ -681,15 +684,16 @@ class Lane:
 
     async def _keep_session(self) -> None:
         """Renew the lease, rotate an old session, open a new one where there is none: at once when one is lost."""
-        pause = 1.0
+        pause = SESSION_RETRY_SECONDS
         while True:
             await wait_until_set(self._clock, self._session_lost, pause)
             self._session_lost.clear()
+            pause = min(pause, SESSION_RETRY_SECONDS)
             with outlived(log, "the upload session could not be renewed", SequencerError, lane=self._number):
                 pause = await self._renew_session(pause)
 
     async def _renew_session(self, pause: float) -> float:
-        """One turn of `_keep_session`; seconds until the next."""
+        """One turn of `_keep_session`; seconds until the next: five in a lease, or `pause` where that failed."""
         session, now = self._session, self._clock.monotonic()
         try:
             if session is None:
@@ -700,7 +704,7 @@ class Lane:
             else:
                 grant = await self._sequencer.renew_session(SessionRef(session.session_id))
                 session.no_put_after = self._no_put_after(grant, now)
-                return min(max(grant.lease_ms / 5000, 0.05), 1.0)
+                return min(max(grant.lease_ms / 5000, 0.05), SESSION_PACE_SECONDS)
         except SessionClosed as error:
             log.warning("the upload session was closed; opening another", lane=self._number, error=str(error))
             if session is not None:

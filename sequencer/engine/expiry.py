@@ -79,10 +79,11 @@ class Expiry:
 
     def _has_expired(self, now_ms: int) -> bool:
         state = self._context.state
+        self._context.look_for_silent()
         return (
             repeats.are_too_large(state, self._settings)
             or any(
-                0 < row.expires_ms <= now_ms and self._context.has_left(AgentRef(row.broker_id, row.epoch))
+                0 < row.expires_ms <= now_ms and self._context.has_run_out(AgentRef(row.broker_id, row.epoch))
                 for row in state.all(AgentRow)
             )
             or any(row.expires_ms <= now_ms for row in state.rows(SessionRow, state.open_sessions))
@@ -94,7 +95,8 @@ class Expiry:
         by one step."""
         if repeats.are_too_large(draft.durable, self._settings):
             yield from repeats.forget_surplus(draft, self._settings)
-        silent = leases.expire_agents(draft, self._context.has_left)
+        self._context.look_for_silent()
+        silent = leases.expire_agents(draft, self._context.has_run_out)
         self._context.log_silent(silent)
         sessions = leases.expire_sessions(draft)
         yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)

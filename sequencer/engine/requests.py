@@ -118,8 +118,16 @@ class Context(QueryContext):
     silence: SilenceLog
 
     def has_left(self, agent: AgentRef) -> bool:
-        """Whether an agent was silent for so long that its lease may be ended."""
+        """Whether an agent that its neighbour suspects was silent for so long that its lease may be ended."""
         return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
+
+    def has_run_out(self, agent: AgentRef) -> bool:
+        """Whether an agent was silent for a whole lease."""
+        return self.view.heard.has_run_out(agent, self.clock.monotonic(), self.settings, self.slack_ms())
+
+    def look_for_silent(self) -> None:
+        """Note that the committer is about to end leases that have run out."""
+        self.view.heard.look(self.clock.monotonic(), self.settings, self.slack_ms())
 
     def log_silent(self, agents: Sequence[AgentRow]) -> None:
         """Log that these agents' leases end, as nothing was heard of them."""

@@ -27,6 +27,7 @@ from sequencer.api import (
     LocateGroup,
     Member,
     NamedLease,
+    NewestVersions,
     RenewAgent,
     Ring,
     SequencerUnavailable,
@@ -34,7 +35,17 @@ from sequencer.api import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AgentRow, GroupRow, Identity, LeaseRow
-from sequencer.store.state import BROKER_ID, RING_GENERATION, Draft, HotState, agent_info, replace_row
+from sequencer.store.state import (
+    BROKER_ID,
+    CLIENT_CONFIGS_VERSION,
+    METADATA_VERSION,
+    RING_GENERATION,
+    SECURITY_VERSION,
+    Draft,
+    HotState,
+    agent_info,
+    replace_row,
+)
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 MAX_DEPARTED = 32
@@ -70,11 +81,12 @@ class LastHeard:
     """When each agent was last heard of, on the committer's clock. In memory: a write per second and agent is too much.
 
     An agent that was not heard of since the state was loaded counts as heard of then: the committer before may have
-    heard from it a moment earlier, and nobody could renew while there was no committer.
+    heard from it a moment earlier, and nobody could renew while there was no committer. A committer that was stopped
+    for a while begins anew in the same way.
     """
 
     def __init__(self, now: float) -> None:
-        self._began = now
+        self._began = self._looked = now
         self._heard: dict[int, tuple[int, float]] = {}
         self._renewing: dict[int, int] = {}
 
@@ -83,6 +95,14 @@ class LastHeard:
         self._heard[lease.broker_id] = lease.epoch, now
         if is_renewal:
             self._renewing[lease.broker_id] = lease.epoch
+
+    def look(self, now: float, settings: SequencerSettings, slack_ms: int = 0) -> None:
+        """The committer looks whose lease has run out. If it did not for half a lease, it was stopped, or the database
+        was away, and it could hear nobody."""
+        if (now - self._looked) * 1000 > settings.agent_lease_ms / 2 + slack_ms:
+            self._began = now
+            self._heard.clear()
+        self._looked = now
 
     def silent_ms(self, agent: AgentRef, now: float) -> float:
         """How long the agent has been silent under this epoch."""
@@ -97,8 +117,15 @@ class LastHeard:
         return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
 
     def has_left(self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0) -> bool:
-        """Whether the agent has been silent for so long that its lease may be ended."""
+        """Whether the agent has been silent for so long that its lease may be ended if its neighbour suspects it."""
         return self.silent_ms(agent, now) >= silence_ms(settings) + slack_ms
+
+    def has_run_out(
+        self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
+    ) -> bool:
+        """Whether the agent has been silent for a whole lease. After an outage all agents look for the committer
+        together, and find it within some seconds."""
+        return self.silent_ms(agent, now) >= settings.agent_lease_ms + slack_ms
 
 
 def silence_ms(settings: SequencerSettings) -> int:
@@ -189,6 +216,12 @@ def renew_agent(
         lease_ms=left_ms,
         incarnation=identity.incarnation,
         silence_ms=silence_ms(settings),
+        newest=NewestVersions(
+            metadata=draft.counter(METADATA_VERSION),
+            ring_generation=draft.counter(RING_GENERATION),
+            security=draft.counter(SECURITY_VERSION),
+            client_configs=draft.counter(CLIENT_CONFIGS_VERSION),
+        ),
     )
 
 
@@ -223,13 +256,13 @@ def forget_agents(draft: Draft) -> None:
         draft.delete(AgentRow, broker_id)
 
 
-def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> list[AgentRow]:
+def expire_agents(draft: Draft, has_run_out: Callable[[AgentRef], bool]) -> list[AgentRow]:
     """End the leases that ran out; whose. An agent that was heard of keeps its lease: its renewal may be waiting for
     the database."""
     expired = [
         row
         for row in draft.all(AgentRow)
-        if 0 < row.expires_ms <= draft.now_ms and has_left(AgentRef(row.broker_id, row.epoch))
+        if 0 < row.expires_ms <= draft.now_ms and has_run_out(AgentRef(row.broker_id, row.epoch))
     ]
     for row in expired:
         draft.put(replace_row(row, expires_ms=0))

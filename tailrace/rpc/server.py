@@ -44,6 +44,9 @@ _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
 MAX_STRANGERS = 1024
+LISTEN_BACKLOG = 1024
+"""Peers that wait to be accepted: all agents, when a server is back. The system drops more, and they try again after a
+second or more."""
 UNSENT_BYTES = 64 << 10
 """Unsent bytes of a connection that are not counted as held. Above, its next answers wait."""
 
@@ -123,6 +126,7 @@ class RpcServer:
             ),
             host,
             port,
+            backlog=LISTEN_BACKLOG,
             ssl=None if tls is None else tls.server_context,
             ssl_handshake_timeout=None if tls is None else self._hello_timeout_s,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -11,8 +12,17 @@ import pytest
 from agent.produce.active_buffer import BufferedBatch
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.api import AgentRef, CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
+from sequencer.api import (
+    AgentRef,
+    CreateTopic,
+    MetadataRequest,
+    Sequencer,
+    SequencerUnavailable,
+    Topic,
+    Value,
+)
 from sequencer.engine.committer import Committer
+from sequencer.methods import Method
 from sequencer.store.memory import MemoryRowStore
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
@@ -219,5 +229,29 @@ def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: p
             await hosts.advance(5)
         await hosts.advance(10)
         assert agent.is_ready and not hosts.lost
+
+    run(scenario)
+
+
+def test_an_agent_asks_for_metadata_where_a_renewal_says_that_there_is_something_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(hosts: Hosts) -> None:
+        agent = await hosts.start(2)
+        await hosts.advance(5)
+        calls: Counter[str] = Counter()
+        call = hosts.sequencer.call
+
+        async def counted(method: Method, request: Value) -> Value:
+            calls[method.name] += 1
+            return await call(method, request)
+
+        monkeypatch.setattr(hosts.sequencer, "call", counted)
+        await hosts.advance(12)
+        assert 11 <= calls["renew_agent"] <= 12 and calls["renew_session"] == 4
+        assert calls.keys() == {"renew_agent", "renew_session"}, "nothing has changed"
+        await hosts.sequencer.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await hosts.advance(2)
+        assert calls["metadata"] == 1 and "t" in agent.catalog.snapshot.by_name
 
     run(scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.scale import Size, measure, ratios
+from bench.scale import Size, measure, measure_outages, ratios
 from bench.scale_servers import sequencers
 from tests.support.servers import PostgresServer
 
@@ -26,6 +26,20 @@ def test_a_small_cluster_is_measured_and_survives_two_fail_overs(postgres: Postg
         assert row["object_per_second"] > 0 and row["offset_commit_per_second"] > 0
         assert row["calls_per_fetch"] <= 1 and row["fail_over_cpu_s"] > 0
         assert row["fail_over_first_commit_s"] <= row["fail_over_all_subscribed_s"]
+
+
+def test_a_small_cluster_comes_back_from_outages(postgres: PostgresServer) -> None:
+    size = Size(partitions=6, groups=1, consumers=6, producers=1)
+    with sequencers(postgres.create_database()) as servers:
+        result = asyncio.run(
+            asyncio.wait_for(measure_outages(servers, size, agents=3, seconds=1.0), MOST_SECONDS)
+        )
+    stopped, killed = result["outages"]
+    assert (stopped["outage"], killed["outage"]) == ("stopped", "killed")
+    for row in (stopped, killed):
+        assert 0 < row["first_renewed_s"] <= row["all_renewed_s"] <= row["all_subscribed_s"]
+        assert row["servers_cpu_s"] > 0
+    assert killed["connects_of_the_busiest_tenth"] > 0, "new processes have no connections"
 
 
 def test_ratios_leave_out_what_is_no_cost() -> None:

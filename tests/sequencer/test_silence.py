@@ -9,7 +9,7 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
-from sequencer.api import AgentInfo, AgentLease, AgentRef, Empty
+from sequencer.api import AgentInfo, AgentLease, AgentRef, MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.engine.silence import NAMED_AT_ONCE
 from sequencer.store.memory import MemoryRowStore
@@ -17,9 +17,11 @@ from tests.support.clocks import ManualClock, SeededEntropy
 
 
 @asynccontextmanager
-async def agents(count: int) -> AsyncIterator[tuple[Committer, ManualClock, list[AgentLease]]]:
-    clock = ManualClock()
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+async def agents(
+    count: int, clock: ManualClock | None = None, store: MemoryRowStore | None = None
+) -> AsyncIterator[tuple[Committer, ManualClock, list[AgentLease]]]:
+    clock = clock or ManualClock()
+    sequencer = Committer(store or MemoryRowStore(clock), clock, SeededEntropy(1))
     await sequencer.start()
     infos = [AgentInfo(f"h{number}", 9092, "p", 0, 0, "z", "0", UUID(int=number)) for number in range(count)]
     yield sequencer, clock, [await sequencer.register_agent(info) for info in infos]
@@ -49,10 +51,45 @@ def test_of_very_many_agents_that_fall_silent_together_some_are_named() -> None:
     async def scenario() -> None:
         async with agents(100) as (sequencer, clock, leases):
             with capture_logs() as logs:
-                clock.advance(leases[0].lease_ms / 1000)
-                assert (await sequencer.apply_retention(Empty())).agents_expired == 100
+                assert await living_after(sequencer, clock, leases[0].lease_ms) == 0
             assert len(logs) == NAMED_AT_ONCE + 1
             assert logs[-1]["event"] == "more agents have not been heard of: their leases end"
             assert logs[-1]["agents"] == 100 - NAMED_AT_ONCE
 
     asyncio.run(scenario())
+
+
+def test_after_an_outage_agents_have_a_whole_lease_to_find_the_committer() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        async with agents(1, clock, store) as (_, _, (agent,)):
+            pass
+        clock.advance(60)
+        async with agents(0, clock, store) as (sequencer, _, _):
+            assert await living_after(sequencer, clock, agent.lease_ms - 1) == 1
+            assert await living_after(sequencer, clock, 1_000) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_committer_that_was_stopped_takes_nobody_for_silent() -> None:
+    async def scenario() -> None:
+        async with agents(1) as (sequencer, clock, (agent,)):
+            clock.advance(60)
+            assert await living_after(sequencer, clock, agent.lease_ms) == 1
+            assert await living_after(sequencer, clock, 1_000) == 0
+
+    asyncio.run(scenario())
+
+
+async def living_after(sequencer: Committer, clock: ManualClock, ms: int) -> int:
+    """How many agents have leases, after a time in which the committer was not stopped."""
+    while ms > 0:
+        clock.advance(min(ms, 1_000) / 1000)
+        ms -= 1_000
+        for _ in range(20):
+            await asyncio.sleep(0)
+    ring = (await sequencer.sequencer.metadata(MetadataRequest())).ring
+    assert ring is not None
+    return len(ring.members)

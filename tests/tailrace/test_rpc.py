@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -328,6 +330,24 @@ def test_strangers_that_say_nothing_keep_no_peer_out() -> None:
             writer.close()
 
     with_server(use, {"max_connections": 1})
+
+
+def test_hundreds_of_peers_that_come_back_together_wait_for_a_busy_server() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        peers = [socket.socket() for _ in range(500)]
+        try:
+            for peer in peers:
+                peer.setblocking(False)
+                peer.connect_ex(("127.0.0.1", server.port))  # the server's loop accepts none meanwhile
+            poll = select.poll()
+            for peer in peers:
+                poll.register(peer, select.POLLOUT)
+            assert len(poll.poll(0)) == 500, "the system has dropped the others"
+        finally:
+            for peer in peers:
+                peer.close()
+
+    with_server(use)
 
 
 def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:

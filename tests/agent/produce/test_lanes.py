@@ -664,7 +664,7 @@ def test_a_session_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch:
         session = bench.lane._session
         assert session is not None
         before = session.no_put_after
-        await bench.advance(5)
+        await bench.advance(7)
         assert bench.lane._session is session and session.no_put_after > before
 
     run(scenario)
