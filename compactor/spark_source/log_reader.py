@@ -57,6 +57,8 @@ TASK_BYTES = 64 << 20
 """A task of a scan reads about as many stored bytes: Spark's own cost of a task is that of reading some megabytes."""
 JOINED_BYTES = 4 << 20
 """Smaller record batches are joined up to this: one costs Spark as much as thousands of rows."""
+JOINED_BATCHES = 500
+"""As many are joined at most, however small: each takes 12 KB of memory beside its `nbytes`."""
 KEPT_FOOTER_BYTES, KEPT_GROUP_BYTES = 4 << 20, 32 << 20
 """Of Parquet objects that many partitions share. Footers take some ten times as much in memory."""
 AHEAD_BYTES, AHEAD_GAP_BYTES, AHEAD_READS = 32 << 20, 64 << 10, 8
@@ -567,11 +569,12 @@ class Joined:
 
     def add(self, batch: Any) -> Iterator[Any]:
         """What is ready, in order. A large batch is not copied."""
-        if batch.nbytes >= JOINED_BYTES or self._bytes >= JOINED_BYTES:
+        is_large = batch.nbytes >= JOINED_BYTES
+        if is_large or self._bytes >= JOINED_BYTES or len(self._held) == JOINED_BATCHES:
             yield from self.rest()
         self._held.append(batch)
         self._bytes += batch.nbytes
-        if batch.nbytes >= JOINED_BYTES:
+        if is_large:
             yield from self.rest()
 
     def rest(self) -> Iterator[Any]:

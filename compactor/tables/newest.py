@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
-from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
+from compactor.spark_source.log_reader import Joined, LogPartition, LogReader, OffsetRange
 from compactor.tables.live import TopicFiles
 from compactor.tables.query import STORED, TailTooLarge
 from sequencer.api import Topic
@@ -44,16 +44,18 @@ class NewestRecords:
 
         Raises DataLost where retention was faster, TopicGone.
         """
+        joined = Joined()
         batches: list[Any] = []
         size = 0
         for wanted in await self._new_ranges():
             async for batch in self._reader.read(wanted):
-                batches.append(batch)
+                batches += joined.add(batch)
                 size += batch.nbytes
                 self._positions[wanted.partition] = batch.column("offset")[-1].as_py() + 1
                 if size >= max_bytes:
-                    return _as_stored(batches)
+                    return _as_stored([*batches, *joined.rest()])
             self._positions[wanted.partition] = wanted.end
+        batches += joined.rest()
         return _as_stored(batches) if batches else None
 
     async def _new_ranges(self) -> list[OffsetRange]:

@@ -137,15 +137,14 @@ def _gaps(
 async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
     batches: list[Any] = []
     size = 0
-    for wanted in tail_ranges(name, files):
-        async for batch in reader.read(wanted):
-            batches.append(batch)
-            size += batch.nbytes
-            if size > MAX_TAIL_BYTES:
-                raise TailTooLarge(
-                    f"topic {name!r} has more than {MAX_TAIL_BYTES >> 20} MiB that are not compacted; run"
-                    " `tailrace compact` first"
-                )
+    async for batch in reader.read_all(list(tail_ranges(name, files))):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > MAX_TAIL_BYTES:
+            raise TailTooLarge(
+                f"topic {name!r} has more than {MAX_TAIL_BYTES >> 20} MiB that are not compacted; run"
+                " `tailrace compact` first"
+            )
     schema = pa.schema([(name, column.arrow) for name, column in COLUMNS.items()])
     return pa.Table.from_batches(batches, schema=schema).rename_columns(STORED)
 

@@ -10,8 +10,11 @@ from contextlib import asynccontextmanager
 import duckdb
 import pytest
 
+from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import AskedIndex
-from compactor.spark_source.log_reader import DataLost
+from compactor.spark_source.log_reader import DataLost, LogReader
+from compactor.tables import query
+from compactor.tables.live import list_live_files
 from compactor.tables.newest import (
     NewestRecords,
     TopicGone,
@@ -51,6 +54,24 @@ def newest(log: Log, positions: dict[object, int]) -> NewestRecords:
 async def values(records: NewestRecords, max_bytes: int = 1 << 20) -> list[bytes] | None:
     part = await records.part(max_bytes)
     return None if part is None else part.column("value").to_pylist()
+
+
+def test_very_small_runs_are_one_record_batch() -> None:
+    """Arrow takes 12 KB for each, which its `nbytes` does not tell."""
+
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t", 2)
+            for number in range(20):
+                await log.produce(("t", number % 2, batch_of([b"a"])))
+            part = await newest(log, {}).part()
+            assert part is not None and len(part) == 20 and part.column("value").num_chunks == 1
+            reader = LogReader(AskedIndex(log.sequencer), log.store, list(COLUMNS))
+            files = await list_live_files(log.sequencer, topic.topic_id)
+            tail = await query._tail(reader, "t", files)
+            assert len(tail) == 20 and tail.column("value").num_chunks == 1
+
+    asyncio.run(scenario())
 
 
 def test_each_stable_record_is_in_one_part_across_compaction() -> None:

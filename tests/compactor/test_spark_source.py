@@ -37,6 +37,7 @@ from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source.columns import spark_schema
 from compactor.spark_source.log_index import AskedIndex
 from compactor.spark_source.log_reader import (
+    JOINED_BATCHES,
     JOINED_BYTES,
     DataLost,
     Joined,
@@ -378,6 +379,15 @@ def test_record_batches_are_joined_in_order_and_a_large_one_is_passed_on(sizes: 
     large = [batch for batch in batches if batch.nbytes >= JOINED_BYTES]
     assert all(any(batch is each for each in found) for batch in large)
     assert all(batch.nbytes <= 2 * JOINED_BYTES for batch in found)
+
+
+def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
+    joined, one = Joined(), pa.record_batch({"n": [1]})
+    found = []
+    for _ in range(3 * JOINED_BATCHES + 1):
+        found += joined.add(one)
+        assert len(joined._held) <= JOINED_BATCHES
+    assert [batch.num_rows for batch in [*found, *joined.rest()]] == [JOINED_BATCHES] * 3 + [1]
 
 
 def test_a_thick_partition_is_cut_between_runs() -> None:
