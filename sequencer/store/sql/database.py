@@ -6,8 +6,10 @@ milliseconds. Arguments and results are the driver's plain values (see row_codec
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import functools
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -104,8 +106,9 @@ def _assignment(table: str, column: str) -> str:
     return """"key" = case when "objects"."key" = excluded."key" then excluded."key" end"""
 
 
-def table_statements(dialect: Dialect) -> dict[type[Row], TableStatements]:
-    """Per kind of row, in the order of write."""
+@functools.cache
+def table_statements(dialect: Dialect) -> Mapping[type[Row], TableStatements]:
+    """Per kind of row, in the order of write. Made once: each of Spark's tasks may open a store."""
     statements = {}
     for kind, table in TABLES.items():
         codec = RowCodec(kind, dialect)
@@ -119,11 +122,11 @@ def table_statements(dialect: Dialect) -> dict[type[Row], TableStatements]:
                 _assignment(table.name, column.name) for column in codec.columns if column.name not in key
             ),
         )
-    return statements
+    return MappingProxyType(statements)
 
 
 def split_changes(
-    changes: Changes, statements: dict[type[Row], TableStatements]
+    changes: Changes, statements: Mapping[type[Row], TableStatements]
 ) -> list[tuple[TableStatements, list[tuple[object, ...]], list[Row]]]:
     """Per table, in the order of write: the keys to delete and the rows to put."""
     parts = []
