@@ -71,7 +71,7 @@ async def day(kind: str) -> tuple[Counter[str], float]:
     store = CountingStore(clock)
     committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await committer.start()
-    log = Log(committer.sequencer, store, clock)
+    log = Log(committer, store, clock)
     await log.topic("t", PARTITIONS, {"cleanup.policy": "compact"} if "keys" in kind else {})
     here = InProcess(store, clock, log.entropy)
     settings = CompactionSettings(min_bytes=1, min_age_ms=0, merges="merges" in kind)

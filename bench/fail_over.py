@@ -96,7 +96,7 @@ async def measured(step: Awaitable[Any]) -> dict[str, float]:
 
 async def create(committer: Committer, name: str, count: int) -> None:
     for number in range(count):
-        await committer.sequencer.create_topic(CreateTopic(f"{name}-{number}", 1, {}))
+        await committer.create_topic(CreateTopic(f"{name}-{number}", 1, {}))
 
 
 async def measure(url: str, count: int, each: int, behind: int) -> dict[str, Any]:

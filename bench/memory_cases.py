@@ -32,9 +32,9 @@ from bench.kafka_socket import (
     produce_request,
 )
 from bench.process_figures import cpu_seconds, peak_rss_mib, rss_mib
-from compactor.cycle import CompactionSettings, InProcess, Outcomes, OutputLocation, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, Outcomes, run_cycle
 from compactor.plan import WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy

@@ -49,16 +49,15 @@ def rows(count: int, size: int) -> list[pa.RecordBatch]:
 async def sink(batches: list[pa.RecordBatch]) -> None:
     """One task and its commit."""
     clock, entropy = SystemClock(), SystemEntropy()
-    committer = Committer(MemoryRowStore(clock), clock, entropy)
-    await committer.start()
-    sequencer = committer.sequencer
+    sequencer = Committer(MemoryRowStore(clock), clock, entropy)
+    await sequencer.start()
     await sequencer.create_topic(CreateTopic(TOPIC, PARTITIONS, {}))
     options = SinkOptions.of({"store": "memory:", "sequencer": "here:1", "topic": TOPIC})
     task = WriteTask(sequencer, MemoryStore(clock), options, UUID(int=1), clock, entropy)
     for chunk in chunks(batches, options.object_bytes):
         await task.write(chunk)
     await sequencer.commit_write(WriteRequest(UUID(int=1), 0, False, task.objects))
-    await committer.close()
+    await sequencer.close()
 
 
 def librdkafka(batches: list[pa.RecordBatch], bootstrap: str) -> None:

@@ -53,7 +53,7 @@ class Watcher:
     async def call(self, added: list[tuple[UUID, int]]) -> None:
         self._turn += bool(added)
         request = WatchRequest(self._subscriber, self._turn, self._taken, added, [], 0)
-        answer = await self._sequencer.sequencer.watch(request)
+        answer = await self._sequencer.watch(request)
         assert not answer.is_reset, "the bench calls often enough"
         self._taken += len(answer.changes)
         self.bytes += len(encode_body(answer))
@@ -86,7 +86,7 @@ async def made_topics(sequencer: Committer, partitions: int) -> list[Topic]:
     made = []
     for first in range(0, partitions, PARTITIONS_OF_A_TOPIC):
         count = min(PARTITIONS_OF_A_TOPIC, partitions - first)
-        made.append(await sequencer.sequencer.create_topic(CreateTopic(f"t-{first}", count, {})))
+        made.append(await sequencer.create_topic(CreateTopic(f"t-{first}", count, {})))
     return made
 
 
@@ -95,14 +95,13 @@ async def measure(asked: argparse.Namespace) -> None:
     luck = random.Random(1)
     clock = ManualClock()
     settings = SequencerSettings(max_feed_commits=100_000, max_feed_runs=1_000_000)
-    committer = Committer(MemoryRowStore(clock), clock, SystemEntropy(), settings)
-    await committer.start()
-    sequencer = committer.sequencer
-    topics = await made_topics(committer, asked.partitions)
+    sequencer = Committer(MemoryRowStore(clock), clock, SystemEntropy(), settings)
+    await sequencer.start()
+    topics = await made_topics(sequencer, asked.partitions)
     places = [(topic.topic_id, number) for topic in topics for number in range(topic.partitions)]
     lease = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
     session = await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
-    watchers = [Watcher(committer, number) for number in range(asked.agents)]
+    watchers = [Watcher(sequencer, number) for number in range(asked.agents)]
 
     began = time.process_time()
     for watcher in watchers:
@@ -112,7 +111,7 @@ async def measure(asked: argparse.Namespace) -> None:
     subscribed_s = time.process_time() - began
 
     start_bytes = sum(watcher.bytes for watcher in watchers)
-    after, feed_bytes, commit_s, answer_s = committer.commit_number, 0, 0.0, 0.0
+    after, feed_bytes, commit_s, answer_s = sequencer.commit_number, 0, 0.0, 0.0
     for number in range(asked.objects):
         began = time.process_time()
         await sequencer.commit(request_of(session, number, luck.sample(places, asked.runs), luck))
@@ -122,7 +121,7 @@ async def measure(asked: argparse.Namespace) -> None:
             for watcher in watchers:
                 await watcher.call([])
             answer_s += time.process_time() - began
-            while after < committer.commit_number:
+            while after < sequencer.commit_number:
                 answer = await sequencer.feed(FeedRequest(after, [], 0))
                 after, feed_bytes = answer.commit_number, feed_bytes + len(encode_body(answer))
     sent = sum(watcher.bytes for watcher in watchers) - start_bytes
@@ -137,7 +136,7 @@ async def measure(asked: argparse.Namespace) -> None:
     print(f"runs sent, all agents: {runs / objects:.1f} an object, {each_us:.1f} us each (beats included)")
     own, whole = sent / agents / objects, feed_bytes / objects
     print(f"bytes an agent and object: {own:.1f} from its subscription, {whole:.0f} from the feed")
-    await committer.close()
+    await sequencer.close()
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from sequencer.api import Sequencer, SequencerUnavailable, Value
 
@@ -81,10 +81,10 @@ class NotCommitter(SequencerUnavailable):
     code = "not_committer"
 
 
-class SequencerMethods:
+class SequencerMethods(Sequencer):
     """An object with all methods of the interface, each of which is `call`. Subclasses implement `call` and `close`.
 
-    The methods are set from METHODS below, so a type checker does not see them: use `sequencer` for that.
+    The methods are set from METHODS below. A type checker takes their signatures from the interface.
     """
 
     async def call(self, method: Method, request: Value) -> Value:
@@ -94,11 +94,6 @@ class SequencerMethods:
     async def close(self) -> None:
         """Release what this object holds."""
         raise NotImplementedError
-
-    @property
-    def sequencer(self) -> Sequencer:
-        """This object, typed as the interface."""
-        return cast(Sequencer, self)
 
 
 class CalledSequencer(SequencerMethods):

@@ -152,7 +152,7 @@ class SequencerServer:
         self._waiting: dict[object, asyncio.Task[object]] = {}
         self._committer = ""
         self._forwarder: tuple[str, SequencerClient] | None = None
-        self._routed = CalledSequencer(self._call_or_forward).sequencer
+        self._routed = CalledSequencer(self._call_or_forward)
         self._handler = RpcHandler(
             self._call_here, forward=self._call_or_forward, read=self._read, number=self._number
         )
@@ -578,13 +578,13 @@ class SequencerServer:
         while True:
             await self._clock.sleep(self._settings.retention_interval_s)
             with outlived(_log, "retention is put off", SequencerError):
-                await local.sequencer.apply_retention(Empty())
+                await local.apply_retention(Empty())
 
     async def _collect(self, local: Committer, objects: ObjectStore) -> None:
         while True:
             await self._clock.sleep(self._settings.collection_interval_s)
             with outlived(_log, "garbage collection is put off", SequencerError, StoreError):
-                done = await collect(local.sequencer, objects, self._clock)
+                done = await collect(local, objects, self._clock)
                 if done.objects_deleted or done.orphans_deleted:
                     _log.info(
                         "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted

@@ -74,7 +74,7 @@ async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIte
         patience_s=patience_s,
     )
     try:
-        yield client.sequencer
+        yield client
     finally:
         await client.close()
 

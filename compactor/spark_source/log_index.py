@@ -62,7 +62,7 @@ def open_index(
     """
     if sequencers:
         remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
-        return AskedIndex(remote.sequencer)
+        return AskedIndex(remote)
     from compactor.spark_source.database_index import DatabaseIndex
 
     return DatabaseIndex(database, clock, entropy)

@@ -126,7 +126,7 @@ async def _opened(
                 observer=observer,
             )
             stack.push_async_callback(remote.close)
-            sequencer = remote.sequencer
+            sequencer = remote
         yield OpenedLog(
             settings=settings,
             store=store,

@@ -77,9 +77,7 @@ async def compact_all(store_url: str, sequencers: list[str], security: RpcSecuri
     try:
         settings = CompactionSettings(min_bytes=1, min_age_ms=0)
         async with spark_runner(store_url) as runner:
-            await run_cycle(
-                remote.sequencer, runner, clock=clock, entropy=entropy, settings=settings, keyed=runner
-            )
+            await run_cycle(remote, runner, clock=clock, entropy=entropy, settings=settings, keyed=runner)
     finally:
         await remote.close()
 

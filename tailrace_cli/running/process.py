@@ -329,7 +329,7 @@ class _AgentProcess:
                 observer=observer,
             )
             stack.push_async_callback(client.close)
-            return client.sequencer, ""
+            return client, ""
         server = await stack.enter_async_context(
             sequencer_server(
                 settings=self._settings,

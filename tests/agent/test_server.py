@@ -18,7 +18,6 @@ from sequencer.api import (
     MetadataRequest,
     Sequencer,
     SequencerUnavailable,
-    Topic,
     Value,
 )
 from sequencer.engine.committer import Committer
@@ -160,7 +159,7 @@ def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None
             entropy=SeededEntropy(2),
         )
         await agent.start()
-        topic = cast(Topic, await local.create_topic(CreateTopic("t", 1, {})))
+        topic = await local.create_topic(CreateTopic("t", 1, {}))
         sequencer.is_away = True
         data = batch(b"never committed")
         submission = AwaitedSubmission(1)
@@ -250,7 +249,7 @@ def test_an_agent_asks_for_metadata_where_a_renewal_says_that_there_is_something
         await hosts.advance(12)
         assert 11 <= calls["renew_agent"] <= 12 and calls["renew_session"] == 4
         assert calls.keys() == {"renew_agent", "renew_session"}, "nothing has changed"
-        await hosts.sequencer.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await hosts.sequencer.create_topic(CreateTopic("t", 1, {}))
         await hosts.advance(2)
         assert calls["metadata"] == 1 and "t" in agent.catalog.snapshot.by_name
 

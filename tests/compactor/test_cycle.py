@@ -15,14 +15,13 @@ from compactor.cycle import (
     CompactionSummary,
     InProcess,
     Outcomes,
-    OutputLocation,
     TaskRunner,
     output_under,
     run_cycle,
 )
 from compactor.lease import held_lease
 from compactor.plan import PlanSettings, WorkItem, plan
-from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
 from sequencer.api import (
     CompactionRequest,
     DeadSession,

@@ -77,7 +77,7 @@ async def opened(root: Path, partitions: int = 2, catalog: str = "") -> AsyncIte
     await sequencer.start()
     with ThreadPoolExecutor(4) as executor:
         store = FolderStore(root, clock, executor)
-        log = Log(sequencer.sequencer, store, clock)
+        log = Log(sequencer, store, clock)
         await log.topic("a", partitions)
         tables = IcebergTables(
             open_catalog(catalog, str(root)),

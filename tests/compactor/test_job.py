@@ -230,9 +230,8 @@ def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: 
 
     async def scenario() -> None:
         clock, entropy = SystemClock(), SystemEntropy()
-        committer = Committer(MemoryRowStore(clock), clock, entropy)
-        await committer.start()
-        sequencer = committer.sequencer
+        sequencer = Committer(MemoryRowStore(clock), clock, entropy)
+        await sequencer.start()
         store = open_store(str(tmp_path / "objects"), clock=clock)
 
         def task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
@@ -265,7 +264,7 @@ def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: 
                 )
                 assert (again.objects, again.failures) == (2, [])
             finally:
-                await committer.close()
+                await sequencer.close()
                 await store.close()
 
     asyncio.run(scenario())
@@ -283,7 +282,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key_for_clients_and_in_s
         store = open_store(url, clock=clock)
         await sequencer.start()
         try:
-            log = Log(sequencer.sequencer, store, clock)
+            log = Log(sequencer, store, clock)
             await log.topic("changes", 2, {"cleanup.policy": "compact"})
             for number in range(40):
                 batches = [
@@ -326,7 +325,7 @@ def test_typed_columns_are_made_by_tasks_and_what_does_not_fit_is_in_quarantine(
         store = open_store(url, clock=clock)
         with ThreadPoolExecutor(4) as executor:
             try:
-                log = Log(sequencer.sequencer, store, clock)
+                log = Log(sequencer, store, clock)
                 topic = await log.topic("flights", 2)
                 for number in range(4):
                     await log.produce(("flights", number % 2, batch_of([flight(number), b"?"])))

@@ -304,7 +304,7 @@ async def opened() -> AsyncIterator[tuple[Log, ManualClock]]:
     sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await sequencer.start()
     try:
-        yield Log(sequencer.sequencer, MemoryStore(clock), clock), clock
+        yield Log(sequencer, MemoryStore(clock), clock), clock
     finally:
         await sequencer.close()
 
@@ -558,7 +558,7 @@ def test_what_is_not_in_parquet_yet_is_not_read_for_a_pass() -> None:
                 asked.append(method.name)
                 return log.sequencer.call(method, request)  # type: ignore[attr-defined, no-any-return]
 
-            runs = await runs_within(CalledSequencer(counted).sequencer, topic, {0: 0}, {0: 30_001})
+            runs = await runs_within(CalledSequencer(counted), topic, {0: 0}, {0: 30_001})
             assert [run.kind for run in runs[0]] == [ObjectKind.PARQUET]
             assert asked == ["find_batches"]
 

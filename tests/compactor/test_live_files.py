@@ -34,7 +34,7 @@ async def opened() -> Log:
     clock = ManualClock()
     sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await sequencer.start()
-    return Log(sequencer.sequencer, MemoryStore(clock), clock)
+    return Log(sequencer, MemoryStore(clock), clock)
 
 
 def test_the_live_rows_of_all_files_are_the_stable_log() -> None:

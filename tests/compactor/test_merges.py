@@ -122,7 +122,7 @@ class Merged:
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
         self.committer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
-        self.log = Log(self.committer.sequencer, self.store, self.clock)
+        self.log = Log(self.committer, self.store, self.clock)
 
     async def compact(self, settings: CompactionSettings) -> CompactionSummary:
         self.clock.advance(0.01)

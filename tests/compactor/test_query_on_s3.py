@@ -26,7 +26,7 @@ async def files_and_tail(database: Any, store_url: str) -> None:
     await sequencer.start()
     store = open_store(store_url, clock=clock)
     try:
-        log = Log(sequencer.sequencer, store, clock)
+        log = Log(sequencer, store, clock)
         topic = await log.topic("t", 2)
         for number in range(3):
             made = [b'{"n": %d}' % (10 * number + each) for each in range(4)]

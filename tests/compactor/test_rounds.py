@@ -14,7 +14,7 @@ from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rewrite import RewriteFailure
 from compactor.rounds import MAX_LOGGED_FAILURES, RoundOutcome, Rounds, Totals
-from sequencer.api import IncarnationChanged, LeaseLost, Sequencer, SequencerUnavailable
+from sequencer.api import IncarnationChanged, LeaseLost, SequencerUnavailable
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
@@ -154,12 +154,11 @@ def test_metrics_show_the_backlog_what_was_done_and_the_failed_rounds() -> None:
         committer = Committer(MemoryRowStore(time), time, SeededEntropy(1))
         await committer.start()
         try:
-            sequencer: Sequencer = committer.sequencer
-            log = Log(sequencer, MemoryStore(time), time)
+            log = Log(committer, MemoryStore(time), time)
             await log.topic("t")
             await log.produce(("t", 0, batch_of([b"x" * 100])))
             rounds, _ = rounds_of(clock, SequencerUnavailable("gone"))
-            pages = CompactorPages(rounds, sequencer, clock, CollectorRegistry())
+            pages = CompactorPages(rounds, committer, clock, CollectorRegistry())
             assert (await pages.readiness()).reasons == []
             await rounds.run_once()
             await pages.update_gauges()

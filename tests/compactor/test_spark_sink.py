@@ -240,7 +240,7 @@ def on_a_log(scenario: Callable[[Job], Awaitable[None]]) -> None:
         clock = ManualClock()
         sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
         await sequencer.start()
-        log = Log(sequencer.sequencer, MemoryStore(clock), clock)
+        log = Log(sequencer, MemoryStore(clock), clock)
         await log.topic("t", 2)
         await scenario(Job(log, clock))
         await sequencer.close()

@@ -73,6 +73,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.write import write_parquet
 from tailrace.record_batch import Compression
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, unreadable_batch
@@ -86,12 +87,12 @@ class CountedIndex(AskedIndex):
     """A sequencer's index that counts what it is asked."""
 
     def __init__(self, sequencer: Committer) -> None:
-        super().__init__(sequencer.sequencer)
+        super().__init__(sequencer)
         self.calls = 0
 
         async def counted(request: FindRequest) -> FindAnswer:
             self.calls += 1
-            return await sequencer.sequencer.find_batches(request)
+            return await sequencer.find_batches(request)
 
         self.find_batches = counted
 
@@ -105,7 +106,7 @@ def on_a_log(scenario: Callable[[Log, CountedIndex], Awaitable[None]]) -> None:
         clock = ManualClock()
         sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
         await sequencer.start()
-        log = Log(sequencer.sequencer, MemoryStore(clock), clock)
+        log = Log(sequencer, MemoryStore(clock), clock)
         await scenario(log, CountedIndex(sequencer))
         await sequencer.close()
 
@@ -404,8 +405,7 @@ def test_a_thick_partition_is_cut_between_runs() -> None:
 
 
 def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = rewrite_module.write_parquet
-    monkeypatch.setattr(rewrite_module, "write_parquet", partial(write, row_group_bytes=3_000))
+    monkeypatch.setattr(rewrite_module, "write_parquet", partial(write_parquet, row_group_bytes=3_000))
 
     async def scenario(log: Log, index: CountedIndex) -> None:
         topic = await log.topic("t")

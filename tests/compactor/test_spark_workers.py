@@ -49,7 +49,7 @@ class Written:
         self._committer = Committer(self._rows, self._clock, self._entropy)
         self._store = open_store(self.options["store"], clock=self._clock)
         self._runner.run(self._committer.start())
-        self._log = Log(self._committer.sequencer, self._store, self._clock)
+        self._log = Log(self._committer, self._store, self._clock)
 
     def topic(self, name: str, partitions: int) -> None:
         self._runner.run(self._log.topic(name, partitions))

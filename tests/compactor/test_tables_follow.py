@@ -131,7 +131,7 @@ class World:
             fate.step(after=True)
             return answer
 
-        return CalledSequencer(call).sequencer
+        return CalledSequencer(call)
 
     def syncing(self, fate: Fate) -> TableSync:
         return TableSync(
@@ -217,7 +217,7 @@ async def made(schema: str) -> World:
     )
     committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), rules)
     await committer.start()
-    world = World(committer, Log(committer.sequencer, MemoryStore(clock), clock), clock, schema=schema)
+    world = World(committer, Log(committer, MemoryStore(clock), clock), clock, schema=schema)
     await make_topic(world)
     return world
 

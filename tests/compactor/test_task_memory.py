@@ -61,7 +61,7 @@ async def log_on_disk(folder: Path, configs: dict[str, str] | None = None) -> As
     await committer.start()
     store = open_store(str(folder / "objects"), clock=clock)
     try:
-        log = Log(committer.sequencer, store, clock)
+        log = Log(committer, store, clock)
         await log.topic("t", configs=configs)
         yield log
     finally:

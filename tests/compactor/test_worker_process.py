@@ -27,7 +27,7 @@ def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
         monkeypatch.syspath_prepend(str(archive))
         importlib.import_module(package)
     read: list[str] = []
-    read_directory = zipimport._read_directory
+    read_directory = zipimport._read_directory  # type: ignore[attr-defined]
 
     def counted(archive: str) -> object:
         read.append(archive)

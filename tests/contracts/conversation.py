@@ -345,7 +345,7 @@ class PipeEnd(RpcConnection):
     abort = close
 
 
-async def served(sequencer: Sequencer) -> RpcServer:
+async def served(sequencer: Committer) -> RpcServer:
     """The server's side, its nonces as in every recording."""
     service = RpcHandler(sequencer.call)
     return RpcServer(

@@ -31,7 +31,7 @@ OF_TLS = {"tailrace_tls_certificate_expiry_timestamp_seconds", "tailrace_securit
 
 
 def never_asked() -> Sequencer:
-    return Committer(MemoryRowStore(SystemClock()), SystemClock(), SeededEntropy(1)).sequencer
+    return Committer(MemoryRowStore(SystemClock()), SystemClock(), SeededEntropy(1))
 
 
 async def no_round(_: CompactionSummary) -> None:

@@ -148,7 +148,7 @@ class World(CommitterBench[CountedStore]):
 
     async def later(self, ms: int) -> None:
         self.opened.clock.advance(ms / 1000)
-        await self.committer.sequencer.apply_retention(Empty())
+        await self.committer.apply_retention(Empty())
 
 
 def run(use: Callable[[World], Awaitable[None]]) -> None:
@@ -554,7 +554,7 @@ def test_one_that_is_committed_between_the_look_and_the_decision_is_kept() -> No
             return rows
 
         world.rows.positions_of_groups = read_and_commit  # type: ignore[method-assign]
-        await world.committer.sequencer.apply_retention(Empty())
+        await world.committer.apply_retention(Empty())
         assert await world.kept() == {"g": 1} and await world.position("g") == 9
 
     run(use)
@@ -780,8 +780,8 @@ def test_the_positions_on_a_deleted_topic_go_with_it_and_the_groups_count_the_re
             await world.commit_position(f"g{number}", 3)
         kept = [OffsetPosition(other.topic_id, 0, 3, 0, "")]
         await world.sequencer.commit_offsets(CommitOffsets("g0", -1, -1, -1, "", kept))
-        await world.committer.sequencer.delete_topic(DeleteTopic(world.topic.topic_id))
-        await world.committer.sequencer.apply_retention(Empty())
+        await world.committer.delete_topic(DeleteTopic(world.topic.topic_id))
+        await world.committer.apply_retention(Empty())
         assert await world.kept() == {"g0": 1}
 
     run(use)

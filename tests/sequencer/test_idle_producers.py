@@ -188,7 +188,7 @@ def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_ke
         left, passes = 10, 0
         while left > 1 and passes < 5:
             pages = world.rows.pages
-            done = await world.committer.sequencer.apply_retention(Empty())
+            done = await world.committer.apply_retention(Empty())
             assert world.rows.pages - pages <= 2, "a pass looks at so many"
             left -= done.producers_expired
             passes += 1
@@ -213,9 +213,9 @@ def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyP
     async def use(world: World) -> None:
         for producer in range(8):
             await world.write(producer, 0)
-        await world.committer.sequencer.delete_topic(DeleteTopic(world.topic.topic_id))
-        await world.committer.sequencer.apply_retention(Empty())
-        await world.committer.sequencer.apply_retention(Empty())
+        await world.committer.delete_topic(DeleteTopic(world.topic.topic_id))
+        await world.committer.apply_retention(Empty())
+        await world.committer.apply_retention(Empty())
         assert await world.producers() == []
         assert (await world.sequencer.statistics(Empty())).producers == 0
 

@@ -90,6 +90,6 @@ async def living_after(sequencer: Committer, clock: ManualClock, ms: int) -> int
         ms -= 1_000
         for _ in range(20):
             await asyncio.sleep(0)
-    ring = (await sequencer.sequencer.metadata(MetadataRequest())).ring
+    ring = (await sequencer.metadata(MetadataRequest())).ring
     assert ring is not None
     return len(ring.members)

@@ -163,6 +163,7 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
     left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
     topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
     all_rows = {**hot, **await looked_up(rows)}
+    by_topic: tuple[tuple[type[Row], int], ...]
     by_topic = (*TOPIC_IN_KEY.items(), (PartitionRow, 0), (ProducerRow, 0), (GroupOffsetRow, 1))
     for kind, topic_at in by_topic:
         keys = [key_of(row) for row in all_rows[kind]]

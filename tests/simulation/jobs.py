@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import UploadFailed, WriteTask
-from sequencer.api import Sequencer, SequencerError, WriteRequest, WrittenObject
+from sequencer.api import SequencerError, WriteRequest, WrittenObject
 from sequencer.client import SequencerClient
 from tailrace.object_store.api import StoreError
 from tests.simulation.clients import Client, Log, Stage
@@ -72,7 +72,7 @@ class WritingJob(Client):
                 objects += await self._uploaded(remote, log, part) if part else []
             if death == 0:
                 return False
-            await remote.sequencer.commit_write(WriteRequest(self._write_id, epoch, True, objects))
+            await remote.commit_write(WriteRequest(self._write_id, epoch, True, objects))
             return death != 1
         except (
             SequencerError,
@@ -88,10 +88,9 @@ class WritingJob(Client):
 
     async def _uploaded(self, remote: SequencerClient, log: Log, rows: Sequence[Row]) -> list[WrittenObject]:
         options = SinkOptions.of({"store": "memory:", "sequencer": "127.0.0.1:1", "topic": log.topic})
-        sequencer: Sequencer = remote.sequencer
         store: Any = self.stage.cluster.store_of(self.process)
         task = WriteTask(
-            sequencer, store, options, self._write_id, self.clock, self.luck, put_seconds=PUT_SECONDS
+            remote, store, options, self._write_id, self.clock, self.luck, put_seconds=PUT_SECONDS
         )
         columns = {
             "key": pa.array([KEY] * len(rows), pa.binary()),

@@ -46,12 +46,12 @@ class Granter(Client):
 
     async def _change(self, remote: SequencerClient, is_given: bool) -> None:
         if is_given:
-            await remote.sequencer.create_acls(CreateAcls([RIGHT]))
+            await remote.create_acls(CreateAcls([RIGHT]))
         else:
-            await remote.sequencer.delete_acls(DeleteAcls([THAT_RIGHT]))
+            await remote.delete_acls(DeleteAcls([THAT_RIGHT]))
         self.stage.note(f"{self.name}: the right is {'given' if is_given else 'taken away'}")
 
     async def _look(self, remote: SequencerClient, is_given: bool) -> None:
-        told = await remote.sequencer.security(SecurityRequest())
+        told = await remote.security(SecurityRequest())
         if (RIGHT in (told.acls or ())) is not is_given:
             self.stage.violated(f"the right is {'given' if is_given else 'taken away'}, and told otherwise")

@@ -112,7 +112,7 @@ def change_log(database: str, store_url: str, change: Callable[[Log], Awaitable[
         await sequencer.start()
         store = open_store(store_url, clock=clock)
         try:
-            log = Log(sequencer.sequencer, store, clock, SeededEntropy(entropy.below(1 << 60)))
+            log = Log(sequencer, store, clock, SeededEntropy(entropy.below(1 << 60)))
             known = (await log.sequencer.metadata(MetadataRequest())).topics or []
             log.topics = {topic.name: topic for topic in known}
             await change(log)

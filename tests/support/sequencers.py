@@ -67,6 +67,7 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
     """The memory sequencer through frames on a socket; their time-outs are on the machine's clock."""
     async with memory(settings) as opened:
         clock, entropy = SystemClock(), SeededEntropy(4)
+        assert isinstance(opened.sequencer, Committer)
         service = RpcHandler(opened.sequencer.call)
         server = RpcServer(service.handle, clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)))
         await server.listen("127.0.0.1", 0)

@@ -16,6 +16,7 @@ from agent.gateway.listings import PART_BYTES, PacedStream
 from agent.gateway.responses import ReaderGone, ResponseStream
 from agent.gateway.settings import GatewaySettings
 from agent.security.access import ANYBODY
+from tailrace.kafka import decode_response
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
@@ -62,7 +63,7 @@ def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
         await _with_topic(there)
         memory = there.gateway._door.memory
         most, waited = 0, False
-        inner = gateway_client.decode_response
+        inner = decode_response
 
         def watched(*args: object) -> object:
             nonlocal most, waited

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from tests.agent.gateway.serving import Served, run_served
 
@@ -17,7 +18,7 @@ def text(value: str) -> dict[str, object]:
 def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t", partitions=3)
-        sent = [
+        sent: list[dict[str, Any]] = [
             {"partition_id": 1, "key": text("k"), "value": {"type": "JSON", "data": {"n": 1}},
              "headers": [{"name": "h", "value": "eA=="}], "timestamp": "2026-01-31T12:00:00Z"},
             {"value": text("x")},

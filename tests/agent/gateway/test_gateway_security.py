@@ -204,8 +204,8 @@ def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
     async def scenario(there: Secured, gateway: Served) -> None:
         await there.add_user("alice")
         for (method, _), (path, body, _needs) in NEEDS.items():
-            status, said = await told(gateway, method, path.format(topic="t", group="g"), body)
-            assert (status, said) == (401, {"error_code": 40101, "message": "A login is needed."}), path
+            refusal = await told(gateway, method, path.format(topic="t", group="g"), body)
+            assert refusal == (401, {"error_code": 40101, "message": "A login is needed."}), path
 
         async def status(**more: Any) -> int:
             return (await told(gateway, "GET", "/topics", None, **more))[0]

@@ -198,12 +198,13 @@ def test_a_group_in_a_rebalance_is_asked_for_again_and_one_with_its_own_assignor
 def test_clients_change_one_by_one_and_back() -> None:
     group, classic = a_change("a", "b")
     modern = [Client(group, FOUR, name) for name in ("c", "d")]
+    clients: list[Classic | Client] = [*classic, *modern]
     for old, new in zip(classic, modern, strict=True):
         new.join()
         assert classic_members.leave(group, [(old.member_id, None)]) == [ErrorCode.NONE]
         old.reads = set()
-        settle(*[each for each in (*classic, *modern) if each.member_id in group.members])
-    assert {place for each in modern for place in each.partitions} == {0, 1, 2, 3}
+        settle(*[client for client in clients if client.member_id in group.members])
+    assert {partition for client in modern for partition in client.partitions} == {0, 1, 2, 3}
     assert not group.has_only_classic_members
 
     back = Classic(group, "")

@@ -44,7 +44,7 @@ async def opened(configs: dict[str, str]) -> tuple[Log, ManualClock, MemoryRowSt
     rows = MemoryRowStore(clock)
     sequencer = Committer(rows, clock, SeededEntropy(1))
     await sequencer.start()
-    log = Log(sequencer.sequencer, MemoryStore(clock), clock)
+    log = Log(sequencer, MemoryStore(clock), clock)
     await log.topic("t", 2, configs)
     await log.produce(("t", 0, batch_of([b"1", b"2", b"3"])), ("t", 1, batch_of([b"1"])))
     return log, clock, rows

@@ -32,7 +32,7 @@ async def opened() -> tuple[Log, ManualClock, MemoryRowStore]:
     rows = MemoryRowStore(clock)
     sequencer = Committer(rows, clock, SeededEntropy(1))
     await sequencer.start()
-    return Log(sequencer.sequencer, MemoryStore(clock), clock), clock, rows
+    return Log(sequencer, MemoryStore(clock), clock), clock, rows
 
 
 async def kinds_of_garbage(log: Log) -> list[str]:

@@ -95,7 +95,7 @@ def on_a_log(scenario: Callable[[Job], Awaitable[None]], **settings: int) -> Non
         chosen = SequencerSettings(writer_lease_ms=LEASE_MS, **settings)
         sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), chosen)
         await sequencer.start()
-        log = Log(sequencer.sequencer, MemoryStore(clock), clock)
+        log = Log(sequencer, MemoryStore(clock), clock)
         await log.topic("a", 2)
         await log.topic("b")
         await scenario(Job(log, clock))

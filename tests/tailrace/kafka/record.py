@@ -121,7 +121,7 @@ def recorded_broker() -> Iterator[tuple[Broker, RecordingProxy]]:
             _wait_until_it_listens(process, port, log)
             thread.start()
             ready.wait(10)
-            yield Broker(proxy.port, process, log), proxy
+            yield Broker(proxy.port, http, process, log), proxy
             loop.call_soon_threadsafe(stop.set)
             thread.join(10)
         finally:
