@@ -211,9 +211,13 @@ class FramedRuns:
 
 def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Runs of these lengths as stretches of about PIECE_BYTES, JOINED_AT_ONCE at most: [first, upto) of each."""
+    if len(lengths) < LEAST_JOINED:
+        return
     sizes = list(accumulate(lengths, initial=0))
     first, made = 0, 0
-    while len(lengths) - first >= LEAST_JOINED and made < JOINED_AT_ONCE:
+    while made < JOINED_AT_ONCE and (
+        len(lengths) - first >= LEAST_JOINED or sizes[-1] - sizes[first] >= PIECE_BYTES
+    ):
         upto = bisect_right(sizes, sizes[first] + PIECE_BYTES) - 1
         if upto - first > 1:
             yield first, upto

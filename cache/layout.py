@@ -79,6 +79,10 @@ class Layout:
         """Bytes of one batch."""
         return self.sizes[batch + 1] - self.sizes[batch]
 
+    def piece_of(self, batch: int) -> int:
+        """The piece in which a batch is."""
+        return bisect_right(self.pieces, batch) - 1
+
     def place_of(self, piece: int) -> tuple[int, int]:
         """The bytes of the object in which a piece stands."""
         first, last = self.pieces[piece], self.pieces[piece + 1] - 1

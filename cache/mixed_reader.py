@@ -92,8 +92,10 @@ class MixedReader:
         if kept is not None and out.is_complete:
             before = out.bytes
             begun += self._add_whole_runs(runs[begun:] if begun else runs, request, out)
-            more = self._add_held(runs[begun:], request, out)
-            kept = None if more is None else kept + more + out.bytes - before
+            kept += out.bytes - before
+            if begun < len(runs):
+                more = self._add_held(runs[begun:], request, out)
+                kept = None if more is None else kept + more
         if kept is None:
             return False
         self._observer.framed_read(kept)
@@ -112,11 +114,12 @@ class MixedReader:
         look at all the other runs twice."""
         if run.kind is ObjectKind.PARQUET:
             return True
-        spans = self._select((run,), request, out).spans
-        if not spans or spans[0].framed.is_large(spans[0].first):
+        framed = self.framed.of(run)
+        first = framed.first_from(out.end_offset)
+        if first == framed.count or framed.is_large(first):
             return False
-        piece, _ = next(spans[0].by_piece())
-        return spans[0].framed.framed(piece, request.leader_epoch) is None
+        is_kept = framed.framed(framed.piece_of(first), request.leader_epoch) is not None
+        return not is_kept and bool(self._select((run,), request, out).spans)
 
     def _add_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int | None:
         """Append what the runs hold, without waiting. Returns the bytes that were kept as they are sent; None where
@@ -144,8 +147,9 @@ class MixedReader:
                 chunks += refs
         for parts, part in held:
             out.add_framed(parts, part.framed, part.first, part.upto)
+        is_catch_up = bool(chunks) and self.is_catch_up(runs[0])
         for chunk in chunks:
-            self._cache.held(chunk, is_catch_up=self.is_catch_up(runs[0]))
+            self._cache.held(chunk, is_catch_up=is_catch_up)
         out.end_offset = selection.end_offset
         out.is_complete = not selection.is_full
         return kept

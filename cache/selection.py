@@ -40,7 +40,7 @@ class RunSpan(msgspec.Struct, frozen=True, gc=False):
         if self.upto <= cuts[1]:
             yield 0, self
             return
-        piece, first = bisect_right(cuts, self.first) - 1, self.first
+        piece, first = self.framed.piece_of(self.first), self.first
         while first < self.upto:
             upto = min(self.upto, cuts[piece + 1])
             yield piece, RunSpan(self.run, self.framed, first, upto)

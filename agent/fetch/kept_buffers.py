@@ -31,13 +31,14 @@ class KeptBuffers:
         return [
             number
             for number, part in enumerate(parts)
-            if type(part) is memoryview and id(part.obj) not in kept and not self._may_keep(part, kept)
+            if type(part) is memoryview
+            and memoryview(part.obj).nbytes >= LARGER * part.nbytes
+            and id(part.obj) not in kept
+            and not self._may_keep(part, kept)
         ]
 
     def _may_keep(self, part: memoryview, kept: dict[int, memoryview]) -> bool:
-        size, place = _buffer_bytes(part), id(part.obj)
-        if size < LARGER * part.nbytes:
-            return True
+        size, place = memoryview(part.obj).nbytes, id(part.obj)
         answers = self._answers.get(place, 0)
         if not answers:
             if self.size + size > self.limit:
@@ -53,11 +54,5 @@ class KeptBuffers:
             self._answers[place] -= 1
             if not self._answers[place]:
                 del self._answers[place]
-                self.size -= _buffer_bytes(part)
+                self.size -= memoryview(part.obj).nbytes
         kept.clear()
-
-
-def _buffer_bytes(part: memoryview) -> int:
-    """Bytes of the buffer that a view is of."""
-    buffer = part.obj
-    return len(buffer) if isinstance(buffer, (bytes, bytearray)) else memoryview(buffer).nbytes

@@ -16,7 +16,7 @@ from msgspec import structs
 from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
-from cache.layout import LARGE_BATCH_BYTES
+from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES
 from cache.observer import NoObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
@@ -423,6 +423,13 @@ class ChunksRead(NoObserver):
         self.chunks.append((tier, chunks))
 
 
+class FramedRead(NoObserver):
+    bytes = 0
+
+    def framed_read(self, length: int) -> None:
+        self.bytes += length
+
+
 def test_a_chunk_is_read_once_by_a_reader_of_several_of_its_runs() -> None:
     batches = [(batch_of(1, 100), BatchStatus.STORED)]
     first, body, _ = mixed_run("m/1", 0, batches, created_ms=OLD)
@@ -503,6 +510,21 @@ def test_longer_runs_are_joined_and_not_copied() -> None:
         assert len(again.parts) == len(runs)
         assert all(part is once for part, once in zip(again.parts, first.parts, strict=True))
         assert reader.framed_bytes_held > again.bytes + RUN_BYTES * len(runs), "they were joined"
+
+    asyncio.run(whole())
+
+
+def test_long_runs_are_joined_as_far_as_they_fill_a_stretch() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store, 12, value_bytes=PIECE_BYTES // 13)
+        reader = reader_over(store, clock, CacheSettings())
+        for _ in range(2):
+            await reader.read(runs, request(0, 1 << 20))
+            reader.read_held(runs, request(0, 1 << 20))
+        joined = [number for number in range(12) if reader._mixed.framed.stretch_at(runs[number]) is not None]
+        assert joined == [0, 3, 6], "three runs fill one; so few as are left may be followed by others"
 
     asyncio.run(whole())
 
@@ -1121,6 +1143,25 @@ def test_large_batches_that_are_in_memory_and_checked_are_read_without_waiting()
             assert [data[16:] for _, data in batches_in(held)] == [data[16:] for _, _, data in stored]
             cache.forget(ChunkId("m/1", 0))
             assert reader.read_held([run], request(0, 1 << 20)) is None
+
+    asyncio.run(whole())
+
+
+def test_only_what_is_kept_as_it_is_sent_counts_as_read_so() -> None:
+    small, small_body, _ = mixed_run("m/1", 0, [(batch_of(1, 10), BatchStatus.STORED)])
+    large, large_body, _ = mixed_run("m/2", 1, [(batch_of(1, LARGE_BATCH_BYTES), BatchStatus.STORED)])
+
+    async def whole() -> None:
+        clock, observer = ManualClock(T0), FramedRead()
+        store = MemoryStore(clock)
+        await store.put("m/1", [small_body])
+        await store.put("m/2", [large_body])
+        reader = BatchReader(ChunkCache(store, CacheSettings(), lambda: ALONE), clock, POOL, observer)
+        await reader.read([small, large], request(0, 1 << 20))
+        assert observer.bytes == 0
+        held = reader.read_held([small, large], request(0, 1 << 20))
+        assert held is not None and held.batch_count == 2
+        assert observer.bytes == small.length
 
     asyncio.run(whole())
 
