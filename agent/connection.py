@@ -33,7 +33,7 @@ from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
 from agent.security.access import ANYBODY, Access
-from tailrace.buffers import Buffer, in_pieces, uninitialized
+from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.turns import Turns
 
@@ -44,8 +44,6 @@ CONTENDED_READ_BYTES = 1024
 MAX_QUEUED_FRAMES = 16
 REQUESTS_IN_A_TURN = 16
 """Requests of one connection that are handled in one turn of the loop; then others have theirs."""
-TLS_PIECE_BYTES = 128 * 1024
-"""What is written at once through TLS: its transport passes on whatever it is given, and is full at the next write."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Above this, no further request of the connection is handled; above nothing while the memory budget is exceeded."""
 PRESSED_SECONDS = 5.0

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 Buffer = bytes | bytearray | memoryview
 
+TLS_PIECE_BYTES = 128 * 1024
+"""What is written at once through TLS: its transport passes on whatever it is given, and is full at the next write."""
+
 WORTH_A_CALL = 32 * 1024
 """Below this many bytes, filling them with zeros costs less than the call that leaves them as they are."""
 

@@ -7,12 +7,13 @@ called for every frame that arrives and, once, at the end.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 import structlog
 
-from tailrace.buffers import Buffer
+from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces
 from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME
 from tailrace.tls import PeerRefused, Tls
@@ -161,6 +162,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._room: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._pieces: deque[list[Buffer]] = deque()
+        """What the transport is still to get, through TLS."""
         self._staging = memoryview(bytearray(STAGING_BYTES))
         self._staged = 0
         self._own: memoryview | None = None
@@ -184,7 +188,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return self._heard
 
     def send(self, frame: Sequence[Buffer]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.is_encrypted:
+            self._pieces += in_pieces(frame, TLS_PIECE_BYTES)
+            self._write_pieces()
+        else:
             self._transport.writelines(frame)
 
     def room(self) -> asyncio.Future[None] | None:
@@ -193,6 +202,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._reason = "closed by this side"
+            self._write_pieces(at_once=True)
             self._transport.close()
 
     def abort(self) -> None:
@@ -217,18 +227,24 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._pieces.clear()
         self.resume_writing()
         if self._receiver is not None:
             receiver, self._receiver = self._receiver, None
             receiver.lost(self._reason if error is None else str(error) or type(error).__name__)
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         if self._reads_wait_for_writes and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._is_full = False
+        self._write_pieces()
+        if self._is_full:
+            return
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
@@ -285,6 +301,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
             rest = self._staged - at
             self._staging[:rest] = bytes(self._staging[at : self._staged])
             self._staged = rest
+
+    def _write_pieces(self, *, at_once: bool = False) -> None:
+        while self._pieces and self._transport is not None and (at_once or not self._is_full):
+            self._transport.writelines(self._pieces.popleft())
 
     def _deliver(self, frame: memoryview) -> None:
         if self._receiver is not None:

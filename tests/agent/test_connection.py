@@ -15,13 +15,13 @@ from agent.connection import (
     PRESSED_SECONDS,
     REQUESTS_IN_A_TURN,
     STAGING_BYTES,
-    TLS_PIECE_BYTES,
     KafkaConnection,
     Pressed,
     Reply,
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
+from tailrace.buffers import TLS_PIECE_BYTES
 from tests.support.agents import settle
 
 LARGE = STAGING_BYTES + 1

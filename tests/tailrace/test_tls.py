@@ -28,6 +28,7 @@ from tailrace.rpc import (
     decode_body,
     encode_body,
 )
+from tailrace.rpc.frames import Header
 from tailrace.tls import BadCertificate, Tls, TlsFiles, expiry_s
 from tests.support.certificates import Authority
 
@@ -104,6 +105,46 @@ def test_both_sides_show_a_certificate_with_a_secret_beside_or_without(
         assert await stand.ask(rpc(files, "", *secrets)) == 2
 
     served(rpc(files, "", *secrets), use, loop_factory)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+@pytest.mark.parametrize("taken_first", [0, 2 << 20])
+def test_over_tls_an_answer_counts_as_held_until_its_peer_has_taken_it(
+    authority: Authority, tmp_path: Path, taken_first: int, loop_factory: Any
+) -> None:
+    security = rpc(authority.files(tmp_path, HERE))
+    tail = bytes(24 << 20)  # more than sockets take
+    asked = asyncio.Event()
+
+    async def large(method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
+        asked.set()
+        return b"", [tail]
+
+    async def run() -> None:
+        server = RpcServer(large, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+        await server.listen(HERE, 0)
+        link = TcpLink(f"{HERE}:{server.port}", security.tls)
+        client = RpcClient(link, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+        connection = await client._connected("any", client._clock.monotonic() + 5)
+        transport = connection.wire._transport  # type: ignore[attr-defined]
+        answer = connection._waiting[500] = asyncio.get_running_loop().create_future()
+        connection._send(Header(connection.version, 500, "large", 0), b"")
+        while taken_first and connection.wire.heard < taken_first:
+            await asyncio.sleep(0)
+        transport.pause_reading()
+        await asked.wait()
+        for _ in range(500):  # what can leave has left
+            await asyncio.sleep(0)
+        assert server.held_bytes > len(tail)
+        transport.resume_reading()
+        assert (await answer).tail == tail
+        while server.held_bytes:
+            await asyncio.sleep(0)
+        await client.close()
+        await server.close(grace_s=0)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(run(), 30))
 
 
 def test_over_tls_a_wrong_secret_is_refused_as_well(authority: Authority, tmp_path: Path) -> None:
