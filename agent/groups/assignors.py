@@ -5,6 +5,8 @@
     shared    of share groups: a partition may go to several readers, so that nobody is without one
 
 Each partition of a topic that somebody subscribes to gets one of the topic's subscribers, or more in a share group.
+
+Those of consumer groups work in steps, and report how many topics or partitions they looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from uuid import UUID
+
+from tailrace.turns import Steps, in_parts
 
 Assignment = dict[UUID, frozenset[int]]
 """Partitions by topic id; a topic without partitions is not in it."""
@@ -41,44 +46,55 @@ class Subscriber:
     current: Assignment = field(default_factory=dict)
 
 
-Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], Steps[dict[str, Assignment]]]
 """Makes an assignment for each member (by id) out of the members and the topics' partition counts."""
 
+TOPICS_IN_A_STEP = 1_000
 
-def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
+
+def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[dict[str, Assignment]]:
     """Each reader gets neighbouring partitions; the first readers get one more if the number does not divide evenly."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
-    for readers, topics in _by_readers(members, in_order, partitions):
+    for readers, topics in (yield from _by_readers(members, in_order, partitions)):
         for topic_id in topics:
             count = partitions[topic_id]
             each, more = divmod(count, len(readers))
             for place, member_id in enumerate(readers[:count]):
                 first = place * each + min(place, more)
                 target[member_id][topic_id] = frozenset(range(first, first + each + (place < more)))
+            yield count
     return target
 
 
-def uniform(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
+def uniform(
+    members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
+) -> Steps[dict[str, Assignment]]:
     """As even as the subscriptions allow, with the fewest moves."""
     loads = dict.fromkeys(sorted(members), 0)
-    shares = _shares_of(members, partitions)
+    shares = yield from _shares_of(members, partitions)
     for share in shares:
-        share.keep(members, loads)
+        yield from share.keep(members, loads)
     for share in shares:
-        share.give(loads)
+        yield from share.give(loads)
     for _ in range(MAX_PASSES):
-        if not sum(share.level(loads) for share in shares):
+        moved = 0
+        for share in shares:
+            moved += yield from share.level(loads)
+        if not moved:
             break
     held: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in members}
     for share in shares:
         for member_id, places in share.held.items():
-            for topic_id, partition in places:
-                held[member_id][topic_id].add(partition)
-    return {
-        member_id: {topic_id: frozenset(of_topic) for topic_id, of_topic in topics.items()}
-        for member_id, topics in held.items()
-    }
+            for some in in_parts(places, TOPICS_IN_A_STEP):
+                for topic_id, partition in some:
+                    held[member_id][topic_id].add(partition)
+                yield len(some)
+    target: dict[str, Assignment] = {}
+    for member_id, topics in held.items():
+        target[member_id] = {topic_id: frozenset(of_topic) for topic_id, of_topic in topics.items()}
+        yield len(topics)
+    return target
 
 
 def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
@@ -115,17 +131,19 @@ class _Share:
     held: dict[str, list[tuple[UUID, int]]]
     free: dict[UUID, set[int]]
 
-    def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> None:
+    def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> Steps[None]:
         """Keep each partition where it is; if two members claim it, the lower id keeps it."""
         for member_id, held in self.held.items():
             current = members[member_id].current
-            for topic_id in sorted(current.keys() & self.free.keys()):
-                kept = self.free[topic_id] & current[topic_id]
-                self.free[topic_id] -= kept
-                held += [(topic_id, partition) for partition in sorted(kept)]
+            for some in in_parts(_sorted(current.keys() & self.free.keys()), TOPICS_IN_A_STEP):
+                for topic_id in some:
+                    kept = self.free[topic_id] & current[topic_id]
+                    self.free[topic_id] -= kept
+                    held += [(topic_id, partition) for partition in sorted(kept)]
+                yield len(some)
             loads[member_id] += len(held)
 
-    def give(self, loads: dict[str, int]) -> None:
+    def give(self, loads: dict[str, int]) -> Steps[None]:
         """Give each free partition to the member with the fewest."""
         readers = _by(loads, self.held)
         for topic_id, free in self.free.items():
@@ -134,8 +152,9 @@ class _Share:
                 self.held[member_id].append((topic_id, partition))
                 loads[member_id] = load + 1
                 heapq.heapreplace(readers, (load + 1, member_id))
+            yield 1 + len(free)
 
-    def level(self, loads: dict[str, int]) -> int:
+    def level(self, loads: dict[str, int]) -> Steps[int]:
         """Move partitions from the members with the most to those with the fewest. Returns the number of moves."""
         moved = 0
         takers = _by(loads, self.held)
@@ -156,6 +175,7 @@ class _Share:
                 heapq.heapreplace(givers, (-loads[giver], giver))
                 heapq.heapreplace(takers, (loads[taker], taker))
                 moved += 1
+                yield 1
         return moved
 
 
@@ -166,22 +186,26 @@ def _by(loads: Mapping[str, int], readers: Iterable[str]) -> list[tuple[int, str
     return heap
 
 
-def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> list[_Share]:
+def _sorted(topic_ids: Iterable[UUID]) -> list[UUID]:
+    """In order, and five times as fast as by their own comparison."""
+    return sorted(topic_ids, key=attrgetter("int"))
+
+
+def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[list[_Share]]:
     """The topics grouped by their readers. Topics with the fewest readers come first, because their partitions have
     the least choice."""
-    by_readers = _by_readers(members, sorted(members), partitions)
-    return [
-        _Share(
-            {member_id: [] for member_id in readers},
-            {topic_id: set(range(partitions[topic_id])) for topic_id in topics},
-        )
-        for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0]))
-    ]
+    by_readers = yield from _by_readers(members, sorted(members), partitions)
+    shares = []
+    for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0])):
+        free = {topic_id: set(range(partitions[topic_id])) for topic_id in topics}
+        shares.append(_Share({member_id: [] for member_id in readers}, free))
+        yield len(topics)
+    return shares
 
 
 def _by_readers(
     members: Mapping[str, Subscriber], in_order: Sequence[str], partitions: Mapping[UUID, int]
-) -> list[tuple[list[str], list[UUID]]]:
+) -> Steps[list[tuple[list[str], list[UUID]]]]:
     """The topics that somebody reads, by their readers, who stand in the order given. Members that read the same are
     looked at once: a group may have thousands of members and of topics, and mostly has one subscription."""
     numbers: dict[frozenset[UUID], int] = {}
@@ -192,9 +216,12 @@ def _by_readers(
     for topics, number in numbers.items():
         for topic_id in topics:
             readers[topic_id].append(number)
+        yield len(topics)
     alike: dict[tuple[int, ...], list[UUID]] = defaultdict(list)
-    for topic_id in sorted(readers.keys() & partitions.keys()):
-        alike[tuple(readers[topic_id])].append(topic_id)
+    for some in in_parts(_sorted(readers.keys() & partitions.keys()), TOPICS_IN_A_STEP):
+        for topic_id in some:
+            alike[tuple(readers[topic_id])].append(topic_id)
+        yield len(some)
     return [
         ([member_id for member_id in in_order if number_of[member_id] in who], topics)
         for who, topics in ((frozenset(who), topics) for who, topics in alike.items())

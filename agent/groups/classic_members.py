@@ -42,6 +42,7 @@ from agent.groups.subscription import CONSUMER, read_assignment, read_subscripti
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
+from tailrace.turns import Steps
 
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """Their members need nothing but their partitions; librdkafka's sticky assignors nevertheless send more than that."""
@@ -137,7 +138,7 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
 # --- what classic clients ask
 
 
-def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics) -> JoinAnswer:
+def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics) -> Steps[JoinAnswer]:
     """JoinGroup: become a member, or take the next step."""
     code = _code_of_join(group, request)
     subscription = None
@@ -162,8 +163,8 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
         rebalance_seconds=request.rebalance_seconds,
     )
     is_changed = group.subscribe(member, _topics_of(subscription)) or len(group.members) > size
-    group.retarget(topics, is_changed=is_changed)
-    group.advance(now, member, _places(subscription.owned_partitions, topics))
+    yield from group.retarget(topics, is_changed=is_changed)
+    yield from group.advance(now, member, _places(subscription.owned_partitions, topics))
     group.await_nothing(member, now)
     group.await_answer(member, now)
     return JoinAnswer(
@@ -232,12 +233,12 @@ def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics)
 
 def heartbeat(
     group: ConsumerGroup, now: float, request: tuple[str, str | None, int], topics: Topics
-) -> ErrorCode:
+) -> Steps[ErrorCode]:
     """Heartbeat, of (member id, instance id, generation): keep the session; say when the member has a step to take."""
     member, code = _current(group, *request)
     if member is None:
         return code
-    group.retarget(topics)
+    yield from group.retarget(topics)
     if group.has_a_step(member):
         group.await_answer(member, now)
         return ErrorCode.REBALANCE_IN_PROGRESS

@@ -40,6 +40,7 @@ from agent.groups.group import Answer
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
@@ -271,8 +272,9 @@ class ConsumerGroup:
 
     # --- ConsumerGroupHeartbeat
 
-    def heartbeat(self, now: float, request: ConsumerHeartbeat, topics: Topics) -> ConsumerAnswer:
-        """Serve a heartbeat: join, continue or leave, and take the member's next step towards its target."""
+    def heartbeat(self, now: float, request: ConsumerHeartbeat, topics: Topics) -> Steps[ConsumerAnswer]:
+        """Serve a heartbeat: join, continue or leave, and take the member's next step towards its target. Steps are in
+        topics and partitions; nothing else may be asked of the group between them."""
         if self._is_dead:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.epoch in (LEAVES, LEAVES_FOR_NOW):
@@ -284,8 +286,8 @@ class ConsumerGroup:
         member = self._member_of(request)
         before = (member.epoch, member.assigned)
         is_changed = self._take(member, request) or len(self.members) > size
-        self.retarget(topics, is_changed=is_changed)
-        self.advance(now, member, request.owned)
+        yield from self.retarget(topics, is_changed=is_changed)
+        yield from self.advance(now, member, request.owned)
         is_news = before != (member.epoch, member.assigned) or request.epoch != member.epoch
         return ConsumerAnswer(
             ErrorCode.NONE,
@@ -435,16 +437,16 @@ class ConsumerGroup:
 
     # --- the target
 
-    def retarget(self, topics: Topics, *, is_changed: bool = False) -> None:
+    def retarget(self, topics: Topics, *, is_changed: bool = False) -> Steps[None]:
         """Make a new target if members, subscriptions or topics changed."""
-        if not (topics is self._known and self._is_read) and self._look_up(topics):
+        if not (topics is self._known and self._is_read) and (yield from self._look_up(topics)):
             is_changed = True
         if is_changed:
             self._raise_epoch()
         if self.target_epoch < self.epoch:
-            self._assign()
+            yield from self._assign()
 
-    def _look_up(self, topics: Topics) -> bool:
+    def _look_up(self, topics: Topics) -> Steps[bool]:
         """Look up the partitions that are read: for changed members only, or for all if the topics changed. Returns
         whether that changed the topics or partitions that are read."""
         is_all = topics is not self._known
@@ -452,6 +454,7 @@ class ConsumerGroup:
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
         ]
         self._match(topics)
+        yield len(topics)
         partitions: dict[UUID, int] = {} if is_all else dict(self.partitions)
         alike = {} if is_all else {read: read for read in self._read.values()}
         found: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
@@ -460,8 +463,10 @@ class ConsumerGroup:
             if wanted not in found:
                 read = [topics[name].topic for name in self.names_of(member) if name in topics]
                 partitions.update((topic.topic_id, topic.partitions) for topic in read)
+                yield len(read)
                 topic_ids = frozenset(topic.topic_id for topic in read)
                 found[wanted] = alike.setdefault(topic_ids, topic_ids)
+                yield len(read)
             self._read[member.member_id] = found[wanted]
         is_other = partitions != self.partitions
         self._known, self.partitions, self._is_read = topics, partitions, True
@@ -486,10 +491,10 @@ class ConsumerGroup:
         self.epoch += 1
         self.is_dirty = True
 
-    def _assign(self) -> None:
+    def _assign(self) -> Steps[None]:
         """Make the target of the group's epoch."""
         self.assignor = self._vote()
-        target = ASSIGNORS[self.assignor](
+        target = yield from ASSIGNORS[self.assignor](
             {
                 member_id: Subscriber(
                     self._read.get(member_id, frozenset()), member.instance_id, member.target
@@ -509,7 +514,7 @@ class ConsumerGroup:
 
     # --- a member's way to the target
 
-    def advance(self, now: float, member: Consumer, owned: Assignment | None) -> None:
+    def advance(self, now: float, member: Consumer, owned: Assignment | None) -> Steps[None]:
         """Take the member's next step. `owned`: the partitions that its client reports, None if unchanged."""
         self.restart_session(member, now)
         if member.phase is MemberPhase.UNREVOKED:
@@ -517,14 +522,16 @@ class ConsumerGroup:
                 self._take_back_unread(member)
                 return
             self._release(member, member.revoking)
-            self._step(now, member, owned, member.epoch + 1)
+            yield from self._step(now, member, owned, member.epoch + 1)
         elif member.phase is MemberPhase.UNRELEASED or member.epoch != self.target_epoch:
-            self._step(now, member, owned, member.epoch)
+            yield from self._step(now, member, owned, member.epoch)
 
-    def _step(self, now: float, member: Consumer, owned: Assignment | None, epoch: int) -> None:
+    def _step(self, now: float, member: Consumer, owned: Assignment | None, epoch: int) -> Steps[None]:
         """Move from the current to the target assignment: give up first, then take what is free."""
         kept = _both(member.assigned, member.target)
+        yield len(member.assigned)
         leaving = _without(member.assigned, kept)
+        yield len(member.assigned)
         before = (member.epoch, member.phase, member.assigned, member.revoking)
         must_give_up = leaving and member.epoch != JOINS and (owned is None or _overlap(leaving, owned))
         if must_give_up:
@@ -533,13 +540,17 @@ class ConsumerGroup:
             member.revocation_deadline = now + member.rebalance_seconds
         else:
             self._release(member, leaving)
-            member.assigned, member.revoking = _union(kept, self._free_for(member)), {}
+            free = self._free_for(member)
+            yield len(member.target)
+            member.assigned, member.revoking = _union(kept, free), {}
+            yield len(member.assigned)
             is_complete = member.assigned == member.target
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
             holder = PartitionHolder(member.member_id, self.target_epoch)
             for place in _places(member.assigned):
                 self._holders.setdefault(place, holder)
+                yield 1
         if next_epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -58,7 +58,7 @@ from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIM
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns, in_turns
 
 log = structlog.get_logger("agent.groups")
 
@@ -90,6 +90,8 @@ MIN_WAIT_SECONDS = 0.001
 MAX_POSITIONS = 20_000
 """The most positions in one commit: they are stored all or none, and shown to readers in one turn of the committer's
 loop. Kafka's bound is the size of a batch of its own topic, which is reached by some 15,000."""
+ASSIGNED_IN_A_TURN = 2_000
+"""Topics and partitions that are looked at in one turn of the loop, to make an assignment or to take a step to it."""
 ANSWERS_IN_A_TURN = 200
 """Members that are told in one turn of the loop: each has an answer made."""
 MAX_ATTEMPTS = 3
@@ -191,12 +193,13 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup: waits until the next generation is made and stored."""
 
-        def act(group: JoinedGroup, now: float, ticket: int) -> None:
+        def act(group: JoinedGroup, now: float, ticket: int) -> Steps[None]:
             _refuse_unless(self.bytes.may_join(group, request))
             before = self.bytes.of_member(group, request)
             if isinstance(group, ConsumerGroup):
                 self._refuse_classic_members(group)
-                group.answer(ticket, classic_members.join(group, now, request, self._topics))
+                joined = yield from classic_members.join(group, now, request, self._topics)
+                group.answer(ticket, joined)
             else:
                 group.join(now, ticket, request)
             self.bytes.add(group_id, self.bytes.of_member(group, request) - before)
@@ -224,7 +227,7 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Heartbeat: keeps the session, and says when to join again."""
 
-        def act(group: JoinedGroup, now: float) -> ErrorCode:
+        def act(group: JoinedGroup, now: float) -> ErrorCode | Steps[ErrorCode]:
             if isinstance(group, ConsumerGroup):
                 return classic_members.heartbeat(
                     group, now, (member_id, instance_id, generation), self._topics
@@ -237,7 +240,7 @@ class GroupCoordinator:
         """ConsumerGroupHeartbeat: everything that a member of a consumer group asks. A classic group becomes a consumer
         group for a client that joins it."""
 
-        def act(group: AnyGroup, now: float) -> ConsumerAnswer:
+        def act(group: AnyGroup, now: float) -> Steps[ConsumerAnswer]:
             assert isinstance(group, ConsumerGroup), "it was made so"
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
@@ -404,7 +407,7 @@ class GroupCoordinator:
     async def _ask(
         self,
         group_id: str,
-        act: Callable[[JoinedGroup, float, int], None],
+        act: Callable[[JoinedGroup, float, int], Steps[None] | None],
         if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
     ) -> Answer:
         self._last_ticket += 1
@@ -420,12 +423,12 @@ class GroupCoordinator:
     async def _step_of_joined(
         self,
         group_id: str,
-        act: Callable[[JoinedGroup, float], T],
+        act: Callable[[JoinedGroup, float], T | Steps[T]],
         if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
     ) -> T:
         """A step that a classic client asks for: of a classic group, or of a consumer group that has members."""
 
-        def act_on(group: AnyGroup, now: float) -> T:
+        def act_on(group: AnyGroup, now: float) -> T | Steps[T]:
             assert isinstance(group, Group | ConsumerGroup), "it was made so"
             return act(group, now)
 
@@ -504,7 +507,7 @@ class GroupCoordinator:
     async def _step(
         self,
         group_id: str,
-        act: Callable[[AnyGroup, float], T],
+        act: Callable[[AnyGroup, float], T | Steps[T]],
         prepare: Callable[[_Held], None] = lambda held: None,
     ) -> T:
         if not is_name(group_id):
@@ -524,7 +527,10 @@ class GroupCoordinator:
             task.exception()  # retrieved: nobody may be left who waits for it
 
     async def _perform(
-        self, group_id: str, act: Callable[[AnyGroup, float], T], prepare: Callable[[_Held], None]
+        self,
+        group_id: str,
+        act: Callable[[AnyGroup, float], T | Steps[T]],
+        prepare: Callable[[_Held], None],
     ) -> T:
         for _ in range(MAX_ATTEMPTS):
             held = await self._take_up(group_id)
@@ -534,7 +540,7 @@ class GroupCoordinator:
                 before = held.group
                 try:
                     prepare(held)
-                    result = self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
+                    result = await self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 except GroupRefusal:
                     held.group = before
                     self._rest(held)  # a refusal keeps nothing in memory
@@ -544,12 +550,15 @@ class GroupCoordinator:
                 break
         raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
 
-    def _change(self, held: _Held, change: Callable[[float], T]) -> T:
-        """Change the group, and its type if its last member of the new protocol goes."""
+    async def _change(self, held: _Held, change: Callable[[float], T | Steps[T]]) -> T:
+        """Change the group, and its type if its last member of the new protocol goes. A change that looks at very many
+        partitions takes several turns; the group's lock is held meanwhile."""
         group = held.group
         is_mixed = isinstance(group, ConsumerGroup) and not group.has_only_classic_members
         epoch = group.generation
-        result = change(self._clock.monotonic())
+        changed: Any = change(self._clock.monotonic())
+        takes_turns = isinstance(changed, Generator)
+        result: T = await in_turns(changed, Turns(ASSIGNED_IN_A_TURN)) if takes_turns else changed
         if is_mixed and self._may("downgrade"):
             self._downgrade(held, epoch)
         return result
@@ -558,7 +567,7 @@ class GroupCoordinator:
         """Store what changed, then let the answers leave. False: the group is lost, and so they say."""
         group = held.group
         answers = group.take_answers()
-        if group.is_dirty:
+        if group.is_dirty and not held.is_over:
             self.bytes.count(group)
             if not await self._save(held):
                 self._forget(held)
@@ -777,7 +786,7 @@ class GroupCoordinator:
             now = self._clock.monotonic()
             deadline = held.group.next_deadline(now)
             if deadline is not None and deadline <= now:
-                self._change(held, held.group.expire)
+                await self._change(held, held.group.expire)
             await self._settle(held)
 
 

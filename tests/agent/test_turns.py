@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from agent.catalog import KnownTopic
 from agent.dispatch import Dispatcher
 from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
+from agent.groups.coordinator import ASSIGNED_IN_A_TURN
 from cache.ring import Replicas
 from sequencer.api import CommitOffsets, OffsetPosition, Ring, Topic
 from tailrace.kafka import ApiKey, encode_request
@@ -46,7 +47,7 @@ from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.topic_config import topic_settings
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_turns
 from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log
 from tests.support.turns import least_of_three, measured_turns
@@ -174,12 +175,15 @@ def test_1_000_agents_are_placed_in_turns() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(("count", "partitions", "members"), [(2_000, 1, 100), (10_000, 10, 3)])
 @least_of_three
-def test_members_that_read_the_same_2_000_topics_are_assigned_in_a_short_turn() -> None:
+def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
+    count: int, partitions: int, members: int
+) -> None:
     settings = topic_settings({}, {})
     topics = {
-        f"t{number}": KnownTopic(Topic(UUID(int=number), f"t{number}", 1, {}, 0), settings)
-        for number in range(2_000)
+        f"t{number}": KnownTopic(Topic(UUID(int=number), f"t{number}", partitions, {}, 0), settings)
+        for number in range(count)
     }
     group = ConsumerGroup("g")
 
@@ -187,15 +191,17 @@ def test_members_that_read_the_same_2_000_topics_are_assigned_in_a_short_turn() 
         asked = ConsumerHeartbeat(
             member_id, epoch, rebalance_seconds=60.0, topics=frozenset(), pattern="t.*", owned={}
         )
-        assert group.heartbeat(0.0, asked, known).code is ErrorCode.NONE
+        steps = group.heartbeat(0.0, asked, known)
+        assert (await in_turns(steps, Turns(ASSIGNED_IN_A_TURN))).code is ErrorCode.NONE
 
     async def scenario() -> None:
         with measured_turns() as turns:
-            for number in range(100):
+            for number in range(members):
                 await asyncio.create_task(heartbeat(topics, f"m{number}", 0))
-            more = topics | {"t": KnownTopic(Topic(UUID(int=9_999), "t", 1, {}, 0), settings)}
+            more = topics | {"t": KnownTopic(Topic(UUID(int=count), "t", 1, {}, 0), settings)}
             await asyncio.create_task(heartbeat(more, "m0", group.members["m0"].epoch))
-        assert sum(len(each.target) for each in group.members.values()) == 2_001
+        places = [len(held) for each in group.members.values() for held in each.target.values()]
+        assert sum(places) == count * partitions + 1
         turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())

@@ -7,7 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber, range_, uniform, united
+from agent.groups.assignors import ASSIGNORS, Assignment, Assignor, Subscriber, range_, uniform, united
+from tailrace.turns import at_once
 
 A, B = UUID(int=1), UUID(int=2)
 
@@ -18,6 +19,12 @@ def sizes(target: dict[str, Assignment]) -> list[int]:
 
 def reading(*topics: UUID, current: Assignment | None = None) -> Subscriber:
     return Subscriber(frozenset(topics), None, current or {})
+
+
+def assigned(
+    assignor: Assignor, members: dict[str, Subscriber], partitions: dict[UUID, int]
+) -> dict[str, Assignment]:
+    return at_once(assignor(members, partitions))
 
 
 @st.composite
@@ -40,7 +47,7 @@ def test_each_partition_goes_to_one_of_its_readers(
 ) -> None:
     members, partitions = group
 
-    target = ASSIGNORS[name](members, partitions)
+    target = assigned(ASSIGNORS[name], members, partitions)
 
     assert target.keys() == members.keys()
     given_out = [
@@ -57,7 +64,7 @@ def test_each_partition_goes_to_one_of_its_readers(
 
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_members_that_read_the_same_have_equal_shares_but_for_one(members: int, partitions: int) -> None:
-    target = uniform({f"m-{n}": reading(A, B) for n in range(members)}, {A: partitions, B: 3})
+    target = assigned(uniform, {f"m-{n}": reading(A, B) for n in range(members)}, {A: partitions, B: 3})
 
     assert sizes(target)[-1] - sizes(target)[0] <= 1
 
@@ -65,32 +72,34 @@ def test_members_that_read_the_same_have_equal_shares_but_for_one(members: int, 
 @given(groups())
 def test_an_even_assignment_stays_as_it_is(group: tuple[dict[str, Subscriber], dict[UUID, int]]) -> None:
     members, partitions = group
-    before = uniform(members, partitions)
+    before = assigned(uniform, members, partitions)
 
     again = {
         member_id: Subscriber(member.topics, None, before[member_id]) for member_id, member in members.items()
     }
 
-    assert uniform(again, partitions) == before
+    assert assigned(uniform, again, partitions) == before
 
 
 def test_a_newcomer_takes_its_share_and_nobody_else_changes() -> None:
-    before = uniform({"m-1": reading(A), "m-2": reading(A)}, {A: 6})
+    before = assigned(uniform, {"m-1": reading(A), "m-2": reading(A)}, {A: 6})
 
-    after = uniform({**{m: reading(A, current=before[m]) for m in before}, "m-3": reading(A)}, {A: 6})
+    after = assigned(
+        uniform, {**{m: reading(A, current=before[m]) for m in before}, "m-3": reading(A)}, {A: 6}
+    )
 
     assert sizes(after) == [2, 2, 2]
     assert after["m-1"][A] < before["m-1"][A] and after["m-2"][A] < before["m-2"][A]
 
 
 def test_members_that_read_less_leave_more_to_others() -> None:
-    target = uniform({"both": reading(A, B), "only": reading(A)}, {A: 4, B: 4})
+    target = assigned(uniform, {"both": reading(A, B), "only": reading(A)}, {A: 4, B: 4})
 
     assert sizes(target) == [4, 4]
 
 
 def test_a_range_is_of_neighbours_and_the_first_have_more() -> None:
-    target = range_({"c": reading(A), "a": reading(A, B), "b": reading(A)}, {A: 7, B: 1})
+    target = assigned(range_, {"c": reading(A), "a": reading(A, B), "b": reading(A)}, {A: 7, B: 1})
 
     assert target == {
         "a": {A: frozenset({0, 1, 2}), B: frozenset({0})},
@@ -102,12 +111,12 @@ def test_a_range_is_of_neighbours_and_the_first_have_more() -> None:
 def test_static_members_are_in_the_order_of_their_instances() -> None:
     members = {"z": Subscriber(frozenset({A}), "1"), "a": Subscriber(frozenset({A}), "2")}
 
-    assert range_(members, {A: 2}) == {"z": {A: frozenset({0})}, "a": {A: frozenset({1})}}
+    assert assigned(range_, members, {A: 2}) == {"z": {A: frozenset({0})}, "a": {A: frozenset({1})}}
 
 
 def test_what_nobody_reads_is_given_to_nobody() -> None:
-    assert uniform({"m": reading(B)}, {A: 3}) == {"m": {}}
-    assert range_({"m": reading(B)}, {A: 3}) == {"m": {}}
+    assert assigned(uniform, {"m": reading(B)}, {A: 3}) == {"m": {}}
+    assert assigned(range_, {"m": reading(B)}, {A: 3}) == {"m": {}}
 
 
 def test_a_topic_that_is_named_twice_has_all_its_partitions() -> None:

@@ -31,6 +31,7 @@ from tailrace.kafka.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,
 )
+from tailrace.turns import at_once
 from tests.agent.groups.test_consumer_group import EVENTS, Client, topics
 
 SECONDS = 30.0
@@ -80,7 +81,7 @@ class Classic:
     def join(self) -> JoinAnswer:
         if not self.is_cooperative:
             self.reads = set()  # it revokes everything before it joins
-        answer = classic_members.join(self.group, self.now, self.request(), FOUR)
+        answer = at_once(classic_members.join(self.group, self.now, self.request(), FOUR))
         if answer.code is ErrorCode.NONE:
             self.member_id, self.generation = answer.member_id, answer.generation
         return answer
@@ -99,7 +100,7 @@ class Classic:
     def beat(self) -> ErrorCode:
         """A heartbeat, and what a client does about its answer."""
         asked = (self.member_id, self.instance_id, self.generation)
-        code = classic_members.heartbeat(self.group, self.now, asked, FOUR)
+        code = at_once(classic_members.heartbeat(self.group, self.now, asked, FOUR))
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.join()
             self.sync()
@@ -208,7 +209,7 @@ def test_clients_change_one_by_one_and_back() -> None:
     assert not group.has_only_classic_members
 
     back = Classic(group, "")
-    asked = classic_members.join(group, 0.0, back.request(requires_known_id=True), FOUR)
+    asked = at_once(classic_members.join(group, 0.0, back.request(requires_known_id=True), FOUR))
     assert asked.code is ErrorCode.MEMBER_ID_REQUIRED
     back.member_id = asked.member_id
     assert back.join().leader == ""
@@ -261,7 +262,9 @@ def test_a_client_that_does_not_join_again_in_time_goes() -> None:
     third.join()
     asked = ("a", "i-a", first.generation)
     for moment in (0.0, SECONDS, 2 * SECONDS - 1):
-        assert classic_members.heartbeat(group, moment, asked, FOUR) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert (
+            at_once(classic_members.heartbeat(group, moment, asked, FOUR)) is ErrorCode.REBALANCE_IN_PROGRESS
+        )
         second.now = moment
         second.beat()
     group.members["c"].session_deadline = 1e9
@@ -280,13 +283,16 @@ def test_a_classic_member_is_fenced_by_its_generation() -> None:
     other = SyncRequest("a", "i-a", first.generation, "consumer", "roundrobin", [])
     assert classic_members.sync(group, 0.0, other, FOUR).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     heartbeat = ConsumerHeartbeat("a", first.generation, instance_id="i-a")
-    assert group.heartbeat(0.0, heartbeat, FOUR).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert at_once(group.heartbeat(0.0, heartbeat, FOUR)).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_client_that_shares_no_assignor_with_the_other_classic_members_is_refused() -> None:
     group, (first, _) = a_change("a", "b")
     stranger = Classic(group, "x").request("roundrobin")
-    assert classic_members.join(group, 0.0, stranger, FOUR).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        at_once(classic_members.join(group, 0.0, stranger, FOUR)).code
+        is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
 
     group.max_size = 2
     late = Classic(group, "x")

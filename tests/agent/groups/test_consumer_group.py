@@ -28,6 +28,7 @@ from agent.groups.topic_pattern import TopicPattern
 from sequencer.api import OffsetPosition, Topic
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.topic_config import topic_settings
+from tailrace.turns import at_once
 
 EVENTS, OTHER = UUID(int=1), UUID(int=2)
 REBALANCE_SECONDS = 60.0
@@ -56,7 +57,7 @@ class Client:
 
     def request(self, epoch: int, **said: Any) -> ConsumerAnswer:
         asked = ConsumerHeartbeat(member_id=self.member_id, epoch=epoch, instance_id=self.instance_id, **said)
-        return self.group.heartbeat(0.0, asked, self.known)
+        return at_once(self.group.heartbeat(0.0, asked, self.known))
 
     def join(self) -> ConsumerAnswer:
         self.owned = {}

@@ -42,6 +42,7 @@ from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
 from tests.agent.groups.test_classic_members import metadata
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.turns import passes_of
 
 LEASE_SECONDS = 10.0
 
@@ -121,8 +122,8 @@ class Bench:
         return answer
 
 
-def joining(name: str) -> ConsumerHeartbeat:
-    return ConsumerHeartbeat(name, 0, rebalance_seconds=30.0, topics=frozenset({"t"}), owned={})
+def joining(name: str, *topics: str) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(name, 0, rebalance_seconds=30.0, topics=frozenset(topics or ("t",)), owned={})
 
 
 def request(name: str, instance: str | None = None, member_id: str = "") -> JoinRequest:
@@ -170,6 +171,32 @@ def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest
             answered.append(sum(each.done() for each in joining))
         assert {1, 2, 3} <= set(answered)
         assert {each.result().generation for each in joining} == {2}
+
+    run(scenario)
+
+
+def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        names = [f"t{number}" for number in range(10)]
+        for name in names:
+            await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        await agent.consumer_heartbeat("g", joining("first"))
+        before = bench.stored()
+        at_once = await passes_of(agent.consumer_heartbeat("other", joining("m", *names)))
+        monkeypatch.setattr(coordinator, "ASSIGNED_IN_A_TURN", 1)
+        in_turns = await passes_of(agent.consumer_heartbeat("another", joining("m", *names)))
+        assert in_turns > at_once + 2 * len(names)
+        asked = asyncio.create_task(agent.consumer_heartbeat("g", joining("m", *names)))
+        for _ in range(in_turns // 2):
+            await asyncio.sleep(0)
+        await agent.close()
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await asked
+        assert bench.stored() == before
 
     run(scenario)
 
