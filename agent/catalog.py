@@ -33,6 +33,7 @@ from sequencer.api import (
 from sequencer.pages import whole_client_configs, whole_security
 from sequencer.ring_changes import ring_after
 from tailrace.acls import Acl
+from tailrace.internal_topics import is_internal
 from tailrace.topic_config import TopicSettings, topic_settings
 
 MAX_DEPARTED = 32
@@ -40,10 +41,12 @@ MAX_DEPARTED = 32
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic and the settings that follow from its configs and the cluster's."""
+    """A topic and the settings that follow from its configs and the cluster's. `is_internal`: clients can't write to
+    it."""
 
     topic: Topic
     settings: TopicSettings
+    is_internal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,5 +304,5 @@ def _known_topics(topics: Iterable[Topic], broker_configs: dict[str, str]) -> di
         configs = tuple(topic.configs.items())
         if configs not in settings:
             settings[configs] = topic_settings(topic.configs, broker_configs)
-        by_id[topic.topic_id] = KnownTopic(topic, settings[configs])
+        by_id[topic.topic_id] = KnownTopic(topic, settings[configs], is_internal(topic.name))
     return by_id

@@ -31,6 +31,8 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
+from agent.internal_topics.copies import Copies
+from agent.internal_topics.uncopied import Uncopied
 from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -326,6 +328,7 @@ class Agent:
         )
         self._share_releases.start()
         services.dead_letters.start(partial(bury, services))
+        services.uncopied.start(Copies(services).copy)
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
@@ -366,6 +369,10 @@ class Agent:
             catalog=self.catalog,
         )
         self.telemetry.group_bytes.set_function(lambda: groups.bytes.total)
+        uncopied = Uncopied(
+            self.catalog, self._clock, self.telemetry.internal_topic_copies.labels("dropped").inc
+        )
+        groups.on_stored, groups.on_taken_up = uncopied.group_state, uncopied.whole_group
         lanes = self._lanes(identity)
         return Services(
             settings=self._settings,
@@ -387,6 +394,7 @@ class Agent:
             answer_memory=self._answer_memory,
             request_memory=self._request_memory,
             groups=groups,
+            uncopied=uncopied,
             decoding=self._executor,
             telemetry=self.telemetry,
             quotas=self._quotas,
@@ -745,6 +753,7 @@ class Agent:
         drain_seconds = self._settings.drain_ms / 1000
         await self._part("answer what was read", self._answer_what_was_read(drain_seconds), drain_seconds)
         await self._part("dead letters", services.dead_letters.close())
+        await self._part("internal topics", services.uncopied.close())
         await self._part("flush", services.lanes.close(0), CLOSE_SESSION_SECONDS + DRAIN_PART_SECONDS)
         await self._part("close", self._stop())
         release = AgentRef(identity.broker_id, identity.lease_epoch)
@@ -798,6 +807,7 @@ class Agent:
         if self._services is not None:
             await self._services.tail.close()
             await self._services.dead_letters.close()
+            await self._services.uncopied.stop()
         if self._share_releases is not None:
             await self._share_releases.close()
         for connection in list(self._connections):

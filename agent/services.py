@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
+    from agent.internal_topics.uncopied import Uncopied
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
     from agent.produce.request_memory import RequestMemory
@@ -61,6 +62,7 @@ class Services:
     answer_memory: AnswerMemory
     request_memory: RequestMemory
     groups: GroupCoordinator
+    uncopied: Uncopied
     decoding: Executor
     telemetry: AgentTelemetry
     quotas: Quotas

@@ -110,6 +110,11 @@ class AgentTelemetry(DeclaredMetrics):
         "Records that share groups gave up, by what became of them: written, dropped or failed (tried again).",
         ["outcome"],
     )
+    internal_topic_copies = metric(
+        Counter,
+        "Copies in internal topics: records written; groups and ids that failed (tried again); changes dropped.",
+        ["outcome"],
+    )
 
     # -- who may do what, and how much of it
     logins = metric(

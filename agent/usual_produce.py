@@ -115,6 +115,7 @@ class UsualRequests:
         topic = known.by_id.get(named.topic_id) if by_id else known.by_name.get(named.name)
         if (
             topic is None
+            or topic.is_internal
             or topic.settings.log_append_time
             or context.api_version < FIRST_ZSTD_VERSION
             or not acks

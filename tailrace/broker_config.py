@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from tailrace.internal_topics import KEPT
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 
 TOPIC_DEFAULTS: Mapping[str, ConfigDefinition] = {
@@ -80,6 +81,7 @@ def broker_configs() -> Mapping[str, ConfigDefinition | KafkaConfig]:
     configs: dict[str, ConfigDefinition | KafkaConfig] = {
         **TOPIC_DEFAULTS,
         DEAD_LETTER_PREFIX.name: DEAD_LETTER_PREFIX,
+        KEPT.name: KEPT,
     }
     for table, is_fixed in ((_DYNAMIC, False), (_FIXED, True)):
         for line in table.strip().splitlines():

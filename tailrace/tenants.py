@@ -82,6 +82,12 @@ def local_name(stored: str) -> str:
     return stored if found is None else found[2]
 
 
+def stored_beside(stored: str, name: str) -> str:
+    """The stored name of what has this name for the clients that own `stored`: the same tenant's, or no tenant's."""
+    tenant = tenant_of(stored)
+    return name if tenant is None else tenant.stored(name)
+
+
 def is_topic_name(stored: str) -> bool:
     """Whether a topic can be stored under this name. Kafka's rule holds for what clients see of it: 1 to 249 of
     letters, digits, `.`, `_`, `-`, and neither `.` nor `..`."""

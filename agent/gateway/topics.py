@@ -11,6 +11,7 @@ from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
 from agent.gateway.listings import listing
 from agent.gateway.topic_configs import SeveralConfigs
+from tailrace.internal_topics import is_internal
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -177,7 +178,7 @@ def _shown(call: HttpCall, *, name: str, partitions: int, replicas: int) -> dict
         "KafkaTopic",
         path,
         topic_name=name,
-        is_internal=False,
+        is_internal=is_internal(name),
         replication_factor=replicas,
         partitions_count=partitions,
         partitions=call.related(*path, "partitions"),

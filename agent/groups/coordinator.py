@@ -167,6 +167,10 @@ class GroupCoordinator:
         """Groups that were let go though they are this agent's. Their members may be gone, and never ask for them."""
         self._timers: list[asyncio.Task[None]] = []
         self._is_closed = False
+        self.on_stored: Callable[[str], None] = lambda group_id: None
+        """Called with each group whose state was stored."""
+        self.on_taken_up: Callable[[str], None] = lambda group_id: None
+        """Called with each group with members that is taken up: another coordinator had it, or this one let it go."""
 
     # --- life
 
@@ -620,6 +624,7 @@ class GroupCoordinator:
             held.is_stored |= isinstance(error, SequencerUnavailable)
             return False
         held.is_stored = True
+        self.on_stored(held.group.group_id)
         return True
 
     def _deliver(self, ticket: int, answer: Answer) -> None:
@@ -680,6 +685,8 @@ class GroupCoordinator:
         self._held[group_id] = held
         self.bytes.count(held.group)
         self._arm(held)
+        if held.group.members:
+            self.on_taken_up(group_id)
         return held
 
     def _restored(self, state: GroupState) -> AnyGroup:

@@ -19,17 +19,15 @@ from agent.catalog import KnownTopic
 from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch, fill
-from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.produce.own_records import is_written, size_of
 from agent.services import Services
-from sequencer.api import AcquiredRecords, BatchError, ShareRequest, ShareWork
+from sequencer.api import AcquiredRecords, ShareRequest, ShareWork
 from tailrace.broker_config import DEAD_LETTER_PREFIX
 from tailrace.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
-from tailrace.ids import TopicPartition
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
-from tailrace.mixed_object import coordinates
-from tailrace.record_batch import InvalidBatch, read_header, split
-from tailrace.records import InvalidRecords, NewRecord, Record, encode_batch, iterate_records
-from tailrace.tenants import local_name, tenant_of
+from tailrace.record_batch import InvalidBatch, split
+from tailrace.records import InvalidRecords, NewRecord, Record, iterate_records
+from tailrace.tenants import local_name, stored_beside
 from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 
 log = structlog.get_logger("agent.share")
@@ -54,7 +52,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     if not name:
         return  # since when there was one, the group was told to do without
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
-    target = snapshot.by_name.get(stored_name(given_up.group_id, name))
+    target = snapshot.by_name.get(stored_beside(given_up.group_id, name))
     problem = why_unusable(name, target, prefix)
     count = sum(record.last_offset - record.first_offset + 1 for record in given_up.records)
     if problem is not None or target is None:
@@ -71,12 +69,6 @@ async def bury(services: Services, given_up: GivenUp) -> None:
     await services.sequencer.share_records(
         ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
     )
-
-
-def stored_name(group_id: str, name: str) -> str:
-    """The stored name of the topic that a group's config names: a tenant's groups name the tenant's topics alone."""
-    tenant = tenant_of(group_id)
-    return name if tenant is None else tenant.stored(name)
 
 
 def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None:
@@ -179,49 +171,11 @@ async def _write(
     services: Services, target: KnownTopic, partition: int, letters: Sequence[NewRecord]
 ) -> bool:
     """Whether the letters are stored: as in Kafka in the partition of the same number, modulo the topic's."""
-    now = services.clock.wall_ms()
-    batches = [
-        encode_batch(some, timestamps=[now] * len(some))
-        for some in _parted(letters, target.settings.max_message_bytes)
-    ]
-    done: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
-
-    def settled(results: list[BatchResult | None]) -> None:
-        if not done.cancelled():
-            done.set_result(results)
-
-    submission = Submission(len(batches), settled)
-    topic_partition = TopicPartition(target.topic.topic_id, partition % target.topic.partitions)
-    services.lanes.submit(
-        [
-            (
-                topic_partition,
-                target.topic.name,
-                BufferedBatch(coordinates(read_header(batch)), batch, submission, index),
-            )
-            for index, batch in enumerate(batches)
-        ]
-    )
-    results = await done
-    return all(
-        result is not None and result.error is BatchError.NONE and result.failure is None
-        for result in results
-    )
+    max_bytes = target.settings.max_message_bytes
+    fitting = [_fitting(letter, max_bytes) for letter in letters]
+    return await is_written(services, target, partition % target.topic.partitions, fitting)
 
 
-def _parted(letters: Sequence[NewRecord], max_bytes: int) -> Iterator[list[NewRecord]]:
-    """Letters for a batch each. One that is too large for any goes without its content."""
-    some: list[NewRecord] = []
-    size = 0
-    for letter in letters:
-        headers = sum(len(name) + len(value or b"") + 10 for name, value in letter.headers)
-        added = 100 + headers + len(letter.key or b"") + len(letter.value or b"")
-        if added > max_bytes:
-            letter, added = letter._replace(key=None, value=None), 100 + headers
-        if some and size + added > max_bytes:
-            yield some
-            some, size = [], 0
-        some.append(letter)
-        size += added
-    if some:
-        yield some
+def _fitting(letter: NewRecord, max_bytes: int) -> NewRecord:
+    """The letter; without its content, if it is too large for a batch."""
+    return letter if size_of(letter) <= max_bytes else letter._replace(key=None, value=None)

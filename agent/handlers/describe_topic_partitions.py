@@ -60,6 +60,7 @@ async def handle(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=known.topic.topic_id,
+                is_internal=known.is_internal,
                 partitions=rows,
                 topic_authorized_operations=context.access.operations(ResourceType.TOPIC, name),
             )

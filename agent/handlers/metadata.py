@@ -12,11 +12,13 @@ from collections.abc import Hashable
 from agent.answer_memory import Room
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
+from agent.internal_topics.topics import creation
 from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api import CreateTopic, TopicExists
 from tailrace.acls import CLUSTER_NAME, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
+from tailrace.internal_topics import is_internal, is_kept
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import encoded_once
 from tailrace.kafka.compiler import STEP
@@ -34,7 +36,7 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tailrace.tenants import is_topic_name, local_name
+from tailrace.tenants import is_topic_name
 from tailrace.turns import Turns, in_turns
 
 ENDPOINT_BROKERS = 1
@@ -53,9 +55,6 @@ PARTITION_BYTES = 320
 """What a topic and a partition take in an answer, as objects and as bytes."""
 FIRST_WITH_CREATION_FLAG = 4
 FIRST_NULL_NAME_VERSION = 12
-KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Where Kafka keeps what is the sequencer's here. A client that reads them is told that they are not there: an empty
-topic made up for it would say that no group has ever committed."""
 
 
 async def handle(
@@ -146,7 +145,8 @@ def creates_topics(services: Services, context: RequestContext, request: Metadat
 async def _topics_to_create(
     services: Services, context: RequestContext, request: MetadataRequest, snapshot: Snapshot
 ) -> list[str]:
-    """The unknown topics that the request names, if client and agent allow their creation."""
+    """The unknown topics that the request names, if client and agent allow their creation. An internal topic must be
+    kept: another one would be empty for ever, and say that no group has ever committed."""
     if not creates_topics(services, context, request):
         return []
     unknown = [
@@ -154,7 +154,7 @@ async def _topics_to_create(
         async for topic in Turns(NAMES_IN_A_TURN).over(request.topics or [])
         if topic.name
         and topic.name not in snapshot.by_name
-        and local_name(topic.name) not in KAFKAS_OWN_TOPICS
+        and (not is_internal(topic.name) or is_kept(topic.name, snapshot.broker_configs))
     ]
     return list(dict.fromkeys(unknown))
 
@@ -270,8 +270,9 @@ async def _answer(
 async def _create(services: Services, name: str) -> ErrorCode:
     if not is_topic_name(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
+    own = CreateTopic(name, services.settings.default_partitions, {})
     try:
-        await services.sequencer.create_topic(CreateTopic(name, services.settings.default_partitions, {}))
+        await services.sequencer.create_topic(creation(name) if is_internal(name) else own)
     except TopicExists:
         return ErrorCode.NONE
     except EXPECTED as error:
@@ -324,7 +325,9 @@ async def _row(known: KnownTopic, snapshot: Snapshot, zone: str, turns: Turns) -
             )
         )
         await turns.did()
-    return MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=known.is_internal, partitions=partitions
+    )
 
 
 def _controller(services: Services) -> int:

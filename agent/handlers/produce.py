@@ -144,6 +144,8 @@ def _validated(
         response.responses.append(
             TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=rows)
         )
+        if isinstance(topic, KnownTopic) and topic.is_internal:
+            topic = ErrorCode.INVALID_TOPIC_EXCEPTION
         for data in topic_data.partition_data:
             row = PartitionProduceResponse(index=data.index, base_offset=-1)
             rows.append(row)
@@ -356,6 +358,8 @@ async def _bound_to_transactions(
         )
     try:
         code = await _refusal_of_transaction(services, request.transactional_id, producers)
+        if request.transactional_id is not None:
+            services.uncopied.transaction(request.transactional_id)
     except EXPECTED as error:
         code = code_of(error)
     if code is not None:

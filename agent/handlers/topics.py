@@ -332,6 +332,9 @@ async def delete_records(
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
+            if known.is_internal:
+                row.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                continue
             if known.settings.cleanup_policy == {"compact"}:
                 row.error_code = ErrorCode.POLICY_VIOLATION
                 continue

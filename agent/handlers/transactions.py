@@ -134,7 +134,9 @@ async def _named(
         async for index in turns.over(topic.partitions):
             row = AddPartitionsToTxnPartitionResult(index)
             result.results_by_partition.append(row)
-            if topic_of_name is None or not 0 <= index < topic_of_name.topic.partitions:
+            if topic_of_name is not None and topic_of_name.is_internal:
+                row.partition_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic_of_name is None or not 0 <= index < topic_of_name.topic.partitions:
                 row.partition_error_code = missing
             else:
                 known.append(((topic_of_name.topic.topic_id, index), row))
@@ -146,6 +148,7 @@ async def _add(services: Services, version: int, request: AddToTransaction) -> E
         await services.sequencer.add_to_transaction(request)
     except EXPECTED as error:
         return transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
+    services.uncopied.transaction(request.transaction.transactional_id)
     return ErrorCode.NONE
 
 
@@ -245,6 +248,8 @@ async def _commit(
             joins=joins,
             number=number,
         )
+        services.uncopied.transaction(request.transactional_id)
+        services.uncopied.committed(request.group_id, positions)
     except GroupRefusal as error:
         return error.code
     except EXPECTED as error:
@@ -295,6 +300,7 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
         return EndTxnResponse(
             error_code=transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
         )
+    services.uncopied.transaction(request.transactional_id)
     return EndTxnResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 

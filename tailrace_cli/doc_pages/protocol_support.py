@@ -116,10 +116,13 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
 - The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
   ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
   state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
-- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read
-  ([decision 73](decisions/0073-no-views-of-kafkas-internal-topics-yet.md)). Groups and transactional ids are rows in
-  SQL, which have no offsets. kafka-consumer-groups, kafka-transactions, `tailrace group`, `tailrace transaction` and
-  the metrics show the same.
+- `__consumer_offsets` and `__transaction_state` are copies of what is in SQL, in Kafka's format. Agents keep those that
+  the cluster's config `tailrace.internal.topics` names, by default none
+  ([decision 80](decisions/0080-internal-topics-are-copies.md)). kafka-console-consumer reads them with
+  OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter. Changes are copied once a
+  second. Groups of KIP-848 and share groups are there by their positions only; what is forgotten by age stays there.
+  Clients can't write to topics of these names. Without the config, kafka-consumer-groups, kafka-transactions,
+  `tailrace group`, `tailrace transaction` and the metrics show the same.
 """
 
 

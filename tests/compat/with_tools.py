@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat import with_java
-from tests.compat.areas import Client
+from tests.compat.areas import Client, equal
 from tests.compat.broker import ADMIN, Broker, running_broker
 
+COPIED_SECONDS = 3
+"""After which the last changes of groups are in the internal topics."""
 SAYS = (
     ("kafka-features", "describe", "Feature: transaction.version"),
     ("kafka-features", "upgrade --feature group.version=1", "group.version was upgraded to 1."),
@@ -80,6 +84,56 @@ def say(broker: Broker) -> None:
         if expected not in said:
             raise AssertionError(f"{tool} {' '.join(given)}: no {expected!r} in\n{said[-2000:]}")
     _tokens()
+    _internal_topics()
+
+
+def _internal_topics() -> None:
+    """kafka-console-consumer reads groups, offsets and transactional ids from Kafka's internal topics."""
+    with running_broker() as broker:
+
+        def tool(name: str, *words: str) -> str:
+            return with_java.said(name, broker.address, *words)
+
+        def formatted(topic: str, formatter: str) -> list[dict[str, Any]]:
+            by = f"org.apache.kafka.tools.consumer.{formatter}"
+            reading = ("--topic", topic, "--from-beginning", "--timeout-ms", "8000", "--formatter", by)
+            return _json_values(tool("kafka-console-consumer", *reading))
+
+        both = "tailrace.internal.topics=[__consumer_offsets,__transaction_state]"
+        tool("kafka-configs", "--alter", "--entity-type", "brokers", "--entity-default", "--add-config", both)
+        tool("kafka-topics", "--create", "--topic", "read", "--partitions", "3")
+        tool("kafka-producer-perf-test", "--topic", "read", "--num-records", "300", "--record-size", "10",
+             "--throughput", "-1", "--transactional-id", "writes", "--transaction-duration-ms", "100000")  # fmt: skip
+        for group, protocol in (("old", "classic"), ("new", "consumer")):
+            tool("kafka-verifiable-consumer", "--topic", "read", "--group-id", group, "--max-messages", "300",
+                 "--reset-policy", "earliest", "--group-protocol", protocol)  # fmt: skip
+        time.sleep(COPIED_SECONDS)
+        offsets = formatted("__consumer_offsets", "OffsetsMessageFormatter")
+        for group in ("old", "new"):
+            rows = [(row["key"]["data"], row["value"]["data"]) for row in offsets]
+            last = {key["partition"]: value["offset"] for key, value in rows if key["group"] == group}
+            # A transactional producer's last record in a partition is a marker, which a consumer's position is after.
+            equal(300 <= sum(last.values()) <= 303, True, f"the group {group} in {last}")
+        groups = formatted("__consumer_offsets", "GroupMetadataMessageFormatter")
+        states = [row["value"]["data"] for row in groups if row["value"] is not None]
+        equal(
+            {len(state["members"]) for state in states}, {0, 1}, "members of this reader and of who has left"
+        )
+        ids = formatted("__transaction_state", "TransactionLogMessageFormatter")
+        equal({row["key"]["data"]["transactionalId"] for row in ids}, {"writes"}, "transactional ids")
+        equal(ids[-1]["value"]["data"]["transactionStatus"], 4, "complete commit")
+        listed = tool("kafka-topics", "--list", "--exclude-internal").split()
+        equal(listed, ["read"], "topics but the internal ones")
+
+
+def _json_values(said: str) -> list[dict[str, Any]]:
+    """The objects among what a tool says: one may follow the other on a line."""
+    found, decoder, start = [], json.JSONDecoder(), said.find("{")
+    while start >= 0:
+        value, start = decoder.raw_decode(said, start)
+        found.append(value)
+        start = said.find("{", start)
+    return found
 
 
 def _tokens() -> None:

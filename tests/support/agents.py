@@ -22,6 +22,8 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers.dead_letters import bury
 from agent.identity import AgentIdentity
+from agent.internal_topics.copies import Copies
+from agent.internal_topics.uncopied import Uncopied
 from agent.leadership import KnownLeadership
 from agent.long_work import LongWork
 from agent.produce.active_buffer import Submission
@@ -154,6 +156,11 @@ class AgentBench:
         catalog = Catalog(sequencer)
         quotas = Quotas(clock, telemetry.throttled)
         catalog.on_client_configs = lambda known: quotas.take(book_of(known.configs))
+        groups = GroupCoordinator(
+            sequencer, clock, SeededEntropy(6), self.settings, lambda: identity, catalog
+        )
+        uncopied = Uncopied(catalog, clock, telemetry.internal_topic_copies.labels("dropped").inc)
+        groups.on_stored, groups.on_taken_up = uncopied.group_state, uncopied.whole_group
         self.services = Services(
             settings=self.settings,
             clients=ClientSecurity(
@@ -175,14 +182,8 @@ class AgentBench:
             request_memory=RequestMemory(self.settings.memory_budget_bytes, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
-            groups=GroupCoordinator(
-                sequencer,
-                clock,
-                SeededEntropy(6),
-                self.settings,
-                lambda: identity,
-                catalog,
-            ),
+            groups=groups,
+            uncopied=uncopied,
             decoding=self._pool,
             telemetry=telemetry,
             quotas=quotas,
@@ -192,6 +193,7 @@ class AgentBench:
         await self.services.groups.start()
         self.services.tail.start()
         self.services.dead_letters.start(partial(bury, self.services))
+        uncopied.start(Copies(self.services).copy)
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:
@@ -211,6 +213,7 @@ class AgentBench:
         await closing
 
     async def _close(self) -> None:
+        await self.services.uncopied.stop()
         await self.services.lanes.close(60)
         await self.services.tail.close()
         await self.services.dead_letters.close()

@@ -14,7 +14,7 @@ from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.handlers import share_fetch
-from agent.handlers.dead_letters import copied, stored_name, why_unusable
+from agent.handlers.dead_letters import copied, why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import (
@@ -62,6 +62,7 @@ from tailrace.kafka.messages.share_fetch import (
 )
 from tailrace.record_batch import Compression, framed, hole_batch, split
 from tailrace.records import NewRecord, decode_records, encode_batch
+from tailrace.tenants import stored_beside
 from tests.agent.handlers.test_configs import GROUP, SET, alter
 from tests.agent.handlers.test_current_topics import elsewhere_made_anew
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
@@ -356,9 +357,9 @@ async def _fails(*args: object) -> bool:
 
 
 def test_a_tenants_group_names_the_tenants_topics_alone() -> None:
-    assert stored_name("acme~g", "dlq.t") == "acme~dlq.t"
-    assert stored_name("acme~g", "other~dlq.t") == "acme~other~dlq.t", "which no topic is called"
-    assert stored_name("g", "dlq.t") == "dlq.t"
+    assert stored_beside("acme~g", "dlq.t") == "acme~dlq.t"
+    assert stored_beside("acme~g", "other~dlq.t") == "acme~other~dlq.t", "which no topic is called"
+    assert stored_beside("g", "dlq.t") == "dlq.t"
 
 
 def test_a_topic_that_takes_no_dead_letters_holds_nobody_up() -> None:

@@ -1,0 +1,193 @@
+"""Reads what has changed of groups and transactional ids, and appends it to the internal topics.
+
+One task reads, then writes: of what one agent copies, no record says what was true before the record that precedes it.
+A failure fails nobody's request: it is logged, counted, and noted to be copied again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+import structlog
+
+from agent.groups.coordinator import GroupRefusal
+from agent.internal_topics.records import group_records, position_record, transaction_record
+from agent.internal_topics.topics import kept_topic
+from agent.internal_topics.uncopied import MAX_CHANGES, GroupChanges, NotedChanges, Place
+from agent.produce.own_records import is_written
+from agent.services import Services
+from sequencer.api import (
+    FetchOffsets,
+    OffsetPosition,
+    SequencerError,
+    TransactionDescription,
+    TransactionsRequest,
+    TransactionState,
+)
+from sequencer.pages import pages, positions_at
+from tailrace.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
+from tailrace.keepers import cause_of, outlived
+from tailrace.records import NewRecord
+from tailrace.tenants import local_name, stored_beside
+from tailrace.topic_config import Latency
+from tailrace.turns import in_parts
+
+log = structlog.get_logger("agent.internal_topics")
+
+AT_ONCE = 100
+"""Groups or transactional ids that are read and written side by side."""
+POSITIONS_AT_ONCE = 200
+"""Positions of a group that are read and written in one step."""
+
+
+class NotWritten(Exception):
+    """Records of a copy are not stored, or some of them."""
+
+
+async def places_of_group(services: Services, group_id: str) -> list[Place]:
+    """Where a group that is about to be deleted has positions, for their tombstones; none if groups are not copied."""
+    places: list[Place] = []
+    if services.uncopied.keeps_groups:
+        async for page in pages(services.sequencer.fetch_offsets, FetchOffsets(group_id, None)):
+            places += [(position.topic_id, position.partition) for position in page.positions]
+            if len(places) >= MAX_CHANGES:
+                break
+    return places
+
+
+class Copies:
+    """Copies for one agent."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._open: dict[str, TransactionDescription] = {}
+        """Transactions that were open when they were copied, and are looked at again until they end."""
+
+    async def copy(self, changes: NotedChanges) -> None:
+        """Copy what has changed; what can't be copied now is noted again."""
+        for some in in_parts(list(changes.groups.items()), AT_ONCE):
+            causes = await asyncio.gather(*(self._tried_group(*group) for group in some))
+            self._report("groups", causes)
+        known, self._open = self._open, {}
+        for ids in in_parts(list(changes.transactional_ids), AT_ONCE):
+            causes = await self._tried_transactions(ids, known)
+            self._report("transactional ids", causes)
+
+    def _report(self, what: str, causes: Sequence[str | None]) -> None:
+        failed = [cause for cause in causes if cause is not None]
+        if failed:
+            log.warning(
+                "copies in an internal topic are made later", what=what, count=len(failed), cause=failed[0]
+            )
+            self._services.telemetry.internal_topic_copies.labels("failed").inc(len(failed))
+
+    # --- groups
+
+    async def _tried_group(self, group_id: str, changes: GroupChanges) -> str | None:
+        """Why the group could not be copied, if so."""
+        with outlived(log, "a group is not copied", group=group_id):
+            try:
+                await self._copy_group(group_id, changes)
+            except (SequencerError, NotWritten) as error:
+                self._services.uncopied.group(group_id, changes)
+                return cause_of(error)
+        return None
+
+    async def _copy_group(self, group_id: str, changes: GroupChanges) -> None:
+        if changes.state:
+            await self._append(GROUPS, group_id, await self._state(group_id))
+        async for positions in self._positions(group_id, changes):
+            await self._append(GROUPS, group_id, await self._settled(group_id, positions))
+
+    async def _state(self, group_id: str) -> list[NewRecord]:
+        now_ms = self._services.clock.wall_ms()
+        with suppress(GroupRefusal):  # then it is another agent's, which copies it
+            return await self._services.groups.look(group_id, lambda group: group_records(group, now_ms))
+        return []
+
+    async def _positions(
+        self, group_id: str, changes: GroupChanges
+    ) -> AsyncIterator[Sequence[OffsetPosition]]:
+        sequencer = self._services.sequencer
+        if changes.all_positions:
+            asked = FetchOffsets(group_id, None, limit=POSITIONS_AT_ONCE)
+            async for page in pages(sequencer.fetch_offsets, asked):
+                yield page.positions
+        for places in in_parts(list(changes.places), POSITIONS_AT_ONCE):
+            yield await positions_at(sequencer, group_id, places)
+
+    async def _settled(self, group_id: str, positions: Sequence[OffsetPosition]) -> list[NewRecord]:
+        """The records of positions. One that an open transaction may still change is left for later."""
+        pending = [position for position in positions if position.has_pending]
+        if pending:
+            self._services.uncopied.committed(group_id, pending)
+        topics = self._services.catalog.of_one_request()
+        records = []
+        for position in positions:
+            known = None if position.has_pending else await topics.by_id(position.topic_id)
+            if known is not None:
+                records.append(position_record(group_id, known.topic.name, position))
+        return records
+
+    # --- transactional ids
+
+    async def _tried_transactions(
+        self, ids: Sequence[str], known: dict[str, TransactionDescription]
+    ) -> list[str | None]:
+        """Why each of them could not be copied, if so."""
+        try:
+            answers = pages(self._services.sequencer.transactions, TransactionsRequest(list(ids)))
+            described = [each async for answer in answers for each in answer.transactions]
+        except SequencerError as error:
+            for transactional_id in ids:
+                self._services.uncopied.transaction(transactional_id)
+            return [cause_of(error)] * len(ids)
+        return await asyncio.gather(
+            *(self._tried_transaction(each, known.get(each.transactional_id)) for each in described)
+        )
+
+    async def _tried_transaction(
+        self, described: TransactionDescription, known: TransactionDescription | None
+    ) -> str | None:
+        """Why it could not be copied, if so. `known`: as it was copied, if it was open then."""
+        transactional_id = described.transactional_id
+        with outlived(log, "a transactional id is not copied", transactional_id=transactional_id):
+            try:
+                if described != known:
+                    await self._append(TRANSACTIONS, transactional_id, [await self._transaction(described)])
+            except (SequencerError, NotWritten) as error:
+                self._services.uncopied.transaction(transactional_id)
+                return cause_of(error)
+            if described.state is TransactionState.ONGOING:
+                self._services.uncopied.transaction(transactional_id)
+                self._open[transactional_id] = described
+        return None
+
+    async def _transaction(self, described: TransactionDescription) -> NewRecord:
+        topics = self._services.catalog.of_one_request()
+        partitions: dict[str, list[int]] = {}
+        for topic_id, index in described.partitions:
+            known = await topics.by_id(topic_id)
+            if known is not None:
+                partitions.setdefault(local_name(known.topic.name), []).append(index)
+        if described.groups:  # as Kafka, which writes their positions there
+            of_groups = {partition_of(local_name(group_id), PARTITIONS) for group_id in described.groups}
+            partitions[GROUPS] = sorted(of_groups)
+        return transaction_record(described, partitions, self._services.clock.wall_ms())
+
+    # --- writing
+
+    async def _append(self, internal: str, owner: str, records: Sequence[NewRecord]) -> None:
+        """Append records of a group or transactional id (as stored) to the internal topic of whose it is.
+
+        Raises NotWritten, or what the sequencer raises.
+        """
+        if not records:
+            return
+        topic = await kept_topic(self._services, stored_beside(owner, internal))
+        partition = partition_of(local_name(owner), topic.topic.partitions)
+        if not await is_written(self._services, topic, partition, records, latency=Latency.COST):
+            raise NotWritten(f"{len(records)} records for {topic.topic.name} are not stored")
+        self._services.telemetry.internal_topic_copies.labels("written").inc(len(records))

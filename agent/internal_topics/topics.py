@@ -1,0 +1,27 @@
+"""Making an internal topic: as Kafka does, when it is used first."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from agent.catalog import KnownTopic
+from agent.services import Services
+from sequencer.api import CreateTopic, TopicExists, UnknownTopic
+from tailrace.internal_topics import CONFIGS, PARTITIONS
+
+
+async def kept_topic(services: Services, name: str) -> KnownTopic:
+    """The internal topic of this name (as stored), made if it is not there. Raises what the sequencer raises."""
+    known = await services.catalog.of_one_request().by_name(name)
+    if known is None:
+        with suppress(TopicExists):
+            await services.sequencer.create_topic(creation(name))
+        known = (await services.catalog.refresh()).by_name.get(name)
+    if known is None:
+        raise UnknownTopic(f"{name} was deleted the moment after it was made")
+    return known
+
+
+def creation(name: str) -> CreateTopic:
+    """What an internal topic is made with."""
+    return CreateTopic(name, PARTITIONS, dict(CONFIGS))

@@ -1,0 +1,157 @@
+"""What has changed since it was copied to an internal topic, and the task that has it copied.
+
+Whoever changes something notes here that it changed, and waits for nothing. It is read when it is copied: so several
+changes make one record, the last record tells of the last change, and what could not be copied is noted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from agent.catalog import Catalog
+from sequencer.api import OffsetPosition
+from tailrace.clock import Clock, wait_until_set
+from tailrace.internal_topics import GROUPS, TRANSACTIONS, is_kept
+from tailrace.keepers import outlived
+
+log = structlog.get_logger("agent.internal_topics")
+
+MAX_CHANGES = 100_000
+"""Groups, positions and transactional ids that wait to be copied; of more there is no copy until they change again."""
+PAUSE_SECONDS = 1.0
+"""Before each round: an agent whose clients only commit uploads no more than an object a second for it, and by then a
+transaction has begun whose first batch was taken."""
+
+Place = tuple[UUID, int]
+"""A topic's id, and a partition."""
+
+
+@dataclass(slots=True)
+class GroupChanges:
+    """What has changed of a group: its state, all of its positions, or those in some places."""
+
+    state: bool = False
+    all_positions: bool = False
+    places: dict[Place, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class NotedChanges:
+    """What has changed, in the order in which it was noted first."""
+
+    groups: dict[str, GroupChanges] = field(default_factory=dict)
+    transactional_ids: dict[str, None] = field(default_factory=dict)
+    count: int = 0
+
+    def group(self, group_id: str, added: GroupChanges) -> bool:
+        """Note changes of a group; False if there is no room."""
+        if self.count >= MAX_CHANGES:
+            return False
+        self.count += group_id not in self.groups
+        noted = self.groups.setdefault(group_id, GroupChanges())
+        noted.state |= added.state
+        noted.all_positions |= added.all_positions
+        self.count -= len(noted.places)
+        noted.places |= added.places
+        self.count += len(noted.places)
+        return True
+
+    def transactional_id(self, transactional_id: str) -> bool:
+        """Note a change of a transactional id; False if there is no room."""
+        if self.count >= MAX_CHANGES:
+            return False
+        self.count += transactional_id not in self.transactional_ids
+        self.transactional_ids[transactional_id] = None
+        return True
+
+
+Copy = Callable[[NotedChanges], Awaitable[None]]
+"""Copies what has changed, and notes again what could not be copied."""
+
+
+class Uncopied:
+    """One agent's. `start` before use, `close` or `stop` at the end. Nothing is noted of a topic that is not kept.
+
+    `on_dropped` is called for each change for which there is no room.
+    """
+
+    def __init__(self, catalog: Catalog, clock: Clock, on_dropped: Callable[[], None]) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._on_dropped = on_dropped
+        self._changes = NotedChanges()
+        self._has_changes = asyncio.Event()
+        self._is_closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, copy: Copy) -> None:
+        """Begin to copy."""
+        self._task = asyncio.create_task(self._run(copy), name="agent: internal topics")
+
+    async def close(self) -> None:
+        """Copy what is noted, and then no more."""
+        self._is_closing.set()
+        self._has_changes.set()
+        if self._task is not None:
+            await self._task
+
+    async def stop(self) -> None:
+        """Copy no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether groups are copied, as far as this agent knows."""
+        return is_kept(GROUPS, self._catalog.snapshot.broker_configs)
+
+    def committed(self, group_id: str, positions: Iterable[OffsetPosition]) -> None:
+        """Positions of a group were committed, or will be when a transaction ends."""
+        self.positions(group_id, ((position.topic_id, position.partition) for position in positions))
+
+    def positions(self, group_id: str, places: Iterable[Place]) -> None:
+        """Positions of a group may be others."""
+        if self.keeps_groups:
+            self.group(group_id, GroupChanges(places=dict.fromkeys(places)))
+
+    def group_state(self, group_id: str) -> None:
+        """The state of a group was stored."""
+        if self.keeps_groups:
+            self.group(group_id, GroupChanges(state=True))
+
+    def whole_group(self, group_id: str) -> None:
+        """A group was taken up: the agent before may have left anything uncopied."""
+        if self.keeps_groups:
+            self.group(group_id, GroupChanges(state=True, all_positions=True))
+
+    def group(self, group_id: str, changes: GroupChanges) -> None:
+        """Note changes of a group."""
+        self._note(self._changes.group(group_id, changes))
+
+    def transaction(self, transactional_id: str) -> None:
+        """A transactional id has a producer, a transaction or an end that it did not have."""
+        if is_kept(TRANSACTIONS, self._catalog.snapshot.broker_configs):
+            self._note(self._changes.transactional_id(transactional_id))
+
+    def _note(self, has_room: bool) -> None:
+        if not has_room:
+            self._on_dropped()
+        self._has_changes.set()
+
+    async def _run(self, copy: Copy) -> None:
+        is_last = False
+        while not is_last:
+            await self._has_changes.wait()
+            self._has_changes.clear()
+            is_last = await wait_until_set(self._clock, self._is_closing, PAUSE_SECONDS)
+            changes, self._changes = self._changes, NotedChanges()
+            with outlived(log, "changes of groups and transactional ids are not copied"):
+                await copy(changes)

@@ -1,0 +1,75 @@
+"""Records that an agent writes itself, by the lanes that producers' batches take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from agent.catalog import KnownTopic
+from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.services import Services
+from sequencer.api import BatchError
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates
+from tailrace.record_batch import read_header
+from tailrace.records import NewRecord, encode_batch
+from tailrace.topic_config import Latency
+
+
+async def is_written(
+    services: Services,
+    topic: KnownTopic,
+    partition: int,
+    records: Sequence[NewRecord],
+    latency: Latency = Latency.BALANCED,
+) -> bool:
+    """Write records to a partition of a topic, in their order, in batches as large as the topic takes; whether all of
+    them are stored. A record that is larger is a batch of its own."""
+    now = services.clock.wall_ms()
+    batches = [
+        encode_batch(some, timestamps=[now] * len(some))
+        for some in _parted(records, topic.settings.max_message_bytes)
+    ]
+    done: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
+
+    def settled(results: list[BatchResult | None]) -> None:
+        if not done.cancelled():
+            done.set_result(results)
+
+    submission = Submission(len(batches), settled)
+    place = TopicPartition(topic.topic.topic_id, partition)
+    services.lanes.submit(
+        [
+            (
+                place,
+                topic.topic.name,
+                BufferedBatch(coordinates(read_header(batch)), batch, submission, index, latency=latency),
+            )
+            for index, batch in enumerate(batches)
+        ]
+    )
+    return all(
+        result is not None and result.error is BatchError.NONE and result.failure is None
+        for result in await done
+    )
+
+
+def size_of(record: NewRecord) -> int:
+    """At least what the record takes in a batch, in bytes."""
+    headers = sum(len(name) + len(value or b"") + 10 for name, value in record.headers)
+    return 100 + headers + len(record.key or b"") + len(record.value or b"")
+
+
+def _parted(records: Sequence[NewRecord], max_bytes: int) -> Iterator[list[NewRecord]]:
+    """Records for a batch each."""
+    some: list[NewRecord] = []
+    size = 0
+    for record in records:
+        added = size_of(record)
+        if some and size + added > max_bytes:
+            yield some
+            some, size = [], 0
+        some.append(record)
+        size += added
+    if some:
+        yield some

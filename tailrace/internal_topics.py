@@ -1,0 +1,51 @@
+"""Kafka's internal topics: where its brokers keep groups and transactional ids, which are the sequencer's here. Pure.
+
+Where the cluster's config KEPT names one of them, agents write copies to it (`agent.internal_topics`). Clients can't
+write to a topic of such a name, whoever has made it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from tailrace.tenants import local_name
+from tailrace.topic_config import ConfigDefinition, ConfigType
+
+GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUPS, TRANSACTIONS, "__share_group_state"})
+"""Kafka's, by name."""
+KEPT = ConfigDefinition(
+    "tailrace.internal.topics",
+    ConfigType.LIST,
+    "",
+    "Internal topics that agents keep for tools which read them: copies of groups and their offsets "
+    f"({GROUPS}), and of transactional ids ({TRANSACTIONS}).",
+    choices=(GROUPS, TRANSACTIONS),
+)
+PARTITIONS = 50
+"""Of each (Kafka's offsets.topic.num.partitions and transaction.state.log.num.partitions)."""
+CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+"""With which Kafka makes them."""
+
+
+def is_internal(stored: str) -> bool:
+    """Whether a topic that is stored under this name is internal, to all clients or to those of a tenant."""
+    return "__" in stored and local_name(stored) in INTERNAL_TOPICS
+
+
+def is_kept(stored: str, broker_configs: Mapping[str, str]) -> bool:
+    """Whether agents keep the internal topic of this name."""
+    kept = broker_configs.get(KEPT.name)
+    return bool(kept) and local_name(stored) in [name.strip() for name in str(kept).split(",")]
+
+
+def partition_of(name: str, partitions: int) -> int:
+    """The partition where Kafka keeps the group or transactional id of this name: by Java's String.hashCode, of UTF-16
+    units, and its own absolute value, which is 0 for the least number."""
+    units = name.encode("utf-16-be")
+    code = 0
+    for unit in struct.unpack(f">{len(units) // 2}H", units):
+        code = (31 * code + unit) & 0xFFFF_FFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
