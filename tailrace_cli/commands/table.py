@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -198,12 +198,28 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
     )
 
 
-def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, TableSync]]:
-    from compactor.tables.opening import opened_tables
+@asynccontextmanager
+async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
+    """Raises CommandFailed for what the catalog, the registry or the table's columns refuse."""
+    from pyiceberg.exceptions import RESTError
+    from sqlalchemy.exc import SQLAlchemyError
 
-    return opened_tables(
+    from compactor.columns.registered import RegistryUnavailable
+    from compactor.tables.opening import NoCatalog, opened_tables
+    from compactor.tables.table import TableConflict
+    from tailrace.columns import ColumnsConflict
+    from tailrace_cli.errors import CommandFailed
+
+    opening = opened_tables(
         log.sequencer, log.store, log.store_url, address=log.catalog, settings=log.settings.tables
     )
+    try:
+        async with opening as opened:
+            yield opened
+    except (RESTError, SQLAlchemyError) as error:
+        raise CommandFailed(f"the tables' catalog can't be used: {str(error).splitlines()[0]}") from error
+    except (NoCatalog, TableConflict, ColumnsConflict, RegistryUnavailable) as error:
+        raise CommandFailed(str(error)) from error
 
 
 def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> tuple[str, T]:

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
 from compactor.tables.iceberg import IcebergTables, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
@@ -30,6 +31,7 @@ from tailrace.object_store.open import object_url
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 from tests.support.registry import MemoryRegistry
+from tests.support.rest_catalog import TOKEN, rest_catalog
 from tests.support.servers import PostgresServer
 
 LIFE_MS = 600_000
@@ -188,6 +190,38 @@ def test_a_catalog_on_postgresql_names_the_same(tmp_path: Path, postgres: Postgr
             assert world.rows() == expected((0, 2, 5))
 
     asyncio.run(scenario())
+
+
+def test_a_rest_catalog_names_the_same_refuses_who_was_overtaken_and_forgets_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__TAILRACE__TOKEN", TOKEN)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # as a new process reads it
+
+    async def scenario(catalog: str) -> None:
+        async with opened(tmp_path, catalog=catalog) as world:
+            topic_id = world.log.topics["a"].topic_id
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+            await compacted_here(world.log)
+            late = world.tables.open(topic_id, "a", create=True)
+            assert late is not None
+            await world.sync()
+            await world.delete_below(0, 2)
+            await world.sync()
+            assert world.rows() == expected((0, 2, 5))
+            with pytest.raises(TableConflict):
+                late.begin_search(1)
+
+            await world.log.sequencer.delete_topic(DeleteTopic(topic_id))
+            again = await world.log.topic("a")
+            world.tables.open(again.topic_id, "a", create=True)  # the older one is put aside
+            assert world.rows() == []
+            for each in (topic_id, again.topic_id):
+                world.tables.drop(each, "a")
+                assert world.tables.open(each, "a", create=False) is None
+
+    with rest_catalog(tmp_path) as address:
+        asyncio.run(scenario(address))
 
 
 def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tailrace.clock import SystemClock
 from tailrace.object_store.folder import FolderStore
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
+from tests.support.rest_catalog import rest_catalog
 
 PATIENT = SequencerSettings(session_lease_ms=3_600_000, agent_lease_ms=3_600_000)
 ROOT = Path(__file__).parents[2]
@@ -89,12 +90,17 @@ async def _fill(data: Path) -> None:
 
 
 def run(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(folder / "tailrace"), *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = tailrace(folder, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def tailrace(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(folder / "tailrace"), *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
 
 
 def example(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
@@ -154,6 +160,16 @@ def test_a_repaired_table_is_read_as_the_page_says(
     monkeypatch.chdir(folder)
     exec(IN_PYICEBERG, {})
     assert capsys.readouterr().out == "53\n"
+
+
+def test_a_catalog_that_refuses_is_one_line(folder: Path, tmp_path: Path) -> None:
+    with rest_catalog(tmp_path) as address:
+        for command in ("show", "repair"):
+            told = ("table", command, "carriers", "--data", "data")
+            done = tailrace(folder, *told, TAILRACE_TABLES__CATALOG=address)
+            assert (done.returncode, done.stdout) == (1, "")
+            says = "tailrace: the tables' catalog can't be used: NotAuthorizedException: no token\n"
+            assert done.stderr == says
 
 
 def test_a_table_with_columns_shows_them_and_its_quarantine(folder: Path) -> None:
