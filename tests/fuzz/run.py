@@ -142,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limit = ADDRESS_SPACE_MIB << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     targets = [target for target in all_targets() if asked.target.lower() in target.name.lower()]
+    if not targets:
+        parser.error(f"no target's name contains {asked.target!r}")
     if asked.replay:
         return _replay(targets, asked.replay)
     print(f"{asked.inputs} inputs, seed {asked.seed}")
