@@ -160,12 +160,13 @@ class Bench:
             )
             for number in range(warm + count)
         ]
-        calls = [lambda request=request: self._commit(request) for request in requests]
+        calls = [lambda request=request: self.commit(request) for request in requests]
         await self.measured(calls[:warm], 1)
         figures = await self.measured(calls[warm:], 1)
         return {"load": "commit", "partitions": partitions, "producers": producers, **figures}
 
-    async def _commit(self, request: CommitRequest) -> None:
+    async def commit(self, request: CommitRequest) -> None:
+        """Commit an object of which every batch must be stored."""
         answer = await self.committer.commit(request)
         assert all(outcome.error is BatchError.NONE for run in answer.runs for outcome in run.outcomes), (
             "all are stored"
@@ -181,7 +182,7 @@ class Bench:
                 request = self.request(
                     session, number, topic=topic, partitions=partitions, batches=partitions, producers=0
                 )
-                calls.append(lambda request=request: self._commit(request))
+                calls.append(lambda request=request: self.commit(request))
         warm = SESSIONS * IN_FLIGHT
         await self.measured(calls[:warm], warm)
         figures = await self.measured(calls[warm:], warm)
@@ -208,14 +209,18 @@ class Bench:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Bench]:
+async def opened(url: str, *, keeps_journal: bool = False, **settings: int) -> AsyncIterator[Bench]:
     """A committer on a new database at this URL."""
     clock, entropy = SystemClock(), SystemEntropy()
     store = open_row_store(url, clock=clock, entropy=entropy)
-    settings = SequencerSettings(
-        committer_lease_ms=60_000, session_lease_ms=HOUR_MS, agent_lease_ms=HOUR_MS, max_feed_runs=2_000
+    chosen = SequencerSettings(
+        committer_lease_ms=60_000,
+        session_lease_ms=HOUR_MS,
+        agent_lease_ms=HOUR_MS,
+        max_feed_runs=2_000,
+        **settings,
     )
-    committer = Committer(store, clock, entropy, settings, reads=store.reads())
+    committer = Committer(store, clock, entropy, chosen, reads=store.reads(), keeps_journal=keeps_journal)
     await committer.start()
     try:
         yield Bench(url, committer)
@@ -253,7 +258,7 @@ async def run(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         old = await bench.topic("old", OLD_PARTITIONS)
         session = await bench.session(0)
         for number in range(1_000):
-            await bench._commit(
+            await bench.commit(
                 bench.request(
                     session, number, topic=old, partitions=OLD_PARTITIONS, batches=OLD_PARTITIONS, producers=0
                 )

@@ -10,6 +10,7 @@ is never used: it expires.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -73,6 +74,9 @@ _SLOW_METHODS = frozenset(
 _REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
 """Methods whose retry may be refused because of what happened since the first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
+_READS_ELSEWHERE_S = 60.0
+"""After this time a client whose server for questions did not answer draws one anew. Otherwise all would stay at the
+servers that never fail, and after a fail-over between two at the committer."""
 _OVERLOAD_PAUSE_S = 0.5
 """About how long a call waits before it retries at an overloaded sequencer."""
 _MIN_PAUSE_S = 0.05
@@ -130,6 +134,7 @@ class SequencerClient(SequencerMethods):
         self._is_closed = False
         self._observer = observer or Unobserved()
         self._reads_from = -1
+        self._reads_chosen_until = math.inf
         self._reads_at_committer_until = 0.0
         self.seen = 0
         """The largest journal number of any answer so far: no later answer may reflect an earlier one."""
@@ -199,7 +204,8 @@ class SequencerClient(SequencerMethods):
         now = self._clock.monotonic()
         if len(self._addresses) < 2 or not self._follow_hints or now < self._reads_at_committer_until:
             return None
-        if self._reads_from < 0:
+        if self._reads_from < 0 or now >= self._reads_chosen_until:
+            self._reads_chosen_until = math.inf
             self._reads_from = int(self._entropy.fraction() * len(self._addresses))
         address = self._addresses[self._reads_from]
         try:
@@ -208,6 +214,7 @@ class SequencerClient(SequencerMethods):
             return None  # a server that is older takes no such calls; the committer says what is wrong
         except (LinkDown, CallTimedOut, SequencerUnavailable, SequencerOverloaded):
             self._reads_from = (self._reads_from + 1) % len(self._addresses)
+            self._reads_chosen_until = now + _READS_ELSEWHERE_S
             self._reads_at_committer_until = now + _HINT_PENALTY_S
             return None
 

@@ -67,6 +67,7 @@ AS_NEWEST = frozenset(
         "metadata",
         "offsets_for_epochs",
         "security",
+        "share_offsets",
         "tokens",
         "transactions",
     }

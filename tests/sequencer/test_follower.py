@@ -35,6 +35,7 @@ from sequencer.api import (
     OffsetsRequest,
     ProducerQuery,
     SequencerUnavailable,
+    ShareOffsetsRequest,
     SizesAnswer,
     SizesRequest,
     TransactionDescriptions,
@@ -44,6 +45,7 @@ from sequencer.api import (
 )
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Behind, Follower
+from sequencer.engine.requests import QUERIES
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
 from sequencer.reading.journal import CHAIN, NUMBER, Journal, JournalGap
 from sequencer.store.memory import MemoryRowStore
@@ -346,6 +348,19 @@ def test_the_committer_and_a_follower_answer_alike() -> None:
     run(use)
 
 
+def test_any_server_answers_every_question_but_the_committers_own() -> None:
+    answered = AS_SEEN | AS_NEWEST
+    assert not AS_SEEN & AS_NEWEST
+    assert QUERIES.keys() - answered == ASKED_OF_THE_COMMITTER and answered <= QUERIES.keys()
+
+
+ASKED_OF_THE_COMMITTER = {
+    *("watch", "feed"),  # it alone queues changes for subscribers
+    "locate_group",  # it alone knows which agents it has heard of
+    "stamp_batches",  # part of a produce request, which would wait for a look at the journal
+    *("garbage", "known_keys"),  # asked in its own process, before something is deleted
+    *("clean_points", "table_pins"),  # a few calls a minute, of the compactor
+}
 NOWHERE = UUID(int=99)
 REQUESTS: dict[str, Value] = {
     "broker_configs": BrokerConfigsRequest(""),
@@ -358,6 +373,7 @@ REQUESTS: dict[str, Value] = {
     "find_batches": FindRequest([FindPartition(NOWHERE, 0, 0, 1)], 1),
     "list_offsets": OffsetsRequest([OffsetQuery(NOWHERE, 0, -1)]),
     "object_runs": ObjectRef(NOWHERE),
+    "share_offsets": ShareOffsetsRequest("g"),
     "offsets_for_epochs": EpochRequest([EpochQuery(NOWHERE, 0, 0)]),
 }
 """Those that have no defaults."""

@@ -130,6 +130,11 @@ class World:
         self.cuts[name].is_away = True
         self.weather[name].loss = 1.0
 
+    def thaw(self, name: str) -> None:
+        """It goes on."""
+        self.cuts[name].is_away = False
+        self.weather[name].loss = 0.0
+
     def remote(self, *addresses: str) -> SequencerClient:
         return SequencerClient(
             addresses,
@@ -411,6 +416,26 @@ def test_who_saw_a_change_is_told_nothing_older_by_a_committer_that_was_replaced
         metadata = await world.during(remote.metadata(MetadataRequest()))
         assert [topic.name for topic in metadata.topics or []] == ["t"]
         await remote.close()
+
+    run(use)
+
+
+def test_clients_whose_server_was_away_for_a_moment_come_back_to_it() -> None:
+    async def use(world: World) -> None:
+        remotes = [world.remote("a:1", "b:1") for _ in range(8)]
+        for remote in remotes:
+            await world.during(remote.metadata(MetadataRequest()))
+        assert {remote._reads_from for remote in remotes} == {0, 1}
+        world.freeze("b:1")
+        for remote in remotes:
+            await world.during(remote.metadata(MetadataRequest()))
+        assert {remote._reads_from for remote in remotes} == {0}, "nobody else answers"
+        world.thaw("b:1")
+        await world.pass_time(70.0)
+        for remote in remotes:
+            await world.during(remote.metadata(MetadataRequest()))
+            await remote.close()
+        assert {remote._reads_from for remote in remotes} == {0, 1}
 
     run(use)
 
