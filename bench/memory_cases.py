@@ -546,19 +546,24 @@ def smallest_request(sizes: Sizes) -> ProduceRequest:
 
 async def send_until_stored(bootstrap: str, request: ProduceRequest, answers: dict[str, int]) -> None:
     """Send a request again until all of it is stored. Counts the answers by their highest error code."""
-    while True:
-        connection = await Connection.open(bootstrap)
+    code = -1
+    while code:
         try:
-            await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
-            answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
-            code = max(row.error_code for part in answer.responses for row in part.partition_responses)
+            code = await _sent_once(bootstrap, request)
             answers[str(code)] = answers.get(str(code), 0) + 1
-            if not code:
-                return
         except (OSError, EOFError):
             answers["closed"] = answers.get("closed", 0) + 1
-        finally:
-            connection.close()
+
+
+async def _sent_once(bootstrap: str, request: ProduceRequest) -> int:
+    """The highest error code of its answer."""
+    connection = await Connection.open(bootstrap)
+    try:
+        await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+        answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
+        return max(row.error_code for part in answer.responses for row in part.partition_responses)
+    finally:
+        connection.close()
 
 
 async def _send(connection: Connection, request: Any, count: int) -> None:

@@ -1,17 +1,20 @@
 """Reads metrics of OpenTelemetry's protocol (opentelemetry-proto, metrics/v1, MetricsData): names, attributes, values.
 
 Protocol buffers: each field is a varint (number << 3 | type), then a varint (type 0), 8 bytes (1), bytes after their
-length (2) or 4 bytes (5). Fields that are not wanted are passed over. Pure; bounded by MAX_POINTS.
+length (2) or 4 bytes (5). Fields that are not wanted are passed over. Pure; bounded by MAX_POINTS and MAX_ATTRIBUTES.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAX_POINTS = 2_000
 """Points that are read of one push; clients have some dozens for each connection and partition."""
+MAX_ATTRIBUTES = 50
+"""Attributes that are read of a point."""
 MAX_TEXT_BYTES = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RESOURCE_METRICS, _SCOPE_METRICS, _METRICS = 1, 2, 2
@@ -79,7 +82,7 @@ def _number(point: memoryview) -> float:
 
 def _attributes(point: memoryview, number: int) -> str:
     named = []
-    for pair in _messages(point, number):
+    for pair in itertools.islice(_messages(point, number), MAX_ATTRIBUTES):
         key = shown = ""
         for field, kind, value in _fields(pair):
             if kind == _BYTES and field == 1:

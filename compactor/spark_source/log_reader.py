@@ -55,9 +55,11 @@ log = structlog.get_logger("tailrace.spark")
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
 """A task of a scan reads about as many stored bytes: Spark's own cost of a task is that of reading some megabytes."""
+PIECES = 4_096
+"""Parts of a scan in one of which runs are joined before they are shared out among tasks."""
 JOINED_BYTES = 4 << 20
 """Smaller record batches are joined up to this: one costs Spark as much as thousands of rows."""
-JOINED_BATCHES = 500
+JOINED_BATCHES = 1_000
 """As many are joined at most, however small: each takes 12 KB of memory beside its `nbytes`."""
 KEPT_FOOTER_BYTES, KEPT_GROUP_BYTES = 4 << 20, 32 << 20
 """Of Parquet objects that many partitions share. Footers take some ten times as much in memory."""
@@ -213,12 +215,14 @@ class LogReader:
 
         Raises DataLost.
         """
-        pieces = [piece async for piece in self._pieces(wanted, task_bytes)]
-        total = sum(size for _, size in pieces)
+        pieces = Pieces()
+        async for piece, size in self._pieces(wanted, task_bytes):
+            pieces.add(piece, size)
+        total = pieces.total_bytes
         limit = max(1, min(task_bytes, -(-total // max(1, min_tasks))))
         tasks: list[list[OffsetRange]] = []
         size = limit
-        for piece, piece_bytes in sorted(pieces, key=lambda sized: sized[0]):
+        for piece, piece_bytes in sorted(pieces.held, key=lambda sized: sized[0]):
             if size >= limit:
                 tasks.append([])
                 size = 0
@@ -558,6 +562,27 @@ def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
         f" damaged in the store: {why}. Restore the object and start again; or go on behind them by startingOffsets,"
         f" with offset {unread.end} (a stream: with a new checkpoint)"
     )
+
+
+class Pieces:
+    """Ranges that tasks are made of, with the bytes of each. Those that follow on each other are joined while they are
+    a small part of all, so that a million runs are some tens of thousands of pieces."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[OffsetRange, int]] = []
+        self.total_bytes = 0
+
+    def add(self, piece: OffsetRange, size: int) -> None:
+        """The next one."""
+        self.total_bytes += size
+        if self.held:
+            last, last_size = self.held[-1]
+            if (last.partition, last.end) == (piece.partition, piece.start) and (
+                last_size + size <= self.total_bytes // PIECES
+            ):
+                self.held[-1] = last._replace(end=piece.end), last_size + size
+                return
+        self.held.append((piece, size))
 
 
 class Joined:

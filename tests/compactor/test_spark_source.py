@@ -39,11 +39,13 @@ from compactor.spark_source.log_index import AskedIndex
 from compactor.spark_source.log_reader import (
     JOINED_BATCHES,
     JOINED_BYTES,
+    PIECES,
     DataLost,
     Joined,
     LogPartition,
     LogReader,
     OffsetRange,
+    Pieces,
     UnreadableRecords,
 )
 from compactor.spark_source.options import Position, SourceOptions
@@ -389,6 +391,21 @@ def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
         found += joined.add(one)
         assert len(joined._held) <= JOINED_BATCHES
     assert [batch.num_rows for batch in [*found, *joined.rest()]] == [JOINED_BATCHES] * 3 + [1]
+
+
+def test_very_many_runs_are_fewer_pieces() -> None:
+    partitions = [LogPartition("t", UUID(int=1), number) for number in range(2)]
+    pieces = Pieces()
+    for partition in partitions:
+        for offset in range(50_000):
+            pieces.add(OffsetRange(partition, offset, offset + 1), 1_000)
+    assert pieces.total_bytes == sum(size for _, size in pieces.held) == 100_000_000
+    assert len(pieces.held) < 25_000
+    assert max(size for _, size in pieces.held) <= 100_000_000 // PIECES
+    for partition in partitions:
+        ends = [(piece.start, piece.end) for piece, _ in pieces.held if piece.partition == partition]
+        assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
+        assert (ends[0][0], ends[-1][1]) == (0, 50_000)
 
 
 def test_a_thick_partition_is_cut_between_runs() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from agent.client_metrics import pushed
-from agent.client_metrics.otlp import MAX_POINTS, BadMetrics, Point, read_points
+from agent.client_metrics.otlp import MAX_ATTRIBUTES, MAX_POINTS, BadMetrics, Point, read_points
 from agent.client_metrics.pushed import MAX_SERIES_OF_CLIENT, PushedMetrics
 from agent.client_metrics.subscriptions import EVERYTHING, ClientSubscription, subscription_of
 from tailrace.client_metrics_config import check_client_metrics_configs
@@ -127,6 +127,12 @@ def test_subscriptions_that_match_are_put_together() -> None:
     assert other.subscription_id != subscription_of(configs, client).subscription_id >= 0
     assert subscription_of({}, client) == ClientSubscription((), 300_000)
     assert subscription_of({"x": {"metrics": "a.,*"}}, client).metrics == EVERYTHING
+
+
+def test_a_point_of_very_many_attributes_has_some() -> None:
+    many = [attribute(f"{number:05}", "x") for number in range(100_000)]
+    (point,) = read_points(memoryview(pushed_bytes(gauge("n", double(1.0) + b"".join(reversed(many))))))
+    assert point.attributes.startswith(f"{100_000 - MAX_ATTRIBUTES}=x,") and point.value == 1.0
 
 
 @pytest.mark.parametrize(
