@@ -39,7 +39,7 @@ from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import object_url, open_store
 from tailrace.record_batch import Compression
-from tests.support.compaction import Log, batch_of, change_log
+from tests.support.compaction import Log, batch_of, change_log, unreadable_batch
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False, plan=PlanSettings(1 << 10, 4 << 10))
 
@@ -152,10 +152,10 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     def on_the_log(change: Callable[[Log], Awaitable[None]]) -> None:
         change_log(database, store_url, change)
 
-    def streamed() -> list[tuple[int, str]]:
+    def streamed(**options: str) -> list[tuple[int, str]]:
         """All that has come since the stream began."""
         source = spark.readStream.format("tailrace").options(
-            store=store_url, database=database, subscribe="t", startingOffsets="earliest"
+            store=store_url, database=database, subscribe="t", startingOffsets="earliest", **options
         )
         values = source.load().selectExpr("partition", "cast(value as string) as value")
         query = (
@@ -180,9 +180,13 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
         await log.sequencer.create_partitions(CreatePartitions(log.topics["t"].topic_id, 2))
         await log.produce(("t", 0, batch_of([b"d"])), ("t", 1, batch_of([b"e"])))
 
+    async def send_unreadable(log: Log) -> None:
+        await log.produce(("t", 0, unreadable_batch([b"?"])))
+        await log.produce(("t", 0, batch_of([b"behind"])))
+
     async def lose(log: Log) -> None:
         await log.produce(("t", 0, batch_of([b"f", b"g"])))
-        unread = DeleteRecordsPartition(log.topics["t"].topic_id, 0, 5)
+        unread = DeleteRecordsPartition(log.topics["t"].topic_id, 0, 7)
         await log.sequencer.delete_records(DeleteRecords([unread]))
 
     async def make_again(log: Log) -> None:
@@ -194,8 +198,13 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     assert streamed() == [(0, "a"), (0, "b"), (0, "c")]
     on_the_log(compact_and_grow)
     assert streamed() == [(0, "a"), (0, "b"), (0, "c"), (0, "d"), (1, "e")]
+    on_the_log(send_unreadable)
+    with pytest.raises(StreamingQueryException, match="partition 0: offsets 4 to 4 can't be decoded"):
+        streamed()
+    read = [(0, "a"), (0, "b"), (0, "behind"), (0, "c"), (0, "d"), (1, "e")]
+    assert streamed(failOnUnreadable="false") == read
     on_the_log(lose)
-    with pytest.raises(StreamingQueryException, match="partition 0: offsets 4 to 4 are lost"):
+    with pytest.raises(StreamingQueryException, match="partition 0: offsets 6 to 6 are lost"):
         streamed()
     on_the_log(make_again)
     with pytest.raises(StreamingQueryException, match="lost, as the topic or the partition was deleted"):
