@@ -146,7 +146,7 @@ class SimulatedAgent:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            with suppress(SequencerUnavailable):
+            with suppress(SequencerUnavailable, LeaseLost):
                 await self.beat()
                 self.beats += 1
 
