@@ -520,10 +520,13 @@ class GroupCoordinator:
         return await self._to_its_end(self._perform(group_id, act, prepare))
 
     async def _to_its_end(self, step: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.shield(self._begun(step))
+
+    def _begun(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(step)
         self._steps.add(task)
         task.add_done_callback(self._stepped)
-        return await asyncio.shield(task)
+        return task
 
     def _stepped(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)
@@ -575,14 +578,18 @@ class GroupCoordinator:
             self.bytes.count(group)
             if not await self._save(held):
                 self._forget(held)
-        turns = Turns(ANSWERS_IN_A_TURN)
-        for ticket, answer in answers:
-            self._deliver(ticket, answer if self._may_tell(held) else _refused(answer))
-            await turns.did()
+        await self._tell(held, answers)
         if not self._may_tell(held):
             return False
         self._rest(held)
         return True
+
+    async def _tell(self, held: _Held, answers: list[tuple[int, Answer]]) -> None:
+        """Give these answers, or refusals in their place once the group is lost."""
+        turns = Turns(ANSWERS_IN_A_TURN)
+        for ticket, answer in answers:
+            self._deliver(ticket, answer if self._may_tell(held) else _refused(answer))
+            await turns.did()
 
     def _may_tell(self, held: _Held) -> bool:
         """Whether what the group says is still true."""
@@ -638,8 +645,9 @@ class GroupCoordinator:
         if held.is_stored and held.lease_epoch == self._identity().lease_epoch:
             self._left[held.group.group_id] = None
         held.group.close(ErrorCode.NOT_COORDINATOR)
-        for ticket, answer in held.group.take_answers():
-            self._deliver(ticket, _refused(answer))
+        answers = held.group.take_answers()
+        if answers:
+            self._begun(self._tell(held, answers))
 
     # --- ownership
 
@@ -779,9 +787,7 @@ class GroupCoordinator:
             held_now = self._held.get(group_id)
             if held_now is not None and held_now.armed_at is not None and held_now.armed_at <= now:
                 held_now.armed_at = None
-                task = asyncio.create_task(self._expire(held_now))
-                self._steps.add(task)
-                task.add_done_callback(self._stepped)
+                self._begun(self._expire(held_now))
 
     async def _expire(self, held: _Held) -> None:
         async with held.lock:

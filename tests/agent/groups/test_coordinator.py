@@ -175,6 +175,24 @@ def test_members_that_one_step_answers_are_answered_in_turns(monkeypatch: pytest
     run(scenario)
 
 
+def test_members_of_a_group_that_is_lost_are_refused_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        monkeypatch.setattr(coordinator, "ANSWERS_IN_A_TURN", 1)
+        await bench.member(0, "a")
+        joining = [asyncio.create_task(bench.member(0, name)) for name in "bcd"]
+        while len(bench.agents[0]._waiting) < len(joining) or bench.agents[0]._steps:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(bench.agents[0].close())
+        answered = list[int]()
+        while not closing.done():
+            await asyncio.sleep(0)
+            answered.append(sum(each.done() for each in joining))
+        assert {1, 2} <= set(answered)
+        assert {(await each).code for each in joining} == {ErrorCode.NOT_COORDINATOR}
+
+    run(scenario)
+
+
 def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
