@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from agent.answer_memory import Room
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
+from agent.handlers.colliding_names import collisions
 from agent.internal_topics.topics import creation
 from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
@@ -120,7 +121,8 @@ async def _current(
     to_create = await _topics_to_create(services, context, request, snapshot)
     if not to_create:
         return snapshot, {}
-    refused = await _create_all(services, to_create)
+    refused = dict.fromkeys(await collisions(to_create, snapshot.by_name), ErrorCode.INVALID_TOPIC_EXCEPTION)
+    refused |= await _create_all(services, [name for name in to_create if name not in refused])
     return await services.catalog.refresh(), refused
 
 

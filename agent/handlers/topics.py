@@ -7,6 +7,7 @@ from collections import Counter
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
+from agent.handlers.colliding_names import collisions, why_refused
 from agent.handlers.configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE
 from agent.services import RequestContext, Services
@@ -79,12 +80,20 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic on its own; one that fails does not hinder the others."""
     counts = Counter(topic.name for topic in request.topics)
+    colliding = await collisions(counts, services.catalog.snapshot.by_name)
     results: list[CreatableTopicResult] = []
     for first in range(0, len(request.topics), CREATED_AT_ONCE):
         # Side by side: those that are created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
-                _try_create(services, context, topic, request=request, mentions=counts[topic.name])
+                _try_create(
+                    services,
+                    context,
+                    topic,
+                    request=request,
+                    mentions=counts[topic.name],
+                    collides_with=colliding.get(topic.name),
+                )
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
@@ -99,6 +108,7 @@ async def _try_create(
     *,
     request: CreateTopicsRequest,
     mentions: int,
+    collides_with: str | None,
 ) -> CreatableTopicResult:
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
@@ -106,6 +116,8 @@ async def _try_create(
             raise RequestRefused(
                 ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once"
             )
+        if collides_with is not None:
+            raise RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, why_refused(topic.name, collides_with))
         await _create(services, context, topic, request=request, result=result)
     except RequestRefused as error:
         result.error_code, result.error_message = error.code, str(error)

@@ -100,7 +100,8 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
 - `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
   members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
   for; one with members changes from the classic protocol to the new one, and back, client by client
-  (`agent.group_consumer_migration_policy`).
+  (`agent.group_consumer_migration_policy`). A member whose group is not known is answered UNKNOWN_MEMBER_ID, so it
+  joins again; Kafka answers GROUP_ID_NOT_FOUND, on which Java's consumer gives up.
 - Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
   serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
   begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config,

@@ -79,6 +79,17 @@ async def committed(bench: AgentBench, epoch: int, member: str = "m-1") -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
+@pytest.mark.parametrize("epoch", [3, -1])
+def test_a_member_of_a_group_that_nobody_knows_is_told_to_join_again(epoch: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await located(bench)
+        answer = await beat(bench, epoch)
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await beat(bench, 0, **FULL)).error_code == 0
+
+    run(scenario)
+
+
 def test_a_member_joins_and_is_told_its_partitions() -> None:
     async def scenario(bench: AgentBench) -> None:
         answer = await joined(bench)

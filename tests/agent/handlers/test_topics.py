@@ -70,6 +70,24 @@ def test_a_topic_that_can_not_be_created_does_not_hinder_the_others() -> None:
     run(scenario)
 
 
+def test_a_name_that_differs_from_a_topics_by_dots_and_underscores_is_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("a.b", "plain", "x.y_z"):
+            await bench.topic(name)
+        names = ["a_b", "a.b", "plain_", "x_y.z", "p.q", "p_q"]
+        rows = await create(bench, *(CreatableTopic(name, 1, 1) for name in names))
+        wrong = ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert codes(rows[:4]) == [wrong, ErrorCode.TOPIC_ALREADY_EXISTS, 0, wrong]
+        assert codes(rows[4:]) == [0, 0], "as in Kafka, which looks at topics that are there"
+        assert rows[0].error_message == "Topic 'a_b' collides with existing topic: a.b"
+        request = MetadataRequest(
+            [MetadataRequestTopic(name="a_b"), MetadataRequestTopic(name="fresh_one")], True
+        )
+        assert codes((await bench.ask(ApiKey.METADATA, 12, request)).topics) == [wrong, 0]
+
+    run(scenario)
+
+
 def test_configs_that_can_not_be_are_refused() -> None:
     async def scenario(bench: AgentBench) -> None:
         for topic in (
