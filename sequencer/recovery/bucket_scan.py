@@ -237,25 +237,8 @@ async def find_objects(
 ) -> FoundObjects:
     """Compare the bucket with the rows. Raises StoreError."""
     named = {row.key: row for row in rows.all(ObjectRow)}
-    sessions: dict[UUID, SessionRow] = {row.session_id: row for row in rows.all(SessionRow)}
     found = FoundObjects()
-    present: dict[str, int] = {}
-    unknown: list[ObjectInfo] = []
-    for folder in FOLDERS:
-        async for info in store.list(f"{cluster_id}/{folder}/"):
-            origin = session_of(cluster_id, info.key)
-            if origin is not None:
-                found.prefixes[origin[0]] = origin[1]
-            if info.key in named:
-                present[info.key] = info.size
-            elif (
-                folder != "mixed"
-                or origin is None
-                or _is_garbage(info, sessions.get(origin[0]), origin[2], head)
-            ):
-                found.garbage.append(info.key)
-            else:
-                unknown.append(info)
+    present, unknown = await _listed(store, cluster_id, rows, head, found=found)
     found.missing = [row for key, row in named.items() if row.live_runs > 0 and present.get(key) != row.size]
 
     async def read(info: ObjectInfo) -> None:
@@ -286,6 +269,33 @@ async def find_objects(
     found.later.sort(key=lambda later: later.key)
     found.corrupt.sort()
     return found
+
+
+async def _listed(
+    store: ObjectStore, cluster_id: str, rows: CheckpointedRows, head: Head, *, found: FoundObjects
+) -> tuple[dict[str, int], list[ObjectInfo]]:
+    """List the bucket: the sizes of the objects that rows name, by key, and the objects that may have been written
+    after the checkpoint. Adds sessions' prefixes and garbage to `found`."""
+    named = {row.key for row in rows.all(ObjectRow)}
+    sessions: dict[UUID, SessionRow] = {row.session_id: row for row in rows.all(SessionRow)}
+    present: dict[str, int] = {}
+    unknown: list[ObjectInfo] = []
+    for folder in FOLDERS:
+        async for info in store.list(f"{cluster_id}/{folder}/"):
+            origin = session_of(cluster_id, info.key)
+            if origin is not None:
+                found.prefixes[origin[0]] = origin[1]
+            if info.key in named:
+                present[info.key] = info.size
+            elif (
+                folder != "mixed"
+                or origin is None
+                or _is_garbage(info, sessions.get(origin[0]), origin[2], head)
+            ):
+                found.garbage.append(info.key)
+            else:
+                unknown.append(info)
+    return present, unknown
 
 
 def _is_garbage(info: ObjectInfo, session: SessionRow | None, number: int | None, head: Head) -> bool:
