@@ -1,12 +1,14 @@
 /* Replays raw Kafka requests over many connections, each with a window of requests in flight, and counts.
  *
- *     replay SCRIPT PORT SECONDS IN_FLIGHT
+ *     replay SCRIPT PORT SECONDS IN_FLIGHT RATE SUMS
  *
  * The script (little-endian, written by bench/replay.py): how many connections; of each, how many requests; of each
  * request its length, where in the response an error code stands, where in the request the batch of an idempotent
  * producer stands (-1: nowhere), how many records it has, and its bytes, size included. A connection sends its
  * requests in turn, again and again; base sequence and CRC of an idempotent producer's batch are brought up to date
- * before each sending. Prints one line of JSON. One thread; the server is to be the limit.
+ * before each sending. RATE: requests a second on all connections together, each sent when it is due; 0: as soon as
+ * there is room in the window. SUMS: 1 to add up the bytes that come, as a consumer that checks CRCs reads each of
+ * them; 0 to drop them. Prints one line of JSON. One thread; the server is to be the limit.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -49,7 +51,8 @@ static uint32_t crc_table[8][256];
 static uint8_t buffer[READ_BYTES];
 static float *latencies;
 static uint64_t answered, received_bytes, sent_bytes, errors, latency_count;
-static int first_error;
+static int first_error, sums;
+static double interval, due; /* seconds between two requests, and when the next one is to be sent; 0: at once */
 
 static double now(void) {
     struct timespec at;
@@ -105,8 +108,10 @@ static void number_batch(Request *request) {
     request->sequence += request->records;
 }
 
+static int is_next_due(void) { return !interval || now() >= due; }
+
 static void send_some(Connection *connection, uint32_t window, int is_over) {
-    while (connection->in_flight < window && (!is_over || connection->sent_of_next)) {
+    while (connection->in_flight < window && (connection->sent_of_next || (!is_over && is_next_due()))) {
         Request *request = &connection->requests[connection->next];
         if (!connection->sent_of_next && request->batch_at >= 0) number_batch(request);
         ssize_t sent = send(connection->socket, request->bytes + connection->sent_of_next,
@@ -119,7 +124,8 @@ static void send_some(Connection *connection, uint32_t window, int is_over) {
         connection->sent_of_next += sent;
         if (connection->sent_of_next < request->length) return;
         uint32_t place = (connection->first_in_flight + connection->in_flight++) % window;
-        connection->sent_at[place] = now();
+        connection->sent_at[place] = interval ? due : now();
+        due += interval;
         connection->which[place] = connection->next;
         connection->sent_of_next = 0;
         connection->next = (connection->next + 1) % connection->count;
@@ -142,11 +148,22 @@ static void response_came(Connection *connection, uint32_t window) {
     }
 }
 
+static void add_up(const uint8_t *data, size_t length) {
+    static volatile uint64_t seen;
+    uint64_t sum = 0, word;
+    for (; length >= 8; data += 8, length -= 8) {
+        memcpy(&word, data, 8);
+        sum = sum * 31 + word;
+    }
+    seen += sum;
+}
+
 static void receive_some(Connection *connection, uint32_t window) {
     ssize_t came = recv(connection->socket, buffer, sizeof buffer, 0);
     if (came < 0 && errno == EAGAIN) return;
     if (came <= 0) die("the server hung up");
     received_bytes += came;
+    if (sums) add_up(buffer, came);
     uint8_t *at = buffer, *end = buffer + came;
     while (at < end) {
         while (!connection->is_in_response && at < end) {
@@ -184,8 +201,8 @@ static double quantile(double share) {
 }
 
 int main(int count, char **words) {
-    if (count != 5) {
-        fprintf(stderr, "usage: replay SCRIPT PORT SECONDS IN_FLIGHT\n");
+    if (count != 7) {
+        fprintf(stderr, "usage: replay SCRIPT PORT SECONDS IN_FLIGHT RATE SUMS\n");
         return 2;
     }
     make_crc_table();
@@ -193,7 +210,9 @@ int main(int count, char **words) {
     FILE *script = fopen(words[1], "rb");
     if (!script) die(words[1]);
     int port = atoi(words[2]);
-    double seconds = atof(words[3]);
+    double seconds = atof(words[3]), rate = atof(words[5]);
+    interval = rate ? 1 / rate : 0;
+    sums = atoi(words[6]);
     uint32_t window = atoi(words[4]), connections;
     read_or_die(&connections, 4, script);
     Connection *all = calloc(connections, sizeof *all);
@@ -221,11 +240,13 @@ int main(int count, char **words) {
         epoll_ctl(poll, EPOLL_CTL_ADD, connection->socket, &wanted);
     }
     double started = now(), ends = started + seconds, elapsed;
-    uint32_t waiting = 0;
+    uint32_t waiting = 0, turn = 0;
+    due = started;
     do { /* then what is in flight is waited for, for ten seconds at most */
         struct epoll_event events[256];
-        int ready = epoll_wait(poll, events, 256, 100);
+        int ready = epoll_wait(poll, events, 256, interval ? 1 : 100);
         int is_over = now() >= ends;
+        if (interval) send_some(&all[turn++ % connections], window, is_over);
         for (int i = 0; i < ready; i++) {
             Connection *connection = events[i].data.ptr;
             uint64_t before;

@@ -54,11 +54,22 @@ def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> Non
                 file.write(struct.pack("<IIii", *head) + request.frame)
 
 
-def replayed(driver: Path, script: Path, bootstrap: str, *, seconds: float, in_flight: int) -> dict[str, Any]:
-    """Run the driver and return its counts. Raises RequestsFailed."""
+def replayed(
+    driver: Path,
+    script: Path,
+    bootstrap: str,
+    *,
+    seconds: float,
+    in_flight: int,
+    rate: float = 0,
+    sums: bool = False,
+) -> dict[str, Any]:
+    """Run the driver and return its counts. `rate`: requests a second on all connections together, each sent when it is
+    due, from when its latency counts; 0: as many as are answered. `sums`: add up the bytes that come. Raises
+    RequestsFailed."""
     port = bootstrap.rpartition(":")[2]
     done = subprocess.run(
-        [str(driver), str(script), port, str(seconds), str(in_flight)],
+        [str(driver), str(script), port, str(seconds), str(in_flight), str(rate), str(int(sums))],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

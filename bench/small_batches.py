@@ -1,6 +1,6 @@
 """The server's cost of a request, and of a MiB, with small batches; Apache Kafka in the same run for comparison.
 
-    python -m bench.small_batches [--seconds 5] [--rounds 3] [--json FILE] [--only NAME ...] [--no-kafka]
+    python -m bench.small_batches [--seconds 5] [--rounds 3] [--json FILE] [--only NAME ...] [--no-kafka] [--sums]
     python -m bench.small_batches --page FILE      the tables of docs/performance.md
 
     produce   batches of 1 record of 1 KiB; of 10 x 100 B by 100 idempotent producers; of 16 KiB; of 480 KiB
@@ -96,6 +96,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[load.name for load in LOADS], help="default: all")
     parser.add_argument("--no-kafka", action="store_true", help="without Kafka beside it")
     parser.add_argument(
+        "--sums", action="store_true", help="the driver adds up what it fetches, in place of dropping it"
+    )
+    parser.add_argument(
         "--page", type=Path, nargs="+", help="print the tables of these results, first to last"
     )
     options = parser.parse_args()
@@ -119,9 +122,11 @@ def main() -> None:
         for load in loads:
             for round_number in range(options.rounds):
                 for server in servers:
-                    bench = Bench(server, driver, place, options.seconds)
+                    bench = Bench(server, driver, place, options.seconds, sums=options.sums)
                     rows += bench.run(load, f"b{len(rows)}-{round_number}")
-    result = {"machine": machine(), "seconds": options.seconds, "hot_mib": HOT_MIB, "rows": rows}
+    result = {
+        "machine": machine(), "seconds": options.seconds, "hot_mib": HOT_MIB, "sums": options.sums, "rows": rows
+    }  # fmt: skip
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -142,11 +147,12 @@ def fill_page_cache(path: Path) -> None:
 class Bench:
     """The loads on one server."""
 
-    def __init__(self, server: Server, driver: Path, folder: Path, seconds: float) -> None:
+    def __init__(self, server: Server, driver: Path, folder: Path, seconds: float, *, sums: bool) -> None:
         self._server = server
         self._driver = driver
         self._script = folder / "script"
         self._seconds = seconds
+        self._sums = sums
 
     def run(self, load: Load, topic: str) -> list[dict[str, Any]]:
         """Produce to a new topic, then fetch its end repeatedly; one row of figures for each."""
@@ -204,8 +210,9 @@ class Bench:
         if fresh is not None and fresh[0][0].batch_at >= 0:
             write_script(self._script, asyncio.run(with_new_ids(self._server.bootstrap, fresh)))
         return replayed(
-            self._driver, self._script, self._server.bootstrap, seconds=seconds, in_flight=in_flight
-        )
+            self._driver, self._script, self._server.bootstrap,
+            seconds=seconds, in_flight=in_flight, sums=self._sums,
+        )  # fmt: skip
 
 
 def _per_cpu_second(row: dict[str, Any]) -> dict[str, Any]:
