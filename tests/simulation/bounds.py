@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
+from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
 from sequencer.engine import expiry, group_commit, group_deletion, look_ups
@@ -14,6 +15,7 @@ from sequencer.reading import positions, subscriptions, view
 from sequencer.reading import queries as reading
 from sequencer.rules import compaction, deleted_topics, garbage, retention_watch, sizes
 from sequencer.store import recent_rows
+from tests.simulation.scenario import Scenario
 
 LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
@@ -44,11 +46,26 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (compaction, "MOST_AT_ONCE", 2),
 )
 
+SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
+    (layout, "PIECE_BYTES", 1_000),
+    (layout, "LARGE_BATCH_BYTES", 400),
+    (framed, "PIECE_BYTES", 1_000),
+    (framed, "LEAST_JOINED", 2),
+    (framed, "JOINED_AT_ONCE", 2),
+    (framed, "LEAST_VIEW_BYTES", 500),
+    (framed, "RUN_BYTES", 100),
+    (mixed_reader, "LEAST_VIEW_BYTES", 500),
+    (mixed_reader, "BATCHES_IN_A_TURN", 3),
+    (in_place, "FEW_RUNS", 4),
+)
+"""A few runs make a stretch, batches of two records or three are large, and a chunk remembers few runs."""
+
 
 @contextmanager
-def low_bounds(is_wanted: bool) -> Iterator[None]:
-    """Answers come in pages for as long as this lasts."""
+def low_bounds(scenario: Scenario) -> Iterator[None]:
+    """Answers come in pages, and runs in small pieces, for as long as this lasts."""
+    low = LOW if scenario.has_low_bounds else ()
     with ExitStack() as stack:
-        for module, name, value in LOW if is_wanted else ():
+        for module, name, value in (*low, *(SMALL_PIECES if scenario.rereads else ())):
             stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -506,6 +506,8 @@ class Reader(Client):
         self.isolation: Isolation = isolation
         self.has_sessions = False
         """Whether it fetches incrementally."""
+        self.begins_anew = 60
+        """It goes on from where it is in all but one of so many rounds."""
         self._sessions: dict[str, Session] = {}
 
     async def fetch(
@@ -614,7 +616,7 @@ class Reader(Client):
         positions: dict[int, int] = {}
         while True:
             for partition in range(log.partitions):
-                if partition not in positions or self.luck.below(60) == 0:
+                if partition not in positions or self.luck.below(self.begins_anew) == 0:
                     positions[partition] = await self._begin(log, partition)
             largest = (1, 400, 4_000, 1 << 20)[self.luck.below(4)]
             try:
@@ -710,6 +712,20 @@ class Reader(Client):
             if misses > MAX_MISSES:
                 what = f"nothing at {offset} below {end}: {got.code.name}"
                 self.stage.violated(f"{log.name}-{partition}, {self.isolation}: {what}")
+
+
+class ReturningReader(Reader):
+    """Reads the log from its start again and again, mostly through one agent: out of what that has kept."""
+
+    def __init__(self, stage: Stage, name: str, isolation: Isolation) -> None:
+        super().__init__(stage, name, isolation)
+        self.begins_anew = 5
+        self._home = super().some_agent()
+
+    def some_agent(self) -> str:
+        if self.luck.below(8) == 0:
+            self._home = super().some_agent()
+        return self._home
 
 
 def _is_abort(batch: memoryview, header: BatchHeader) -> bool:

@@ -658,5 +658,5 @@ class Cluster:
         for weather in (self.network.weather, self.network.peer_weather, *self.weathers.values()):
             weather.loss = weather.repetition = 0.0
             weather.max_delay_s = 0.003
-        self.network.kafka.cut = 0.0
+        self.network.kafka.cut = self.network.kafka.full = 0.0
         self.network.kafka.max_delay_s = 0.005

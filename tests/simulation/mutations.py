@@ -69,6 +69,7 @@ import sequencer.rules.writes as writes
 import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.catalog import Catalog
+from agent.connection import KafkaConnection
 from agent.fetch.sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
@@ -80,6 +81,7 @@ from agent.produce.lanes import Lane, Lanes
 from agent.server import Agent
 from agent.usual_produce import UsualRequests
 from cache import framed, in_place, mixed_reader
+from cache.chunk import ChunkBytes
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
 from sequencer.api import (
@@ -1108,6 +1110,43 @@ def _sends_whole_runs_without_a_limit(original: Any) -> Any:
     return add
 
 
+def _wants_stretches_without_a_limit(original: Any) -> Any:
+    """A stretch is sent past the last stable offset."""
+
+    def is_wanted(self: Any, runs: Any, first: Any, **asked: Any) -> Any:
+        return original(self, runs, first, **{**asked, "end_limit": 1 << 62})
+
+    return is_wanted
+
+
+def _joins_in_another_order(original: Any) -> Any:
+    """The last of the runs that are joined comes first."""
+
+    def join_ready(self: Any, runs: Any, parts: Any, leader_epoch: Any) -> None:
+        original(self, runs, [*parts[-1:], *parts[:-1]], leader_epoch)
+
+    return join_ready
+
+
+def _goes_on_writing_to_it(original: Any) -> Any:
+    """A chunk that is sent to a peer is memory of its own as before."""
+    return lambda self: self.views(0, self.size)
+
+
+def _answers_out_of_shared_memory(original: Any) -> Any:
+    """All answers are made in the same memory, whatever of it still waits to be sent."""
+    shared = memoryview(bytearray(1 << 20))
+
+    def take_reply(self: Any, reply: Any, charge: Any) -> None:
+        if reply.parts:
+            data = b"".join(reply.parts)
+            shared[: len(data)] = data
+            reply.parts = [shared[: len(data)]]
+        original(self, reply, charge)
+
+    return take_reply
+
+
 def _keeps_another_chunk(original: Any) -> Any:
     """What is read ahead is kept in the place of a chunk of another object: its batches are sound, but not its own."""
 
@@ -2006,6 +2045,26 @@ MUTATIONS: tuple[Mutation, ...] = (
         "runs kept whole are sent past the last stable offset",
         [(mixed_reader.MixedReader, "_add_whole_runs", _sends_whole_runs_without_a_limit)],
         TRANSACTIONS,
+    ),
+    Mutation(
+        "a stretch is sent past the last stable offset",
+        [(framed.Stretch, "is_wanted", _wants_stretches_without_a_limit)],
+        {**TRANSACTIONS, "rereads": True},
+    ),
+    Mutation(
+        "old runs that are joined change their order",
+        [(framed.FramedRuns, "join_ready", _joins_in_another_order)],
+        {"rereads": True},
+    ),
+    Mutation(
+        "a chunk that was sent to a peer is written to",
+        [(ChunkBytes, "for_peer", _goes_on_writing_to_it)],
+        {"rereads": True, "agents": 3, "peer_delay_s": 1.0},
+    ),
+    Mutation(
+        "answers that wait are in memory that the next take",
+        [(KafkaConnection, "_take_reply", _answers_out_of_shared_memory)],
+        {"full": 0.3},
     ),
     Mutation("a chunk that is read ahead is kept as another's", [(ChunkCache, "_keep", _keeps_another_chunk)]),
     Mutation(

@@ -24,6 +24,8 @@ from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProces
 from tests.support.frames import frames_of
 from tests.support.simulated_link import SimulatedLink, Weather
 
+FULL_S = 0.6
+
 
 class NoAnswer(Exception):
     """The connection could not be made, ended, or was silent too long; what was asked may have been done."""
@@ -31,11 +33,15 @@ class NoAnswer(Exception):
 
 @dataclass(slots=True)
 class KafkaWeather:
-    """How bad clients' connections are: seconds of delay, and the chance per message that the connection ends."""
+    """How bad clients' connections are: seconds of delay, and the chance per message that the connection ends.
+
+    `full`: the chance per write that the client takes nothing for up to FULL_S.
+    """
 
     min_delay_s: float = 0.0005
     max_delay_s: float = 0.005
     cut: float = 0.0
+    full: float = 0.0
 
 
 class Accepts(Protocol):
@@ -54,7 +60,7 @@ class Network:
         self._entropy = entropy
         self._clock = SimulatedClock(loop)
         self.weather = Weather(min_delay_s=0.0002, max_delay_s=0.003)
-        self.peer_weather = Weather(min_delay_s=0.0002, max_delay_s=0.003)
+        self.peer_weather = Weather(min_delay_s=0.0002, max_delay_s=0.003, looks_again=True)
         self.kafka = KafkaWeather()
         self._servers: dict[str, tuple[SimulatedProcess, RpcServer]] = {}
         self._listeners: dict[str, Accepts] = {}
@@ -173,16 +179,41 @@ class _Direction:
 
 
 class _ServerTransport:
-    """What an agent's connection writes to."""
+    """What an agent's connection writes to. While the client takes nothing, what was written stays as it is: views."""
 
     def __init__(self, stream: KafkaStream) -> None:
         self._stream = stream
         self._is_closing = False
+        self._unsent: list[Buffer] = []
+        self._as_written = b""
 
     def writelines(self, parts: Sequence[Buffer]) -> None:
-        if not self._is_closing:
-            for frame in frames_of(b"".join(parts)):
-                self._stream.answer(frame)
+        if self._is_closing:
+            return
+        if not self._unsent:
+            if not self._stream.is_full():
+                self._leave(b"".join(parts))
+                return
+            self._stream.take_later(self._leave_late)
+        self._unsent += parts
+        self._as_written += b"".join(parts)
+
+    def _leave_late(self) -> None:
+        """The client takes what has waited."""
+        if not self._unsent or self._stream.is_over:
+            return
+        unsent, written = b"".join(self._unsent), self._as_written
+        self._unsent, self._as_written = [], b""
+        assert unsent == written, "an answer changed while it waited to be sent"
+        self._leave(unsent)
+        if self._is_closing:
+            self._stream.closed_by_server()
+        else:
+            self._stream.resume_writing()
+
+    def _leave(self, data: bytes) -> None:
+        for frame in frames_of(data):
+            self._stream.answer(frame)
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -190,9 +221,12 @@ class _ServerTransport:
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
-            self._stream.closed_by_server()
+            if not self._unsent:
+                self._stream.closed_by_server()
 
-    abort = close
+    def abort(self) -> None:
+        self._unsent, self._as_written, self._is_closing = [], b"", False
+        self.close()
 
     def pause_reading(self) -> None:
         self._stream.pause()
@@ -201,10 +235,10 @@ class _ServerTransport:
         self._stream.resume()
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Nothing is ever full."""
+        """It is full by chance, however little was written."""
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return len(self._as_written)
 
     def get_extra_info(self, name: str) -> Any:
         return ("client", 1) if name == "peername" else None
@@ -279,6 +313,18 @@ class KafkaStream:
             if taken < len(data):
                 self._unread.appendleft(data[taken:])
             self._protocol.buffer_updated(taken)
+
+    def is_full(self) -> bool:
+        """Whether the client takes nothing now."""
+        return self._weather.full > 0.0 and self._entropy.fraction() < self._weather.full
+
+    def take_later(self, leave: Callable[[], None]) -> None:
+        """Have the agent's connection wait, and call `leave` after a while."""
+        self._protocol.pause_writing()
+        self._loop.call_later(FULL_S * self._entropy.fraction(), leave, context=self._agent.context.copy())
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
 
     def pause(self) -> None:
         self._is_paused = True

@@ -145,6 +145,10 @@ STANDALONE_SEEDS = 0.12
 """Consumers that are no members commit and delete positions, by a stream of its own."""
 GROWING_SEEDS = 0.12
 """A topic grows, by a stream of its own."""
+REREAD_SEEDS = 0.1
+"""Old records are read again and again, in small pieces, by a stream of its own."""
+FULL_SEEDS = 0.12
+"""Clients take their answers late, by a stream of its own."""
 RESTART_SEEDS = 0.15
 """Sequencers are drained and restarted, and followers read the journal more often, by a stream of its own."""
 FORGETFUL_SEEDS = 0.08
@@ -266,6 +270,10 @@ class Scenario:
     slow_answers_s: float = 0.0
     """For `slow_for_s`, every answer of the database takes up to so long, and 2/5 of it at least."""
     slow_for_s: float = 0.0
+    rereads: bool = False
+    """There are readers who come again and again, and what is kept to be sent is in small pieces."""
+    full: float = 0.0
+    """The chance that a client does not take an answer at once."""
     is_keyed: bool = False
     """A topic that is compacted by key is written to, too."""
     erases: bool = False

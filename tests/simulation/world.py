@@ -37,7 +37,16 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import HEADER_BYTES
 from tests.simulation.aborts import AbortWatch
 from tests.simulation.bounds import low_bounds
-from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
+from tests.simulation.clients import (
+    Admin,
+    Client,
+    IdempotentProducer,
+    Log,
+    LogNames,
+    PlainProducer,
+    Reader,
+    ReturningReader,
+)
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
 from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
@@ -74,11 +83,13 @@ from tests.simulation.scenario import (
     ERASURE_SEEDS,
     FORGETFUL_SEEDS,
     FORGETFUL_SETTINGS,
+    FULL_SEEDS,
     GROWING_SEEDS,
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
     NODE_SETTINGS,
+    REREAD_SEEDS,
     RESTART_SEEDS,
     RETENTION_OFF_SEEDS,
     RIGHTS_SEEDS,
@@ -195,6 +206,11 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "standalone consumers")
     if is_usual and luck.fraction() < STANDALONE_SEEDS:
         drawn = replace(drawn, standalone_consumers=1 + luck.below(2))
+    if is_usual and entropy_of(seed, "readers who return").fraction() < REREAD_SEEDS:
+        drawn = replace(drawn, rereads=True)
+    luck = entropy_of(seed, "full sockets")
+    if is_usual and luck.fraction() < FULL_SEEDS:
+        drawn = replace(drawn, full=0.3 * luck.fraction())
     luck = entropy_of(seed, "restarts")
     if is_usual and drawn.misfortunes and luck.fraction() < RESTART_SEEDS:
         drawn = restarting_its_committer(drawn, luck)
@@ -228,7 +244,7 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
             errors = [*loop.unhandled, *loop.unseen_errors()]
             result.violations.extend(error for error in errors if UNFORESEEN not in error)
 
-    with capture_logs(processors=[_with_its_error]) as logs, low_bounds(result.scenario.has_low_bounds):
+    with capture_logs(processors=[_with_its_error]) as logs, low_bounds(result.scenario):
         try:
             run_simulated(seed, main, END_SECONDS + 3 * more_seconds(result.scenario))
         except Exception as error:
@@ -545,6 +561,9 @@ class World:
                 reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
                 reader.has_sessions = bool(reader.luck.below(2))
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
+        for topic in self._logs if scenario.rereads else ():
+            returning = ReturningReader(self, "returning", isolations[self.luck.below(2)])
+            self._readers.append(returning.process.spawn(returning.read_for_ever(topic)))
         for number in range(scenario.jobs):
             job = WritingJob(self, f"job-{number}")
             self._start(job, job.run(EVENTS, scenario.batches))
@@ -759,7 +778,7 @@ class World:
             weather.loss, weather.repetition = scenario.loss, scenario.repetition
             weather.max_delay_s = scenario.max_delay_s
         cluster.network.peer_weather.max_delay_s = scenario.peer_delay_s
-        cluster.network.kafka.cut = scenario.cut
+        cluster.network.kafka.cut, cluster.network.kafka.full = scenario.cut, scenario.full
         cluster.network.kafka.max_delay_s = scenario.max_delay_s
         cluster.rows.failing = scenario.failing_writes
         cluster.rows.slow_reads = scenario.slow_reads

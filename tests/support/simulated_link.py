@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
@@ -20,13 +21,17 @@ from tailrace.rpc.server import RpcServer
 
 @dataclass(slots=True)
 class Weather:
-    """The faults of a link: probabilities per frame, seconds of delay. A test may change them at any time."""
+    """The faults of a link: probabilities per frame, seconds of delay. A test may change them at any time.
+
+    `looks_again`: a frame must be the same when it arrives: a socket may take its parts late.
+    """
 
     loss: float = 0.0
     repetition: float = 0.0
     min_delay_s: float = 0.0
     max_delay_s: float = 0.0
     is_down: bool = False
+    looks_again: bool = False
 
 
 Later = Callable[[float, Callable[..., None], Context, bytes], None]
@@ -115,12 +120,13 @@ class _End:
             return
         weather, entropy = self._link.weather, self._link._entropy
         whole = b"".join(frame)[LENGTH.size :]
+        arrive = partial(self._arrive_as_sent, [*frame]) if weather.looks_again else self._arrive
         copies = 0 if entropy.fraction() < weather.loss else 1
         copies += copies and entropy.fraction() < weather.repetition
         for _ in range(copies):
             delay = weather.min_delay_s + entropy.fraction() * (weather.max_delay_s - weather.min_delay_s)
             self._travelling += 1
-            self._link.later(delay, self._arrive, self.other.context.copy(), whole)
+            self._link.later(delay, arrive, self.other.context.copy(), whole)
 
     def room(self) -> asyncio.Future[None] | None:
         return None
@@ -133,6 +139,10 @@ class _End:
 
     def abort(self) -> None:
         self._end("reset by the peer")
+
+    def _arrive_as_sent(self, frame: Sequence[Buffer], whole: bytes) -> None:
+        assert b"".join(frame)[LENGTH.size :] == whole, "a frame changed after it was sent"
+        self._arrive(whole)
 
     def _arrive(self, whole: bytes) -> None:
         self._travelling -= 1
