@@ -328,7 +328,7 @@ class Agent:
         )
         self._share_releases.start()
         services.dead_letters.start(partial(bury, services))
-        services.uncopied.start(Copies(services).copy)
+        services.uncopied.start(Copies(services).copy, services.groups.used_groups)
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 
 from tailrace.tenants import local_name
-from tailrace.topic_config import ConfigDefinition, ConfigType
+from tailrace.topic_config import DAY_MS, ConfigDefinition, ConfigType
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUPS, TRANSACTIONS, "__share_group_state"})
@@ -25,8 +25,16 @@ KEPT = ConfigDefinition(
 )
 PARTITIONS = 50
 """Of each (Kafka's offsets.topic.num.partitions and transaction.state.log.num.partitions)."""
-CONFIGS = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
-"""With which Kafka makes them."""
+RETENTION_DAYS = 14
+"""Twice as long as groups without members and unused transactional ids are remembered by default. What is forgotten by
+age has no tombstone."""
+CONFIGS = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(RETENTION_DAYS * DAY_MS),
+    "compression.type": "producer",
+    "segment.bytes": "104857600",
+}
+"""With which they are made: Kafka's, but for the retention."""
 
 
 def is_internal(stored: str) -> bool:

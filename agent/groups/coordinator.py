@@ -406,6 +406,10 @@ class GroupCoordinator:
         held = self._held.get(group_id)
         return held.group if held is not None and self._is_mine(held) else None
 
+    def used_groups(self) -> list[str]:
+        """The groups that are held in memory and have members."""
+        return [group_id for group_id, held in self._held.items() if held.group.members]
+
     # --- one step of one group
 
     async def _ask(

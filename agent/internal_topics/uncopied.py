@@ -27,6 +27,8 @@ MAX_CHANGES = 100_000
 PAUSE_SECONDS = 1.0
 """Before each round: an agent whose clients only commit uploads no more than an object a second for it, and by then a
 transaction has begun whose first batch was taken."""
+REFRESH_SECONDS = 86_400.0
+"""How often groups with members are copied whole, changed or not: what they have is never older than the retention."""
 
 Place = tuple[UUID, int]
 """A topic's id, and a partition."""
@@ -90,9 +92,9 @@ class Uncopied:
         self._is_closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, copy: Copy) -> None:
-        """Begin to copy."""
-        self._task = asyncio.create_task(self._run(copy), name="agent: internal topics")
+    def start(self, copy: Copy, used_groups: Callable[[], Iterable[str]]) -> None:
+        """Begin to copy. `used_groups`: those of this agent that have members."""
+        self._task = asyncio.create_task(self._run(copy, used_groups), name="agent: internal topics")
 
     async def close(self) -> None:
         """Copy what is noted, and then no more."""
@@ -146,10 +148,15 @@ class Uncopied:
             self._on_dropped()
         self._has_changes.set()
 
-    async def _run(self, copy: Copy) -> None:
-        is_last = False
+    async def _run(self, copy: Copy, used_groups: Callable[[], Iterable[str]]) -> None:
+        is_last, refresh_at = False, self._clock.monotonic() + REFRESH_SECONDS
         while not is_last:
-            await self._has_changes.wait()
+            left = refresh_at - self._clock.monotonic()
+            await wait_until_set(self._clock, self._has_changes, max(left, 0.0))
+            if self._clock.monotonic() >= refresh_at:
+                refresh_at = self._clock.monotonic() + REFRESH_SECONDS
+                for group_id in used_groups():
+                    self.whole_group(group_id)
             self._has_changes.clear()
             is_last = await wait_until_set(self._clock, self._is_closing, PAUSE_SECONDS)
             changes, self._changes = self._changes, NotedChanges()

@@ -121,8 +121,8 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
   the cluster's config `tailrace.internal.topics` names, by default none
   ([decision 80](decisions/0080-internal-topics-are-copies.md)). kafka-console-consumer reads them with
   OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter. Changes are copied once a
-  second. Groups of KIP-848 and share groups are there by their positions only; what is forgotten by age stays there.
-  Clients can't write to topics of these names. Without the config, kafka-consumer-groups, kafka-transactions,
+  second. Groups of KIP-848 and share groups are there by their positions only; what is forgotten by age stays for 14
+  days. Clients can't write to topics of these names. Without the config, kafka-consumer-groups, kafka-transactions,
   `tailrace group`, `tailrace transaction` and the metrics show the same.
 """
 

@@ -193,7 +193,7 @@ class AgentBench:
         await self.services.groups.start()
         self.services.tail.start()
         self.services.dead_letters.start(partial(bury, self.services))
-        uncopied.start(Copies(self.services).copy)
+        uncopied.start(Copies(self.services).copy, groups.used_groups)
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:

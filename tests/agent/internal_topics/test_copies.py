@@ -134,7 +134,7 @@ def test_a_committed_position_is_copied_as_kafka_writes_it() -> None:
         assert (value.offset, value.leader_epoch, value.metadata) == (5, -1, "note")
         assert (value.commit_timestamp, value.topic_id) == (now, topic.topic_id)
         made = bench.services.catalog.snapshot.by_name[GROUPS].topic
-        assert (made.partitions, made.configs["cleanup.policy"]) == (50, "compact")
+        assert (made.partitions, made.configs["cleanup.policy"]) == (50, "compact,delete")
 
     run(scenario, LONG_LEASE)
 
@@ -213,6 +213,24 @@ def test_a_group_that_is_taken_up_is_copied_whole() -> None:
         found = await copies(bench, GROUPS, "g")
         assert [type(key) for key, _ in found] == [GroupMetadataKey, OffsetCommitKey, OffsetCommitKey]
         assert await offsets(bench) == [(0, 5), (1, 6)]
+
+    run(scenario, LONG_LEASE)
+
+
+def test_groups_with_members_are_copied_again_before_retention_takes_their_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.internal_topics.uncopied.REFRESH_SECONDS", 6.0)
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await keep(bench)
+        await commit(bench, 9, (0, 5, ""))
+        assert await offsets(bench) == [(0, 5)]
+        await joined(bench)
+        assert await offsets(bench, seconds=5) == [(0, 5), (0, 5)]
+        await bench.advance(9)  # its session is over
+        assert await offsets(bench, seconds=9) == [(0, 5), (0, 5), (0, 5)]
 
     run(scenario, LONG_LEASE)
 
