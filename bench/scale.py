@@ -123,6 +123,7 @@ class Scale:
 
     async def figures(self) -> dict[str, float]:
         """CPU microseconds for each kind of call, and the bytes that subscribers are sent."""
+        await asyncio.to_thread(self._servers.look_for_committer)
         await self._watch_ends()
         idle = await self._idle_cost()
         found: dict[str, float] = {
@@ -200,6 +201,7 @@ class Scale:
     async def fail_over(self) -> dict[str, float]:
         """Kill the committer, and return when everybody is served by the next one; then begin its follower."""
         servers, agents = self._servers, self._agents
+        await asyncio.to_thread(servers.look_for_committer)
         before = servers.follower.cpu()
         began = time.monotonic()
         await asyncio.to_thread(servers.fail_over)

@@ -57,6 +57,12 @@ class SequencerProcess:
             )  # fmt: skip
         _wait_for(f"http://127.0.0.1:{self.http}/livez", f"http://127.0.0.1:{self.http}/readyz")
 
+    @property
+    def is_committer(self) -> bool:
+        """Whether it says so."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=30) as answer:
+            return b"\ntailrace_sequencer_is_committer 1.0" in answer.read()
+
     def cpu(self) -> float:
         """CPU seconds of all its threads."""
         return precise_cpu_seconds(self.pid)
@@ -91,6 +97,11 @@ class Servers:
     def both(self) -> tuple[SequencerProcess, SequencerProcess]:
         """The committer and the follower."""
         return self.committer, self.follower
+
+    def look_for_committer(self) -> None:
+        """Call the one the committer that is: on a busy machine the other may have taken over."""
+        if self.follower.is_committer:
+            self.committer, self.follower = self.follower, self.committer
 
     def begin_outage(self, kind: Outage) -> None:
         """From now on nobody answers."""
