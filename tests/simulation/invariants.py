@@ -40,6 +40,8 @@ from tailrace.object_store.memory import MemoryStore
 MANY = 1 << 30
 NAMED_BY_NO_ROW = ("/meta/", "/cluster.json", "/erasures/")
 """Checkpoints, the note of whose bucket it is, and the log of erasures."""
+RESETTERS = "resetters"
+"""A share group that begins elsewhere now and then."""
 STANDALONE = "standalone"
 """The group without members: no generation fences its commits, so one that is late moves its position back."""
 NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
@@ -139,10 +141,10 @@ class RowWatch:
         self._positions[key] = row.offset
 
     def _see_share(self, key: tuple[object, ...], row: Row | None) -> None:
-        """What a share group is done with, it is done with for ever."""
+        """What a share group is done with, it is done with for ever, unless it is set back."""
         start = row.start_offset if isinstance(row, ShareRow) else -1
         before = self._share_starts.get(key, 0)
-        if start < before:
+        if start < before and key[0] != RESETTERS:
             self._violated(f"{key}: the share group's start fell from {before} to {start}")
         self._share_starts[key] = start
 

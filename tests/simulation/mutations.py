@@ -280,6 +280,27 @@ def _gives_back(original: Any) -> Any:
     return acknowledged
 
 
+def _sets_back_whoever_reads(original: Any) -> Any:
+    """A group begins elsewhere beside its members."""
+
+    def alter(draft: Any, request: Any, settings: Any) -> Any:
+        group = draft.get(GroupRow, request.group_id)
+        draft.put(replace_row(group, members=[]))
+        answer = yield from original(draft, request, settings)
+        draft.put(replace_row(draft.get(GroupRow, request.group_id), members=group.members))
+        return answer
+
+    return alter
+
+
+def _forgets_no_partition(original: Any) -> Any:
+    def alter(draft: Any, request: Any, settings: Any) -> Any:
+        kept = [offset for offset in request.offsets if offset.start_offset >= 0]
+        return original(draft, msgspec.structs.replace(request, offsets=kept), settings)
+
+    return alter
+
+
 def _keeps_the_row(original: Any) -> Any:
     """The answer tells of what the row doesn't have."""
     return lambda state, row, *rest: row
@@ -2399,6 +2420,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what is acquired is told and not stored", [(shares, "_closed", _keeps_the_row)], SHARES),
     Mutation("a read that ends within a hole is read again", [(share_fetch, "_is_hole", always(False))], HOLES),
     Mutation("members' records are skipped as markers are", [(share_fetch, "span_of", _skips_a_record)], SHARES),
+    Mutation(
+        "a share group with members begins elsewhere",
+        [(shares, "alter_share_offsets", _sets_back_whoever_reads)],
+        {"resets": True},
+    ),
+    Mutation(
+        "a share group that is to forget a partition goes on in it",
+        [(shares, "alter_share_offsets", _forgets_no_partition)],
+        {"resets": True},
+    ),
     # --- recovery
     Mutation(
         "a recovery gives out again what was not checkpointed",

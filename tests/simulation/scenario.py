@@ -149,6 +149,8 @@ REREAD_SEEDS = 0.1
 """Old records are read again and again, in small pieces, by a stream of its own."""
 FULL_SEEDS = 0.12
 """Clients take their answers late, by a stream of its own."""
+RESET_SEEDS = 0.08
+"""A share group begins elsewhere now and then, by a stream of its own."""
 RESTART_SEEDS = 0.15
 """Sequencers are drained and restarted, and followers read the journal more often, by a stream of its own."""
 FORGETFUL_SEEDS = 0.08
@@ -227,6 +229,8 @@ class Scenario:
     """Members of a group that changes between the classic protocol and KIP-848's."""
     standalone_consumers: int = 0
     """They commit positions of a group without members, and delete them."""
+    resets: bool = False
+    """A share group begins elsewhere now and then."""
     grants: bool = False
     """ACLs come and go."""
     aborts: bool = False

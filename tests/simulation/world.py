@@ -54,6 +54,7 @@ from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
 from tests.simulation.growing import GROWING, Grower
 from tests.simulation.invariants import (
     NAMED_BY_NO_ROW,
+    RESETTERS,
     RowWatch,
     faults_in_copy,
     faults_in_rows,
@@ -73,6 +74,7 @@ from tests.simulation.keyed import (
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.operators import Operator
 from tests.simulation.poison import Poisoner, is_poison
+from tests.simulation.resets import ResettingMember
 from tests.simulation.rights import Granter
 from tests.simulation.scenario import (
     ABORT_SEEDS,
@@ -90,6 +92,7 @@ from tests.simulation.scenario import (
     LITTLE_MEMORY,
     NODE_SETTINGS,
     REREAD_SEEDS,
+    RESET_SEEDS,
     RESTART_SEEDS,
     RETENTION_OFF_SEEDS,
     RIGHTS_SEEDS,
@@ -219,6 +222,8 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "share group")
     if luck.fraction() < SHARE_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, share_members=1 + luck.below(3))
+    if is_usual and entropy_of(seed, "resets").fraction() < RESET_SEEDS:
+        drawn = replace(drawn, resets=True)
     luck = entropy_of(seed, "consumers")
     if luck.fraction() < CONSUMER_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, consumers=2 + luck.below(2))
@@ -367,7 +372,7 @@ class World:
         self._done_in_trouble: Counter[str] = Counter()
         self._struck: list[SimulatedProcess] = []
         self._lost_servers: list[SimulatedProcess] = []
-        self._shares = ShareWatch(self.violated)
+        self._shares, self._resets = ShareWatch(self.violated), ShareWatch(self.violated)
         self._keyed_watch = KeyedWatch(
             self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
         )
@@ -574,6 +579,9 @@ class World:
         for number in range(scenario.share_members):
             sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
+        if scenario.resets:
+            resetting = ResettingMember(self, "resetting", RESETTERS, self._resets)
+            self._followers.append(self._follow(resetting, resetting.run_resets(EVENTS)))
         if scenario.forgets:
             self._start_resting()
         static = StaticWatch(self.violated, scenario.static_members)
@@ -877,7 +885,7 @@ class World:
                 process = processes[luck.below(len(processes))]
                 process.wall_offset_ms += luck.below(20_000) - 10_000
             case "the database's clock jumps":
-                self.is_time_kept = self._shares.is_time_kept = False
+                self.is_time_kept = self._shares.is_time_kept = self._resets.is_time_kept = False
                 self._database.wall_offset_ms += luck.below(20_000) - 10_000
             case "the store is away":
                 for store in self.cluster.stores:
