@@ -119,13 +119,15 @@ class _TopicsNeeded(Exception):
 @dataclass(slots=True, eq=False)
 class _Held:
     """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes; `turn` is
-    that of the newest change which the sequencer was asked for.
+    that of the newest change which the sequencer was asked for, `generation` that of the newest state: the group may be
+    on its way to the next one.
     `is_stored`: it had a state when it was taken up, or was stored since; if it is gone, it is not to be made again."""
 
     group: AnyGroup
     lease_epoch: int
     is_stored: bool
     turn: int
+    generation: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
     armed_at: float | None = None
@@ -199,14 +201,14 @@ class GroupCoordinator:
 
         def act(group: JoinedGroup, now: float, ticket: int) -> Steps[None]:
             _refuse_unless(self.bytes.may_join(group, request))
-            before = self.bytes.of_member(group, request)
             if isinstance(group, ConsumerGroup):
                 self._refuse_classic_members(group)
                 joined = yield from classic_members.join(group, now, request, self._topics)
-                group.answer(ticket, joined)
+                group.answer(ticket, joined)  # the group is stored next, and its bytes are counted
             else:
+                before = self.bytes.of_member(group, request)
                 group.join(now, ticket, request)
-            self.bytes.add(group_id, self.bytes.of_member(group, request) - before)
+                self.bytes.add(group_id, self.bytes.of_member(group, request) - before)
 
         answer = await self._ask(group_id, act, if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         assert isinstance(answer, JoinAnswer), "a join is answered as a join"
@@ -336,7 +338,7 @@ class GroupCoordinator:
             await self._may_commit(request, instance_id)
             held = self._held.get(group_id)
             if held is not None:
-                fence = held.group.generation  # of a consumer group, another number than its members' epochs
+                fence = held.generation  # of a consumer group, another number than its members' epochs
                 fenced = msgspec.structs.replace(request, turn=held.next_turn(), generation=fence)
             try:
                 return await self._sequencer.commit_offsets(fenced)
@@ -344,7 +346,7 @@ class GroupCoordinator:
                 # The group went on meanwhile, which memory knows; or it is another agent's now.
                 stale = error
                 held = self._held.get(group_id)
-                if held is None or held.group.generation == fenced.generation:
+                if held is None or held.generation == fenced.generation:
                     break
         if held is not None:
             self._forget(held)
@@ -615,7 +617,7 @@ class GroupCoordinator:
             self.bytes.forget(group_id)
 
     async def _save(self, held: _Held) -> bool:
-        held.group.is_dirty = False
+        held.generation, held.group.is_dirty = held.group.generation, False
         identity = self._identity()
         try:
             await self._sequencer.save_group(
@@ -691,7 +693,8 @@ class GroupCoordinator:
         state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
         if state.type != CLASSIC_GROUP:
             await self._catalog.refresh()  # not to take topics away that the coordinator before knew already
-        held = _Held(self._restored(state), lease_epoch, bool(state.blob), first_turn(state.term))
+        group, is_stored = self._restored(state), bool(state.blob)
+        held = _Held(group, lease_epoch, is_stored, first_turn(state.term), state.generation)
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held

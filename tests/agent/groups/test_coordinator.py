@@ -219,6 +219,43 @@ def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_mean
     run(scenario)
 
 
+def test_a_commit_is_taken_while_an_assignment_is_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 100, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        first = await agent.consumer_heartbeat("g", joining("first"))
+        monkeypatch.setattr(coordinator, "ASSIGNED_IN_A_TURN", 10)
+        position = OffsetPosition(topic.topic_id, 0, 5, -1, "")
+        committed = asyncio.create_task(agent.commit("g", "first", None, first.epoch, [position]))
+        joined = asyncio.create_task(agent.consumer_heartbeat("g", joining("second")))
+        assert (await committed).errors == [PartitionError.NONE]
+        assert (await joined).code is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        await agent.consumer_heartbeat("g", joining("first", "events"))
+        monkeypatch.setattr(coordinator, "ASSIGNED_IN_A_TURN", 1)
+        classic = replace(request("second"), protocols=[("range", metadata())])
+        asked = asyncio.create_task(agent.join("g", classic))
+        while len(agent._held["g"].group.members) < 2:
+            await asyncio.sleep(0)
+        await agent.close()
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await asked
+        assert agent.bytes.total == 0
+
+    run(scenario)
+
+
 def test_members_that_wait_to_be_told_are_refused_once_the_group_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
