@@ -693,8 +693,13 @@ class GroupCoordinator:
         state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
         if state.type != CLASSIC_GROUP:
             await self._catalog.refresh()  # not to take topics away that the coordinator before knew already
-        group, is_stored = self._restored(state), bool(state.blob)
-        held = _Held(group, lease_epoch, is_stored, first_turn(state.term), state.generation)
+        held = _Held(
+            group=self._restored(state),
+            lease_epoch=lease_epoch,
+            is_stored=bool(state.blob),
+            turn=first_turn(state.term),
+            generation=state.generation,
+        )
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held
