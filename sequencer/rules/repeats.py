@@ -82,7 +82,7 @@ def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
 
 def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
     """Delete the oldest refusals beyond their part, then the oldest answers beyond the bounds. Above the bytes a
-    quarter goes, so that this is rare."""
+    quarter goes, so that this is rare. Two decisions of one draft choose the same ones."""
     state = draft.durable
     most, most_bytes = settings.max_request_answers, settings.max_request_answer_bytes
     count, size = state.count(AnswerRow), state.answer_bytes
@@ -91,6 +91,7 @@ def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
     refused = yield from _oldest(
         list(state.rows(AnswerRow, state.refusals)), len(state.refusals) - most // REFUSALS_PART
     )
+    gone = {row.request_id for row in refused}
     for row in refused:
         draft.delete(AnswerRow, row.request_id)
         count, size = count - 1, size - len(row.answer)
@@ -100,7 +101,7 @@ def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
     for row in (yield from _oldest(list(state.all(AnswerRow)), surplus)):
         if count <= most and size <= most_bytes:
             break
-        if draft.get(AnswerRow, row.request_id) is not None:
+        if row.request_id not in gone:
             draft.delete(AnswerRow, row.request_id)
             count, size = count - 1, size - len(row.answer)
 

@@ -442,3 +442,15 @@ def test_answers_of_more_bytes_than_the_bound_are_forgotten_the_oldest_first() -
     assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5]
     state.apply(draft.changes)
     assert state.answer_bytes == 6 << 17
+
+
+@pytest.mark.parametrize(("most", "size"), [(10, 0), (1_000, 1 << 18)])
+def test_two_decisions_of_a_group_forget_the_same_answers(most: int, size: int) -> None:
+    settings = SequencerSettings(max_request_answers=most, max_request_answer_bytes=1 << 20)
+    refusals = [AnswerRow(UUID(int=each), REFUSED, 100 - each) for each in range(3)]
+    answers = [AnswerRow(UUID(int=each), bytes(size), 100 - each) for each in range(3, 14)]
+    draft = Draft(HotState({AnswerRow: [*refusals, *answers]}), NOW)
+    at_once(forget_surplus(draft, settings))
+    kept = [row.request_id for row in draft.all(AnswerRow)]
+    at_once(forget_surplus(draft, settings))
+    assert kept and [row.request_id for row in draft.all(AnswerRow)] == kept
