@@ -124,7 +124,7 @@ class _Types:
             return ListOf(element)
         if name == "map":
             return MapOf(self._type(given["values"], space, above))
-        if name == "fixed" and not given["size"]:
+        if name == "fixed" and int(given["size"]) < 1:
             raise SchemaRefused("a fixed of no bytes")  # an array of them could claim any length
         if given.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
             return DecimalType(int(given["precision"]), int(given.get("scale", 0)))

@@ -1,5 +1,6 @@
-"""The messages in lists and maps of a Protobuf value, counted in its bytes: two bytes of it decode to a message that
-takes room for all of its columns.
+"""The elements of a Protobuf value, counted in its bytes: two bytes of it decode to a message that takes room for all
+of its columns. An element is a message in a list or map, or one of several (a oneof): of these a value may have one
+after the other, and the decoder keeps the room of all.
 
 Pure.
 """
@@ -23,7 +24,7 @@ class _Inner(NamedTuple):
     """A field that has messages."""
 
     shape: Shape
-    is_repeated: bool
+    is_element: bool
     is_group: bool
 
 
@@ -31,23 +32,30 @@ Shape: TypeAlias = "dict[int, _Inner]"
 """The fields of a message that have messages, by number."""
 
 
-_UNKNOWN = _Inner({}, is_repeated=False, is_group=True)
+_UNKNOWN = _Inner({}, is_element=False, is_group=True)
 
 
 def shape_of(message: Descriptor) -> Shape:
     """Of a message that does not contain itself."""
     return {
         field.number: _Inner(
-            shape_of(field.message_type), field.is_repeated, field.type == FieldDescriptor.TYPE_GROUP
+            shape_of(field.message_type),
+            field.is_repeated or is_one_of_several(field),
+            field.type == FieldDescriptor.TYPE_GROUP,
         )
         for field in message.fields
         if field.message_type is not None
     }
 
 
+def is_one_of_several(field: FieldDescriptor) -> bool:
+    """Whether it is in a oneof. Those of one field stand for `optional`."""
+    return field.containing_oneof is not None and len(field.containing_oneof.fields) > 1
+
+
 def has_elements(shape: Shape) -> bool:
-    """Whether there are messages in lists or maps."""
-    return any(inner.is_repeated or has_elements(inner.shape) for inner in shape.values())
+    """Whether values can have any."""
+    return any(inner.is_element or has_elements(inner.shape) for inner in shape.values())
 
 
 class _Open(NamedTuple):
@@ -89,11 +97,11 @@ def _count(shape: Shape, data: bytes, most: int) -> int:
             if inner is None or inner.is_group:
                 at += size
             else:
-                count += inner.is_repeated
+                count += inner.is_element
                 opened.append(_Open(inner.shape, at + size, 0))
         elif wire == _GROUP:
             inner = inner if inner is not None and inner.is_group else _UNKNOWN
-            count += inner.is_repeated
+            count += inner.is_element
             opened.append(_Open(inner.shape, end, number))
             _check(len(opened) <= MAX_DEPTH + 1)
         else:

@@ -25,7 +25,13 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto,
 from google.protobuf.message import DecodeError
 
 from compactor.columns.json_values import ValueUnfit
-from compactor.columns.protobuf_elements import LEAST_BYTES, count_elements, has_elements, shape_of
+from compactor.columns.protobuf_elements import (
+    LEAST_BYTES,
+    count_elements,
+    has_elements,
+    is_one_of_several,
+    shape_of,
+)
 from compactor.columns.registered import (
     HEADER,
     PreparedSchema,
@@ -49,6 +55,7 @@ from tailrace.columns import (
     columns_text,
     element_cells,
     parse_columns,
+    row_cells,
 )
 
 COMPILE_SECONDS = 30
@@ -242,10 +249,22 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
     """An element has room for its own fields while it is decoded, and for those of the columns after that."""
     message = _message(schema)
     shape = shape_of(message)
-    widest = max(element_cells(columns), element_cells(_struct(message, ()).fields))
+    widest = max(element_cells(columns), element_cells(_struct(message, ()).fields), _choice_cells(message))
     cells = MESSAGE_CELLS + widest if has_elements(shape) else 0
     decode = message_factory.GetMessageClass(message).FromString
     return PreparedSchema(decode, cells / LEAST_BYTES, cells, partial(count_elements, shape))
+
+
+def _choice_cells(message: Descriptor) -> int:
+    """What a message that is one of several takes room for; 0: there is none."""
+    return max(
+        (
+            max(_choice_cells(kind), row_cells(_struct(kind, ()).fields) if is_one_of_several(field) else 0)
+            for field in message.fields
+            if (kind := field.message_type) is not None
+        ),
+        default=0,
+    )
 
 
 def _reader(kind: Descriptor, name: str) -> Callable[[Any], Any]:

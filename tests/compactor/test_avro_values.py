@@ -95,6 +95,11 @@ def test_a_record_with_references_has_typed_columns() -> None:
             "no bytes",
         ),
         (
+            '{"type": "record", "name": "R", "fields": [{"name": "r", "type":'
+            ' {"type": "fixed", "name": "Z", "size": -1}}]}',
+            "no bytes",
+        ),
+        (
             json.dumps(
                 {"type": "record", "name": "R",
                  "fields": [{"name": f"f{number}", "type": "int"} for number in range(10_000)]}

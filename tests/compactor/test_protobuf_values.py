@@ -182,11 +182,18 @@ def compiled_schema(text: str, *path: int) -> RegisteredSchema:
     return msgspec.structs.replace(schema, compiled=compiled(schema))
 
 
-@pytest.mark.parametrize("inner", ["repeated Wide a = 1;", "map<int32, Wide> a = 1;"])
-def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(inner: str) -> None:
+@pytest.mark.parametrize(
+    ("inner", "element"),
+    [
+        ("repeated Wide a = 1;", b"\x0a\x00"),
+        ("map<int32, Wide> a = 1;", b"\x0a\x00"),
+        ("oneof one { Wide a = 1; int32 b = 2; }", b"\x0a\x00\x10\x00"),  # each Wide keeps its room
+    ],
+)
+def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(inner: str, element: bytes) -> None:
     schema = compiled_schema(f'syntax = "proto3"; message A {{ {inner} }} {WIDE}')
     columns = protobuf_columns(schema)
-    values = [HEADER.pack(0, 7) + b"\0" + b"\x0a\x00" * count for count in (10, 40_000)]
+    values = [HEADER.pack(0, 7) + b"\0" + element * count for count in (10, 40_000)]
     found = fit(columns, ProtobufValues(columns, [schema]), pa.array(values, pa.binary()))
     assert found.reasons[0] is None and found.reasons[1] is not None and "cells" in found.reasons[1]
 
