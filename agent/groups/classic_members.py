@@ -130,6 +130,8 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
                 has_synced=True,
             )
         )
+    for ticket, answer in group.take_answers():  # to a static member, in the place of the last other one
+        into.answer(ticket, answer)
     into.leader = next(iter(into.members), None)
     into.rebalance(now)
     return into

@@ -165,6 +165,10 @@ class Group:
 
     # --- what a coordinator asks
 
+    def answer(self, ticket: int, answer: Answer) -> None:
+        """Have a request answered once the state is stored."""
+        self._answers.append((ticket, answer))
+
     def take_answers(self) -> list[tuple[int, Answer]]:
         """The answers that became ready, by ticket; each is given once."""
         answers, self._answers = self._answers, []

@@ -358,14 +358,14 @@ async def _bound_to_transactions(
         )
     try:
         code = await _refusal_of_transaction(services, request.transactional_id, producers)
-        if request.transactional_id is not None:
-            services.uncopied.transaction(request.transactional_id)
     except EXPECTED as error:
         code = code_of(error)
     if code is not None:
         async for some in turns.parts(accepted):
             _refuse_all(services, some, code)
         return []
+    assert request.transactional_id is not None, "without one it is refused"
+    services.uncopied.transaction(request.transactional_id)
     kept: list[_Accepted] = []
     for some in in_parts(accepted, QUERIES_IN_A_CALL):
         kept += await _in_open_transactions(services, version, some)

@@ -126,17 +126,16 @@ class Uncopied:
 
     def group_state(self, group_id: str) -> None:
         """The state of a group was stored."""
-        if self.keeps_groups:
-            self.group(group_id, GroupChanges(state=True))
+        self.group(group_id, GroupChanges(state=True))
 
     def whole_group(self, group_id: str) -> None:
         """A group was taken up: the agent before may have left anything uncopied."""
-        if self.keeps_groups:
-            self.group(group_id, GroupChanges(state=True, all_positions=True))
+        self.group(group_id, GroupChanges(state=True, all_positions=True))
 
     def group(self, group_id: str, changes: GroupChanges) -> None:
         """Note changes of a group."""
-        self._note(self._changes.group(group_id, changes))
+        if self.keeps_groups:
+            self._note(self._changes.group(group_id, changes))
 
     def transaction(self, transactional_id: str) -> None:
         """A transactional id has a producer, a transaction or an end that it did not have."""

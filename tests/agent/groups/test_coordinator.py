@@ -11,7 +11,7 @@ import pytest
 
 from agent.catalog import EMPTY, Catalog
 from agent.groups import coordinator
-from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
+from agent.groups.consumer_group import LEAVES_FOR_NOW, ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.groups.group_bytes import PENDING_BYTES, GroupBytes
@@ -20,6 +20,7 @@ from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import Replicas
 from sequencer.api import (
+    CLASSIC_GROUP,
     AgentInfo,
     CreateTopic,
     Empty,
@@ -252,6 +253,27 @@ def test_a_group_that_is_lost_while_a_classic_member_joins_it_leaves_no_bytes_co
         with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
             await asked
         assert agent.bytes.total == 0
+
+    run(scenario)
+
+
+def test_a_classic_client_that_replaces_the_last_static_member_of_the_new_protocol_is_answered() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.sequencer.create_topic(CreateTopic("events", 2, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        await agent.consumer_heartbeat("g", replace(joining("first", "events"), instance_id="i"))
+        await agent.consumer_heartbeat("g", ConsumerHeartbeat("first", LEAVES_FOR_NOW, instance_id="i"))
+        classic = replace(request("second", "i"), protocols=[("range", metadata())])
+
+        asked = asyncio.create_task(agent.join("g", classic))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked.done()
+        joined = await asked
+        assert (joined.code, joined.member_id) == (ErrorCode.NONE, "second")
+        again = await agent.join("g", replace(classic, member_id="second"))
+        assert (again.leader, bench.stored().type) == ("second", CLASSIC_GROUP)
 
     run(scenario)
 

@@ -379,6 +379,23 @@ def test_what_is_not_stored_is_copied_again() -> None:
     run(scenario, LONG_LEASE)
 
 
+def test_copies_that_fail_are_given_up_once_the_cluster_asks_for_none() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await keep(bench)
+        bench.sequencer.failures = {"create_topic": 1_000}
+        await commit(bench, 9, (0, 5, ""))
+        await started(bench)
+        await bench.advance(3)
+        await keep(bench, "")
+        await bench.advance(2)
+        failed = _counted(bench, "failed")
+        await bench.advance(8)
+        assert _counted(bench, "failed") == failed > 0
+
+    run(scenario, LONG_LEASE)
+
+
 def test_changes_for_which_there_is_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.internal_topics.uncopied.MAX_CHANGES", 2)
 
