@@ -46,6 +46,8 @@ SAMPLED_BYTES = 16 << 20
 DECODED_BYTES = 16 << 20
 ROW_BYTES = 64
 """Of a row in memory, beside its key, value and headers: in a file, what repeats takes next to nothing."""
+ARRAY_BYTES = 1_000
+"""Of an array in memory, however few values it has."""
 HEAD_BYTES = 64
 """Of a value, for its schema."""
 QUARANTINE = "__quarantine"
@@ -277,6 +279,7 @@ class _Sheet:
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()
         self._schema = schema
+        self._part_bytes = ARRAY_BYTES * sum(_arrays_of(field.type) for field in schema)
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._writer = pq.ParquetWriter(
@@ -295,7 +298,7 @@ class _Sheet:
             for field in self._schema
         ]
         self._waiting.append(pa.Table.from_arrays(arrays, schema=self._schema))
-        self._waiting_bytes += self._waiting[-1].nbytes
+        self._waiting_bytes += self._waiting[-1].nbytes + self._part_bytes
         if self._waiting_bytes >= DECODED_BYTES:
             self._write()
 
@@ -311,6 +314,11 @@ class _Sheet:
             self._write()
         self._writer.close()
         return memoryview(self._sink.getvalue())
+
+
+def _arrays_of(kind: pa.DataType) -> int:
+    """How many arrays one of this type is made of."""
+    return 1 + sum(_arrays_of(kind.field(number).type) for number in range(kind.num_fields))
 
 
 class _Sheets:
