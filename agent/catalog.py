@@ -55,7 +55,7 @@ class Snapshot:
 
     `partitions`: of all topics together.
     `departed`: the last agents that have left the ring, as the sequencer says or as this one saw it, by broker id.
-    `answers`: Metadata answers that were made from it.
+    `answers`: Metadata answers that were made from it. `unified_names`: see `agent.handlers.colliding_names`.
     """
 
     cluster_id: str
@@ -68,6 +68,7 @@ class Snapshot:
     departed: tuple[Member, ...] = ()
     partitions: int = 0
     answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
+    unified_names: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def ring(self) -> Ring:

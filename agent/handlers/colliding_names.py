@@ -5,24 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent.catalog import KnownTopic
+from agent.catalog import Snapshot
 from tailrace.turns import Turns
 
 NAMES_IN_A_TURN = 5_000
 """Topics whose names are looked at in one turn of the loop."""
 
 
-async def collisions(new: Iterable[str], known: Mapping[str, KnownTopic]) -> dict[str, str]:
+async def collisions(new: Iterable[str], known: Snapshot) -> dict[str, str]:
     """Of names of new topics those that collide, each with the name of a topic. Those that exist collide with none."""
-    wanted: dict[str, list[str]] = {}
-    for name in dict.fromkeys(new):
-        if name not in known and ("." in name or "_" in name):
-            wanted.setdefault(unified(name), []).append(name)
-    found: dict[str, str] = {}
-    if wanted:
-        async for there in Turns(NAMES_IN_A_TURN).over(list(known)):
-            found.update((name, there) for name in wanted.get(unified(there), ()))
-    return found
+    wanted = [name for name in new if name not in known.by_name and ("." in name or "_" in name)]
+    there = await _unified(known) if wanted else {}
+    return {name: there[unified(name)] for name in wanted if unified(name) in there}
+
+
+async def _unified(known: Snapshot) -> Mapping[str, str]:
+    """The names of all topics as they are unified; kept, as clients that are refused ask again and again."""
+    if not known.unified_names:
+        found: dict[str, str] = {}
+        async for name in Turns(NAMES_IN_A_TURN).over(list(known.by_name)):
+            found[unified(name)] = name
+        known.unified_names.update(found)
+    return known.unified_names
 
 
 def unified(name: str) -> str:

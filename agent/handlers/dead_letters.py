@@ -77,6 +77,8 @@ def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None
         return f"its name does not begin with {prefix!r} ({DEAD_LETTER_PREFIX.name})"
     if topic is None:
         return "it does not exist"
+    if topic.is_internal:
+        return "it is internal"
     if effective(DEAD_LETTERS_ENABLE, topic.topic.configs) != "true":
         return f"its config {DEAD_LETTERS_ENABLE} is not true"
     if "compact" in topic.settings.cleanup_policy:

@@ -121,7 +121,7 @@ async def _current(
     to_create = await _topics_to_create(services, context, request, snapshot)
     if not to_create:
         return snapshot, {}
-    refused = dict.fromkeys(await collisions(to_create, snapshot.by_name), ErrorCode.INVALID_TOPIC_EXCEPTION)
+    refused = dict.fromkeys(await collisions(to_create, snapshot), ErrorCode.INVALID_TOPIC_EXCEPTION)
     refused |= await _create_all(services, [name for name in to_create if name not in refused])
     return await services.catalog.refresh(), refused
 

@@ -80,7 +80,10 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic on its own; one that fails does not hinder the others."""
     counts = Counter(topic.name for topic in request.topics)
-    colliding = await collisions(counts, services.catalog.snapshot.by_name)
+    colliding = await collisions(counts, services.catalog.snapshot)
+    if colliding:  # the other topic may have been deleted a moment ago
+        await services.catalog.refresh_if_possible()
+        colliding = await collisions(counts, services.catalog.snapshot)
     results: list[CreatableTopicResult] = []
     for first in range(0, len(request.topics), CREATED_AT_ONCE):
         # Side by side: those that are created while metadata is exported share the next export.

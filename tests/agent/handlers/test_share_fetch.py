@@ -380,6 +380,9 @@ def test_a_topic_that_takes_no_dead_letters_holds_nobody_up() -> None:
         )
         assert why_unusable("t", known["t"], "dlq.") is not None
         assert why_unusable("dlq.u", None, "dlq.") == "it does not exist"
+        await bench.topic("__consumer_offsets", 1)
+        internal = bench.services.catalog.snapshot.by_name["__consumer_offsets"]
+        assert why_unusable("__consumer_offsets", internal, "") == "it is internal"
 
     run(scenario, **EARLIEST)
 

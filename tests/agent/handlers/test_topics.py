@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from agent.handlers.colliding_names import collisions
 from sequencer import api
-from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, SequencerUnavailable, Topic
+from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, DeleteTopic, SequencerUnavailable, Topic
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -30,6 +31,7 @@ from tailrace.kafka.messages.describe_topic_partitions import DescribeTopicParti
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, codes, run
+from tests.support.turns import passes_of
 
 
 async def create(bench: AgentBench, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:
@@ -84,6 +86,29 @@ def test_a_name_that_differs_from_a_topics_by_dots_and_underscores_is_refused() 
             [MetadataRequestTopic(name="a_b"), MetadataRequestTopic(name="fresh_one")], True
         )
         assert codes((await bench.ask(ApiKey.METADATA, 12, request)).topics) == [wrong, 0]
+
+    run(scenario)
+
+
+def test_a_name_does_not_collide_with_that_of_a_topic_that_was_deleted_by_another_agent() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        gone = await bench.topic("a.b")
+        await bench.sequencer.delete_topic(DeleteTopic(gone.topic_id))
+        assert "a.b" in bench.services.catalog.snapshot.by_name
+        assert codes(await create(bench, CreatableTopic("a_b", 1, 1))) == [0]
+
+    run(scenario)
+
+
+def test_all_topics_are_looked_through_for_colliding_names_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("a.b", "c", "d"):
+            await bench.topic(name)
+        monkeypatch.setattr("agent.handlers.colliding_names.NAMES_IN_A_TURN", 1)
+        snapshot = bench.services.catalog.snapshot
+        first = await passes_of(collisions(["a_b"], snapshot))
+        assert await passes_of(collisions(["a_b"], snapshot)) == first - 3
+        assert await collisions(["a_b", "a.b", "e_"], snapshot) == {"a_b": "a.b"}
 
     run(scenario)
 
