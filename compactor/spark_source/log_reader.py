@@ -215,7 +215,7 @@ class LogReader:
 
         Raises DataLost.
         """
-        pieces = Pieces()
+        pieces = Pieces(task_bytes)
         async for piece, size in self._pieces(wanted, task_bytes):
             pieces.add(piece, size)
         total = pieces.total_bytes
@@ -566,9 +566,11 @@ def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
 
 class Pieces:
     """Ranges that tasks are made of, with the bytes of each. Those that follow on each other are joined while they are
-    a small part of all, so that a million runs are some tens of thousands of pieces."""
+    a small part of all, so that a million runs are some tens of thousands of pieces. `most_bytes`: of those that are
+    joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self.held: list[tuple[OffsetRange, int]] = []
         self.total_bytes = 0
 
@@ -578,7 +580,7 @@ class Pieces:
         if self.held:
             last, last_size = self.held[-1]
             if (last.partition, last.end) == (piece.partition, piece.start) and (
-                last_size + size <= self.total_bytes // PIECES
+                last_size + size <= min(self.total_bytes // PIECES, self._most_bytes)
             ):
                 self.held[-1] = last._replace(end=piece.end), last_size + size
                 return

@@ -40,6 +40,7 @@ from compactor.spark_source.log_reader import (
     JOINED_BATCHES,
     JOINED_BYTES,
     PIECES,
+    TASK_BYTES,
     DataLost,
     Joined,
     LogPartition,
@@ -395,7 +396,7 @@ def test_of_the_smallest_record_batches_few_wait_to_be_joined() -> None:
 
 def test_very_many_runs_are_fewer_pieces() -> None:
     partitions = [LogPartition("t", UUID(int=1), number) for number in range(2)]
-    pieces = Pieces()
+    pieces = Pieces(TASK_BYTES)
     for partition in partitions:
         for offset in range(50_000):
             pieces.add(OffsetRange(partition, offset, offset + 1), 1_000)
@@ -406,6 +407,13 @@ def test_very_many_runs_are_fewer_pieces() -> None:
         ends = [(piece.start, piece.end) for piece, _ in pieces.held if piece.partition == partition]
         assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
         assert (ends[0][0], ends[-1][1]) == (0, 50_000)
+
+
+def test_of_very_many_bytes_no_piece_is_more_than_a_task() -> None:
+    pieces = Pieces(3_000)
+    for offset in range(50_000):
+        pieces.add(OffsetRange(LogPartition("t", UUID(int=1), 0), offset, offset + 1), 1_000)
+    assert max(size for _, size in pieces.held) == 3_000 < pieces.total_bytes // PIECES
 
 
 def test_a_thick_partition_is_cut_between_runs() -> None:
