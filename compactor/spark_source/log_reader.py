@@ -266,7 +266,7 @@ class LogReader:
             return [((start, end), run.length)]
         try:
             index = await self._parquet_index(run)
-        except ObjectMissing:  # compacted again since
+        except (ObjectMissing, InvalidParquetObject):  # compacted again, or its task says what is wrong
             return [((start, end), run.length)]
         groups = [
             group
@@ -454,9 +454,12 @@ class LogReader:
         data = self._ahead.pop((run.key, run.start), None)
         if data is None:
             data = memoryview(await self._store.get_range(run.key, run.start, run.length))
+        stored = list(split(data))
+        if len(stored) != len(run.batches):
+            raise InvalidBatch(f"{len(stored)} record batches where {len(run.batches)} were written")
         pending: list[UnpackedBatch] = []
         size = 0
-        for batch, (header, view) in zip(run.batches, split(data), strict=True):
+        for batch, (header, view) in zip(run.batches, stored, strict=True):
             if batch.status is not BatchStatus.STORED or not (
                 batch.base_offset < end and start < batch.base_offset + batch.record_count
             ):

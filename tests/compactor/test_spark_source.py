@@ -41,6 +41,7 @@ from compactor.spark_source.log_reader import (
     JOINED_BYTES,
     PIECES,
     TASK_BYTES,
+    DamagedRecords,
     DataLost,
     Joined,
     LogPartition,
@@ -451,6 +452,21 @@ def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.Monk
             for row in each.to_pylist()
         ]
         assert read == list(range(1, 11))
+
+    on_a_log(scenario)
+
+
+def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it() -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
+        await compact(log)
+        async for info in log.store.list(""):
+            await log.store.put(info.key, [bytes(info.size)])
+        reader = LogReader(index, log.store, ["offset"])
+        ((whole,),) = await reader.cut([of_topic(topic, 0, 0, 2)], task_bytes=100)
+        with pytest.raises(DamagedRecords, match="offsets 0 to 1 are damaged"):
+            await offsets_read(reader, whole)
 
     on_a_log(scenario)
 

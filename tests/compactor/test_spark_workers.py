@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,10 @@ def zero_the_middle(path: Path) -> None:
     middle = slice(len(data) // 4, len(data) // 2)
     data[middle] = bytes(len(data[middle]))
     path.write_bytes(data)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
 
 
 def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
@@ -266,7 +271,7 @@ def test_a_stream_that_met_a_damaged_object_goes_on_where_it_stood_when_the_obje
     written.write("a", b"4")
     latest = checkpointed(driver().latestOffset())
     whole = {path: path.read_bytes() for path in written.objects()}
-    damage: list[Callable[[Path], object]] = [zero_the_middle, Path.unlink]
+    damage: list[Callable[[Path], object]] = [zero_the_middle, emptied, Path.unlink]
     for harm in damage:
         for path in whole:
             harm(path)
