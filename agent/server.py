@@ -108,8 +108,8 @@ QUIET_SECONDS = 0.6
 more than a consumer usually waits for records."""
 DRAIN_CUT_SECONDS = 0.2
 """How long a part that is cut may take to notice."""
-DRAIN_MARGIN_SECONDS = 15.0
-"""A drain ends within `drain_ms` and this: six parts beside the answering, each cut if need be."""
+DRAIN_MARGIN_SECONDS = 20.0
+"""A drain ends within `drain_ms` and this: eight parts beside the answering, each cut if need be."""
 PEER_GRACE_SECONDS = 1.0
 
 

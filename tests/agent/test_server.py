@@ -143,6 +143,28 @@ class SilentSequencer:
         return asked
 
 
+def test_a_drain_ends_in_time_if_each_of_its_parts_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(hosts: Hosts) -> None:
+        agent = await hosts.start(2)
+        part = Agent._part
+
+        def hanging(agent: Agent, name: str, work: Any, *seconds: float) -> Any:
+            work.close()
+            return part(agent, name, hosts.clock.sleep(1_000), *seconds)
+
+        monkeypatch.setattr(Agent, "_part", hanging)
+        draining = asyncio.ensure_future(agent.drain())
+        took = 0
+        while not draining.done():
+            await hosts.advance(1)
+            took += 1
+        assert took <= DRAIN_MARGIN_SECONDS
+        monkeypatch.undo()
+        await agent._stop()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("drain_ms", [0, 30_000])
 def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None:
     async def whole() -> None:
