@@ -375,7 +375,7 @@ class GroupCoordinator:
 
     # --- what tools ask
 
-    async def look(self, group_id: str, view: Callable[[AnyGroup], T]) -> T:
+    async def look(self, group_id: str, view: Callable[[AnyGroup], T | Steps[T]]) -> T:
         """What `view` makes of the group as it is now. The group must not be changed or kept."""
         return await self._step(group_id, lambda group, now: view(group))
 

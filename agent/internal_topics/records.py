@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.groups.group import Group, GroupPhase
+from agent.groups.group import Group, GroupMember, GroupPhase
 from agent.groups.group_bytes import AnyGroup
 from agent.tenants.names import outward
 from sequencer.api import OffsetPosition, TransactionDescription, TransactionState
@@ -22,11 +22,15 @@ from tailrace.kafka.messages.coordinator_records import (
 from tailrace.kafka.schema import Entity, Message
 from tailrace.records import NewRecord
 from tailrace.tenants import local_name, tenant_of
+from tailrace.turns import Steps, in_parts
 
 OFFSET_COMMIT, GROUP_METADATA, TRANSACTION_LOG = 1, 2, 0
 """Types of keys."""
 OFFSET_VERSION, GROUP_VERSION, TRANSACTION_VERSION = 4, 3, 1
 """Versions of values, as Kafka 4.3 writes them."""
+MEMBERS_IN_A_STEP = 100
+MEMBER_WORK = 20
+"""As so many topics a member counts: a tenant's is decoded, and encoded anew."""
 STATUS = {
     TransactionState.EMPTY: 0,
     TransactionState.ONGOING: 1,
@@ -50,36 +54,40 @@ def position_record(group_id: str, topic: str, position: OffsetPosition) -> NewR
     return NewRecord(_key(OFFSET_COMMIT, key), _value(OFFSET_VERSION, value, flexible=True))
 
 
-def group_records(group: AnyGroup, now_ms: int) -> list[NewRecord]:
-    """A classic group, between rebalances; a tombstone of one that is not there, or is of another type by now."""
+def group_records(group: AnyGroup, now_ms: int) -> Steps[list[NewRecord]]:
+    """A classic group, between rebalances; a tombstone of one that is not there, or is of another type by now. Steps
+    are in topics, as those of assignments."""
     key = _key(GROUP_METADATA, GroupMetadataKey(local_name(group.group_id)))
     if not isinstance(group, Group) or (group.generation == 0 and group.is_idle):
         return [NewRecord(key, None)]
     if group.phase not in (GroupPhase.EMPTY, GroupPhase.STABLE):
         return []  # it is stored again when the rebalance ends
+    members: list[MemberMetadata] = []
+    for some in in_parts(list(group.members.values()), MEMBERS_IN_A_STEP):
+        members += [_member(group, member) for member in some]
+        yield MEMBER_WORK * len(some)
     value = GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
         protocol=group.protocol if group.members else None,
         leader=group.leader if group.members else None,
         current_state_timestamp=now_ms,
-        members=[
-            MemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=round(member.rebalance_seconds * 1_000),
-                session_timeout=round(member.session_seconds * 1_000),
-                subscription=_local(
-                    Entity.SUBSCRIPTION, group.group_id, member.metadata(group.protocol or "")
-                ),
-                assignment=_local(Entity.ASSIGNMENT, group.group_id, member.assignment),
-            )
-            for member in group.members.values()
-        ],
+        members=members,
     )
     return [NewRecord(key, _value(GROUP_VERSION, value))]
+
+
+def _member(group: Group, member: GroupMember) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=round(member.rebalance_seconds * 1_000),
+        session_timeout=round(member.session_seconds * 1_000),
+        subscription=_local(Entity.SUBSCRIPTION, group.group_id, member.metadata(group.protocol or "")),
+        assignment=_local(Entity.ASSIGNMENT, group.group_id, member.assignment),
+    )
 
 
 def _local(kind: Entity, group_id: str, said: bytes) -> bytes:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from agent.internal_topics.records import GROUP_METADATA, OFFSET_COMMIT, STATUS
+from agent.groups.group import Group, GroupMember, GroupPhase
+from agent.internal_topics.records import (
+    GROUP_METADATA,
+    MEMBER_WORK,
+    OFFSET_COMMIT,
+    STATUS,
+    group_records,
+)
 from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, TransactionState
 from sequencer.settings import SequencerSettings
 from tailrace.internal_topics import GROUPS, KEPT, TRANSACTIONS, partition_of
@@ -47,8 +54,9 @@ from tailrace.kafka.messages.offset_delete import (
 )
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.record_batch import split
-from tailrace.records import Record, decode_records
+from tailrace.records import NewRecord, Record, decode_records
 from tailrace.tenants import local_name
+from tailrace.turns import at_once
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_group_admin import joined
 from tests.agent.handlers.test_group_offsets import commit, located
@@ -93,7 +101,7 @@ async def records(bench: AgentBench, topic: str, name: str, *, seconds: float = 
     return [record for _, each in split(data) for record in decode_records(each)]
 
 
-def read(topic: str, record: Record) -> tuple[Any, Any]:
+def read(topic: str, record: Record | NewRecord) -> tuple[Any, Any]:
     """Key and value, by Kafka's schemas; the value of a tombstone is None."""
     assert record.key is not None
     kind = KEYS[local_name(topic)][int.from_bytes(record.key[:2], "big")]
@@ -199,6 +207,17 @@ def test_a_classic_group_is_copied_between_rebalances() -> None:
         assert (value.generation, value.protocol, value.leader, value.members) == (2, None, None, [])
 
     run(scenario, LONG_LEASE)
+
+
+def test_a_group_of_many_members_is_copied_in_steps() -> None:
+    group = Group("g", phase=GroupPhase.STABLE, generation=1, protocol_type="consumer", protocol="range")
+    for number in range(250):
+        group.add(GroupMember(str(number), None, "c", "/h", 30.0, 30.0, [("range", b"")]))
+    steps = list(group_records(group, 0))
+    assert [work // MEMBER_WORK for work in steps] == [100, 100, 50]
+    (record,) = at_once(group_records(group, 0))
+    _, value = read(GROUPS, record)
+    assert [member.member_id for member in value.members] == list(group.members)
 
 
 def test_a_group_that_is_taken_up_is_copied_whole() -> None:
