@@ -97,9 +97,10 @@ class LastHeard:
             self._renewing[lease.broker_id] = lease.epoch
 
     def look(self, now: float, settings: SequencerSettings, slack_ms: int = 0) -> None:
-        """The committer looks whose lease has run out. If it did not for half a lease, it was stopped, or the database
-        was away, and it could hear nobody."""
-        if (now - self._looked) * 1000 > settings.agent_lease_ms / 2 + slack_ms:
+        """The committer looks whose lease has run out: three times in its own. If it did not for half an agent's, nor
+        for the whole of its own, it was stopped, or the database was away, and it could hear nobody."""
+        long_ms = max(settings.agent_lease_ms / 2, settings.committer_lease_ms)
+        if (now - self._looked) * 1000 > long_ms + slack_ms:
             self._began = now
             self._heard.clear()
         self._looked = now

@@ -7,21 +7,26 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import pytest
 from structlog.testing import capture_logs
 
 from sequencer.api import AgentInfo, AgentLease, AgentRef, MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.engine.silence import NAMED_AT_ONCE
+from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
 
 
 @asynccontextmanager
 async def agents(
-    count: int, clock: ManualClock | None = None, store: MemoryRowStore | None = None
+    count: int,
+    clock: ManualClock | None = None,
+    store: MemoryRowStore | None = None,
+    settings: SequencerSettings | None = None,
 ) -> AsyncIterator[tuple[Committer, ManualClock, list[AgentLease]]]:
     clock = clock or ManualClock()
-    sequencer = Committer(store or MemoryRowStore(clock), clock, SeededEntropy(1))
+    sequencer = Committer(store or MemoryRowStore(clock), clock, SeededEntropy(1), settings)
     await sequencer.start()
     infos = [AgentInfo(f"h{number}", 9092, "p", 0, 0, "z", "0", UUID(int=number)) for number in range(count)]
     yield sequencer, clock, [await sequencer.register_agent(info) for info in infos]
@@ -79,6 +84,17 @@ def test_a_committer_that_was_stopped_takes_nobody_for_silent() -> None:
             clock.advance(60)
             assert await living_after(sequencer, clock, agent.lease_ms) == 1
             assert await living_after(sequencer, clock, 1_000) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "settings", [SequencerSettings(agent_lease_ms=1_000), SequencerSettings(committer_lease_ms=60_000)]
+)
+def test_a_committer_that_seldom_looks_finds_who_is_silent(settings: SequencerSettings) -> None:
+    async def scenario() -> None:
+        async with agents(1, settings=settings) as (sequencer, clock, _):
+            assert await living_after(sequencer, clock, 60_000) == 0
 
     asyncio.run(scenario())
 
