@@ -13,9 +13,8 @@ from compactor.columns.json_values import ValueUnfit
 
 _Walk = Callable[[bytes, int], int]
 """Where what begins here ends."""
-_VARINTS = ("boolean", "int", "long", "enum")
-"""A boolean is one byte, and as a number it is below 128."""
-_FIXED = {"null": 0, "float": 4, "double": 8}
+_VARINTS = ("int", "long", "enum")
+_FIXED = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 class _Enough(Exception):

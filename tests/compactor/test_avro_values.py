@@ -232,3 +232,13 @@ def test_an_array_of_any_length_ends_where_its_bytes_end() -> None:
         schema = schema_of({"type": "array", "items": item})
         with pytest.raises(ValueUnfit):
             Elements(*_parsed(schema)).count(b"\xfe\xff\xff\xff\xff\xff\xff\x01" + bytes(30), 10)
+
+
+@pytest.mark.parametrize("said", [b"\x00", b"\x01", b"\x80", b"\xff"])
+def test_what_follows_a_boolean_is_counted_whatever_its_byte_is(said: bytes) -> None:
+    pair = {"type": "record", "name": "P", "fields": [{"name": "b", "type": "boolean"}, {"name": "a", "type":
+            {"type": "array", "items": ["null", WIDE]}}]}  # fmt: skip
+    schema = schema_of(pair)
+    value = array_of(3).replace(HEADER.pack(0, 7), said)
+    row = AvroValues(avro_columns(schema), [schema]).decode(HEADER.pack(0, 7) + value)
+    assert len(row["a"]["a"]) == Elements(*_parsed(schema)).count(value, 10) == 3
