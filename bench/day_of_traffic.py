@@ -112,9 +112,12 @@ class Day:
 
 
 async def tables(connection: Any) -> dict[str, dict[str, int]]:
-    """What PostgreSQL says of each table."""
+    """What PostgreSQL says of each table, once it says anything: a connection that has just begun to write tells of it
+    when it has been idle for ten seconds."""
     names = ("live", "dead", "bytes", "index_bytes", "autovacuums", "updates", "hot_updates")
-    return {row[0]: dict(zip(names, list(row)[1:], strict=True)) for row in await connection.fetch(_TABLES)}
+    while not (rows := await connection.fetch(_TABLES)):
+        await asyncio.sleep(0.5)
+    return {row[0]: dict(zip(names, list(row)[1:], strict=True)) for row in rows}
 
 
 async def run(url: str, commits: int, seconds: float) -> dict[str, Any]:
