@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -457,7 +458,7 @@ def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str,
             driver.join("" if is_new else member_id, fresh=f"{who}-{made}", instance=instance)
         elif action in ("rejoin", "change") and member_id:
             metadata = b"new%d" % made if action == "change" else b"topics"
-            driver.join(member_id, protocols=[("range", metadata)])
+            driver.join(member_id, protocols=[("range", metadata), ("own", b"")][: 1 + who % 2])
         elif action == "sync" and member_id:
             generation = known[who]
             is_leader = leaders.get(generation) == member_id
@@ -504,3 +505,15 @@ def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str,
         deadline = driver.group.next_deadline(driver.now)
         if driver.group.phase is GroupPhase.PREPARING_REBALANCE:
             assert deadline is not None, "a rebalance ends by itself"
+        check_what_is_kept(driver.group, driver.now)
+
+
+def check_what_is_kept(group: Group, now: float) -> None:
+    """Deadline, bytes and protocols are those that a look at all members finds; the deadline may be too early."""
+    members = group.members.values()
+    assert group._kept_bytes == sum(member.kept_bytes for member in members)
+    assert group._knowing == Counter(name for member in members for name in member.protocol_names)
+    kept, group._nothing_before = group._nothing_before, None
+    exact = group.next_deadline(now)
+    group._nothing_before = kept
+    assert exact is None or (kept is not None and kept <= exact)
