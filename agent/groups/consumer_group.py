@@ -453,8 +453,7 @@ class ConsumerGroup:
         unknown = [
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
         ]
-        self._match(topics)
-        yield len(topics)
+        yield from self._match(topics)
         partitions: dict[UUID, int] = {} if is_all else dict(self.partitions)
         alike = {} if is_all else {read: read for read in self._read.values()}
         found: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
@@ -472,16 +471,20 @@ class ConsumerGroup:
         self._known, self.partitions, self._is_read = topics, partitions, True
         return is_other
 
-    def _match(self, topics: Topics) -> None:
+    def _match(self, topics: Topics) -> Steps[None]:
         """Find what the patterns match. One that is known is matched with new names only."""
-        known, before = self._known or {}, self._matches
+        patterns = {member.subscription.pattern for member in self.members.values()} - {""}
+        known, before, self._matches = self._known or {}, self._matches, {}
+        if not patterns:
+            return
         new, gone = topics.keys() - known.keys(), known.keys() - topics.keys()
         self._matches = {
             pattern: (before[pattern] - gone) | TopicPattern(pattern).matches(new)
             if pattern in before
             else TopicPattern(pattern).matches(topics)
-            for pattern in {member.subscription.pattern for member in self.members.values()} - {""}
+            for pattern in patterns
         }
+        yield len(topics)
 
     def names_of(self, member: Consumer) -> frozenset[str]:
         """The topics that the member reads, whether they exist or not."""

@@ -106,6 +106,16 @@ def two_members(group: ConsumerGroup, known: dict[str, KnownTopic]) -> tuple[Cli
     return first, second
 
 
+def test_a_group_without_patterns_looks_at_no_topics_that_it_does_not_read() -> None:
+    group, _ = a_group()
+    for number in range(2):
+        many = topics(events=4) | {f"t{each}": topics(other=1)["other"] for each in range(1_000 + number)}
+        joining = ConsumerHeartbeat(
+            "m", JOINS, rebalance_seconds=60.0, topics=frozenset({"events"}), owned={}
+        )
+        assert sum(group.heartbeat(0.0, joining, many)) < 100, "steps are in topics and partitions"
+
+
 def test_the_first_member_gets_everything_at_once() -> None:
     group, known = a_group()
 
