@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
+from agent.fetch import tail
+from agent.groups import coordinator
 from cache import framed, in_place, layout, mixed_reader
 from sequencer import bounds
 from sequencer.checkpoint import snapshot
@@ -44,6 +46,9 @@ LOW: tuple[tuple[ModuleType, str, object], ...] = (
     (subscriptions, "UNWATCHED_AT_ONCE", 1),
     (view, "QUEUED_IN_A_TURN", 1),
     (compaction, "MOST_AT_ONCE", 2),
+    (coordinator, "ASSIGNED_IN_A_TURN", 1),
+    (coordinator, "ANSWERS_IN_A_TURN", 1),
+    (tail, "WOKEN_IN_A_TURN", 1),
 )
 
 SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
