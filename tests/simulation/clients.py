@@ -714,18 +714,26 @@ class Reader(Client):
                 self.stage.violated(f"{log.name}-{partition}, {self.isolation}: {what}")
 
 
-class ReturningReader(Reader):
-    """Reads the log from its start again and again, mostly through one agent: out of what that has kept."""
+@dataclass(slots=True)
+class Home:
+    """The agent that some readers share."""
 
-    def __init__(self, stage: Stage, name: str, isolation: Isolation) -> None:
+    agent: str = ""
+
+
+class ReturningReader(Reader):
+    """Reads the log from its start again and again, mostly through the agent that others of its kind use, too: out of
+    what that has kept for them."""
+
+    def __init__(self, stage: Stage, name: str, isolation: Isolation, home: Home) -> None:
         super().__init__(stage, name, isolation)
         self.begins_anew = 5
-        self._home = super().some_agent()
+        self._home = home
 
     def some_agent(self) -> str:
-        if self.luck.below(8) == 0:
-            self._home = super().some_agent()
-        return self._home
+        if not self._home.agent or self.luck.below(8) == 0:
+            self._home.agent = super().some_agent()
+        return self._home.agent
 
 
 def _is_abort(batch: memoryview, header: BatchHeader) -> bool:

@@ -145,7 +145,7 @@ STANDALONE_SEEDS = 0.12
 """Consumers that are no members commit and delete positions, by a stream of its own."""
 GROWING_SEEDS = 0.12
 """A topic grows, by a stream of its own."""
-REREAD_SEEDS = 0.1
+REREAD_SEEDS = 0.07
 """Old records are read again and again, in small pieces, by a stream of its own."""
 FULL_SEEDS = 0.12
 """Clients take their answers late, by a stream of its own."""

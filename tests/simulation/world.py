@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -40,6 +41,7 @@ from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import (
     Admin,
     Client,
+    Home,
     IdempotentProducer,
     Log,
     LogNames,
@@ -566,8 +568,9 @@ class World:
                 reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
                 reader.has_sessions = bool(reader.luck.below(2))
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
-        for topic in self._logs if scenario.rereads else ():
-            returning = ReturningReader(self, "returning", isolations[self.luck.below(2)])
+        home = Home()
+        for topic, isolation in product(self._logs, isolations) if scenario.rereads else ():
+            returning = ReturningReader(self, "returning", isolation, home)
             self._readers.append(returning.process.spawn(returning.read_for_ever(topic)))
         for number in range(scenario.jobs):
             job = WritingJob(self, f"job-{number}")
