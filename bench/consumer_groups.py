@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from pathlib import Path
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator
+from bench.report import report
 from sequencer.api import CreateTopic, Empty, SaveGroup
 from tailrace.kafka.error_codes import ErrorCode
 from tests.support.coordinators import LEASE_SECONDS, Coordinators
@@ -162,14 +160,7 @@ def main() -> None:
     asked.add_argument("--partitions", type=int, default=20, help="of the topic that all of them read")
     asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
-    figures: dict[str, object] = {**asyncio.run(run(options.groups, options.members, options.partitions))}
-    figures["machine"] = {
-        "platform": platform.platform(), "cores": os.cpu_count(), "load_at_the_end": os.getloadavg(),
-    }  # fmt: skip
-    text = json.dumps(figures, indent=1)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    print(text)
+    report(asyncio.run(run(options.groups, options.members, options.partitions)), options.json)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from typing import Any
 
 import asyncpg
 
+from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, IN_FLIGHT, SESSIONS, Bench, opened
 from sequencer.api import (
     CommitOffsets,
@@ -155,15 +154,7 @@ def main() -> None:
     collect_rarely()
     with postgres_server(fsync=True, settings={"autovacuum_naptime": "1s"}) as server:
         result = asyncio.run(run(server.create_database(), options.commits, options.seconds))
-    result["machine"] = {
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "load_at_the_end": os.getloadavg(),
-    }
-    text = json.dumps(result, indent=1)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    print(text)
+    report(result, options.json)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 import asyncpg
 
 from bench.process_figures import scheduled_seconds
+from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, OLD_PARTITIONS, RECORDS, Bench, opened
 from sequencer.api import FindPartition, FindRequest, Topic
 from tailrace_cli.running.loop import collect_rarely
@@ -140,10 +141,7 @@ def main() -> None:
     collect_rarely()
     with postgres_server(fsync=True, settings={"shared_buffers": "256MB"}) as server:
         result = asyncio.run(run(server.create_database(), options.rows))
-    text = json.dumps(result, indent=1)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    print(text)
+    report(result, options.json)
 
 
 if __name__ == "__main__":

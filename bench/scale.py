@@ -33,8 +33,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
-import platform
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -43,6 +41,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bench.process_figures import rss_mib
+from bench.report import report
 from bench.scale_agents import SimulatedAgent, until_all
 from bench.scale_outage import outage
 from bench.scale_servers import Outage, Servers, sequencers
@@ -317,12 +316,7 @@ def main() -> None:
         else:
             measured = measure_outages(servers, size, agents=options.agents, seconds=options.outage)
         result = asyncio.run(measured)
-    load = os.getloadavg()
-    result["machine"] = {"platform": platform.platform(), "cores": os.cpu_count(), "load_at_the_end": load}
-    text = json.dumps(result, indent=1)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    print(text)
+    report(result, options.json)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tailrace.protobuf_varint import read_varint
+
 MAX_POINTS = 2_000
 """Points that are read of one push; clients have some dozens for each connection and partition."""
 MAX_ATTRIBUTES = 50
@@ -133,13 +135,7 @@ def _fields(data: memoryview) -> Iterator[_Field]:
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise BadMetrics("a number ends early")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise BadMetrics("a number of more than ten bytes")
+    try:
+        return read_varint(data, position)
+    except (IndexError, OverflowError) as error:
+        raise BadMetrics(f"no number at byte {position}: {error}") from error

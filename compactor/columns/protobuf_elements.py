@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from compactor.columns.json_values import ValueUnfit
+from tailrace.protobuf_varint import read_varint
 
 LEAST_BYTES = 2
 """Of a message in a list: its tag and its length."""
@@ -72,6 +73,8 @@ def count_elements(shape: Shape, data: bytes, most: int) -> int:
         return _count(shape, data, most)
     except IndexError:
         raise ValueUnfit("the value is cut off") from None
+    except OverflowError:
+        raise ValueUnfit("the value is no Protobuf message") from None
 
 
 def _count(shape: Shape, data: bytes, most: int) -> int:
@@ -82,17 +85,17 @@ def _count(shape: Shape, data: bytes, most: int) -> int:
             _check(at == end and not group)
             opened.pop()
             continue
-        tag, at = _varint(data, at)
+        tag, at = read_varint(data, at)
         number, wire = tag >> 3, tag & 7
         inner = shape.get(number)
         if wire == _VARINT:
-            _, at = _varint(data, at)
+            _, at = read_varint(data, at)
         elif wire == _FIXED_64:
             at += 8
         elif wire == _FIXED_32:
             at += 4
         elif wire == _LENGTH:
-            size, at = _varint(data, at)
+            size, at = read_varint(data, at)
             _check(at + size <= end)
             if inner is None or inner.is_group:
                 at += size
@@ -113,18 +116,3 @@ def _count(shape: Shape, data: bytes, most: int) -> int:
 def _check(is_sound: bool) -> None:
     if not is_sound:
         raise ValueUnfit("the value is no Protobuf message")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of at most ten bytes, and what follows it."""
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = byte & 0x7F
-    for shift in range(7, 70, 7):
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-    raise ValueUnfit("the value is no Protobuf message")
