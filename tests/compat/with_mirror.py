@@ -18,7 +18,8 @@ from tests.compat.broker import Broker
 from tests.compat.with_java import Jvm
 
 RECORDS, PARTITIONS = 600, 3
-RETENTION_MS = "7654321000"
+RETENTION_MS = "987654321000"
+"""Some thirty years: the records have timestamps of 2023, and none may expire while they are copied."""
 
 Seen = dict[int, list[tuple[object, ...]]]
 """Key, value, headers and timestamp of a topic's records, by partition."""
