@@ -4,7 +4,7 @@ A task does the whole pass over a partition: the newest offset of a key may lie 
 keys of the part that is not clean, then all runs, and writes those again from which records go. The rest is as in
 compactor.rewrite: each attempt writes to keys of its own, and what no swap takes is swept.
 
-Memory: the index (`memory_bytes`), `LOOKED_UP_BYTES`, and eight times the item, as stored; what is left of a run waits
+Memory: the index (`memory_bytes`), `LOOKED_UP_BYTES`, and ten times the item, as stored; what is left of a run waits
 compressed. A test measures it (`compactor.session.keyed_task_memory_bytes`).
 """
 

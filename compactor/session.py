@@ -22,7 +22,7 @@ from compactor.plan import PlanSettings
 TASK_BYTES_PER_INPUT_BYTE = 4
 TASK_BASE_BYTES = 300_000_000
 """A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
-KEYED_BYTES_PER_INPUT_BYTE = 4
+KEYED_BYTES_PER_INPUT_BYTE = 6
 """What a pass over keys needs besides, beside its index and the keys that it looks up together."""
 JVM_OVERHEAD_BYTES = 384 << 20
 """Spark's own reserve beside an executor's heap."""

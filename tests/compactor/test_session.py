@@ -12,7 +12,7 @@ ITEM = 128 << 20
 
 
 def test_on_a_cluster_only_the_memory_of_the_executors_python_is_set() -> None:
-    needed_mib = (384 << 20) + 8 * ITEM + 300_000_000 + (256 + 64 << 20) >> 20
+    needed_mib = (384 << 20) + 10 * ITEM + 300_000_000 + (256 + 64 << 20) >> 20
     assert added_settings("yarn", {}, item_bytes=ITEM) == {
         "spark.executor.memoryOverhead": f"{needed_mib + 1}m"
     }
