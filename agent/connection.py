@@ -569,13 +569,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if parts and self._transport is not None and not self._transport.is_closing():
                     if self._is_tls:
                         self._pieces = in_pieces(parts, TLS_PIECE_BYTES)[::-1]
-                        self._write_pieces(self._pieces)
+                        self._write_pieces()
                     else:
                         self._transport.writelines(parts)
                 if not self._is_writable:
                     self._written_at = self._monotonic()
-            elif self._pieces:
-                self._write_pieces(self._pieces)
+            else:
+                self._write_pieces()
             if not self._is_writable:
                 return
             reply, self._written = self._written, None
@@ -593,12 +593,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return
         self.close()
 
-    def _write_pieces(self, pieces: list[list[Buffer]]) -> None:
-        """Write as much of an answer as the transport takes."""
-        assert self._transport is not None
-        while pieces and self._is_writable:
-            piece = pieces.pop()
-            if not self._transport.is_closing():
+    def _write_pieces(self, *, at_once: bool = False) -> None:
+        """Write as much of an answer as the transport takes, or all that is left of it."""
+        while self._pieces and (at_once or self._is_writable):
+            piece = self._pieces.pop()
+            if self._transport is not None and not self._transport.is_closing():
                 self._transport.writelines(piece)
 
     def _made_next(self) -> list[Buffer]:
@@ -636,6 +635,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Send what is written, then close."""
         if self._phase is not _CLOSED:
             self._enter(_CLOSED)
+            self._write_pieces(at_once=True)
             if self._transport is not None:
                 self._transport.close()
 

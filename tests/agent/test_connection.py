@@ -512,6 +512,19 @@ def test_through_tls_an_answer_leaves_in_pieces_and_a_client_that_takes_them_slo
     run(scenario)
 
 
+def test_an_answer_that_leaves_through_tls_is_whole_when_its_connection_is_closed() -> None:
+    async def scenario() -> None:
+        line = Line(is_tls=True)
+        line.feed(framed(b"large"))
+        await settle()
+        assert len(line.transport.sent) == 1
+        line.connection.close()
+        assert b"".join(line.transport.sent) == b"L" * 3_000_000
+        assert line.transport.closed
+
+    run(scenario)
+
+
 def test_a_closing_reply_is_sent_and_is_the_last() -> None:
     async def scenario() -> None:
         line = Line()
