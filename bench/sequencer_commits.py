@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -32,6 +30,7 @@ from typing import Any
 import asyncpg
 
 from bench.process_figures import scheduled_seconds
+from bench.report import machine
 from sequencer.api import (
     AgentInfo,
     BatchError,
@@ -295,12 +294,7 @@ def main() -> None:
         with postgres_server(fsync=True) as server:
             rows += asyncio.run(run(server.create_database(), options))
     if options.json is not None:
-        machine = {
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "load_at_the_end": os.getloadavg(),
-        }
-        options.json.write_text(json.dumps({"rows": rows, "machine": machine}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"rows": rows, "machine": machine()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

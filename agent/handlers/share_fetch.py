@@ -35,6 +35,7 @@ from sequencer.api import (
     ShareWork,
 )
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, edges_of
+from tailrace.grouping import in_groups
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -440,17 +441,7 @@ async def _ask(
 
 def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, ShareWork]]]:
     """As many at a time as one call to the sequencer may have."""
-    some: list[tuple[_Part, ShareWork]] = []
-    edges = 0
-    for work in works:
-        added = edges_of(work[1])
-        if some and (len(some) == MAX_WORKS or edges + added > MAX_EDGES):
-            yield some
-            some, edges = [], 0
-        some.append(work)
-        edges += added
-    if some:
-        yield some
+    return in_groups(works, lambda work: edges_of(work[1]), MAX_EDGES, MAX_WORKS)
 
 
 def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> list[ShareWork]:

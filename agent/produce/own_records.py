@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from agent.catalog import KnownTopic
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import Services
 from sequencer.api import BatchError
+from tailrace.grouping import in_groups
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import read_header
@@ -28,7 +29,7 @@ async def is_written(
     now = services.clock.wall_ms()
     batches = [
         encode_batch(some, timestamps=[now] * len(some))
-        for some in _parted(records, topic.settings.max_message_bytes)
+        for some in in_groups(records, size_of, topic.settings.max_message_bytes)
     ]
     done: asyncio.Future[list[BatchResult | None]] = asyncio.get_running_loop().create_future()
 
@@ -58,18 +59,3 @@ def size_of(record: NewRecord) -> int:
     """At least what the record takes in a batch, in bytes."""
     headers = sum(len(name) + len(value or b"") + 10 for name, value in record.headers)
     return 100 + headers + len(record.key or b"") + len(record.value or b"")
-
-
-def _parted(records: Sequence[NewRecord], max_bytes: int) -> Iterator[list[NewRecord]]:
-    """Records for a batch each."""
-    some: list[NewRecord] = []
-    size = 0
-    for record in records:
-        added = size_of(record)
-        if some and size + added > max_bytes:
-            yield some
-            some, size = [], 0
-        some.append(record)
-        size += added
-    if some:
-        yield some

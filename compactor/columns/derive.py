@@ -37,6 +37,7 @@ from compactor.columns.registered import (
 from compactor.columns.values import ValueDecoder, fit
 from sequencer.api import ObjectDescription
 from tailrace.columns import Columns, columns_text, parse_columns, row_cells
+from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index
 from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
@@ -248,18 +249,12 @@ def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
 
 def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Iterator[list[int]]:
     """Row groups that are read at once: those of thin partitions are small, and each costs calls of its own. Pure."""
-    numbers: list[int] = []
-    held = 0
-    for number in range(metadata.num_row_groups):
+
+    def size_of(number: int) -> int:
         group = metadata.row_group(number)
-        size = max(group.total_byte_size, ROW_BYTES * group.num_rows)
-        if numbers and held + size > max_bytes:
-            yield numbers
-            numbers, held = [], 0
-        numbers.append(number)
-        held += size
-    if numbers:
-        yield numbers
+        return max(int(group.total_byte_size), ROW_BYTES * int(group.num_rows))
+
+    return in_groups(range(metadata.num_row_groups), size_of, max_bytes)
 
 
 def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[pa.Table]:

@@ -44,6 +44,7 @@ from sequencer.api import (
     Topic,
 )
 from tailrace.clock import Clock, Entropy
+from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectStore
 
 MAX_KEYS = 10_000
@@ -239,17 +240,7 @@ def together(
     hits: Sequence[FileHits], *, most: int = REWRITTEN_AT_ONCE, max_bytes: int = REWRITTEN_BYTES
 ) -> Iterator[list[FileHits]]:
     """The objects in groups that are written again side by side, in order. Pure."""
-    some: list[FileHits] = []
-    held = 0
-    for hit in hits:
-        size = hit.file.object.size
-        if some and (len(some) == most or held + size > max_bytes):
-            yield some
-            some, held = [], 0
-        some.append(hit)
-        held += size
-    if some:
-        yield some
+    return in_groups(hits, lambda hit: hit.file.object.size, max_bytes, most)
 
 
 async def _erase_from(

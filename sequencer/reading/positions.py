@@ -28,6 +28,7 @@ from sequencer.store.rows import (
     TopicRow,
 )
 from sequencer.store.state import HotState
+from tailrace.grouping import in_groups
 from tailrace.turns import Turns
 
 MAX_LAGS = 2_000
@@ -184,17 +185,8 @@ async def pages_of(
 
 def small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[GroupRow]]:
     """The groups that have positions: some with no more than `at_once` together, or one alone."""
-    some: list[GroupRow] = []
-    count = 0
-    for group in groups:
-        if some and count + group.positions > at_once:
-            yield some
-            some, count = [], 0
-        if group.positions:
-            some.append(group)
-            count += group.positions
-    if some:
-        yield some
+    used = (group for group in groups if group.positions)
+    return in_groups(used, lambda group: group.positions, at_once)
 
 
 async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIterator[list[GroupOffsetRow]]:
