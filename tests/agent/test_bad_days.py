@@ -21,7 +21,7 @@ from tailrace.kafka.messages.metadata import MetadataRequestTopic
 from tailrace.object_store.folder import FolderStore
 from tests.support.agents import batch
 from tests.support.faulty_store import FaultPlan, Faults, Latency
-from tests.support.wire import KafkaSocket, WiredAgent, batches_of, run_wired
+from tests.support.wire import GIVES_UP_EARLY, KafkaSocket, WiredAgent, batches_of, run_wired
 
 
 async def nothing_is_half_visible(client: KafkaSocket, stored: int) -> None:
@@ -103,7 +103,7 @@ def test_a_store_that_answers_503_is_a_storage_error_for_producers_and_consumers
         assert (await client.produce(batch(b"2"))).base_offset == 1
         await nothing_is_half_visible(client, 2)
 
-    run_wired(scenario, tmp_path)
+    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
 
 def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_late_is_never_seen(
@@ -113,12 +113,12 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
         await wired.topic()
         client = await wired.client()
 
-        wired.store.plan = FaultPlan(put=Faults(hangs_after=1.0, hang_seconds=0.6))
+        wired.store.plan = FaultPlan(put=Faults(hangs_after=1.0, hang_seconds=1.5))
         refused = await client.produce(batch(b"late"))
         wired.store.plan = FaultPlan()
 
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "longer than 300 ms" in (refused.error_message or "")
+        assert "longer than 1000 ms" in (refused.error_message or "")
         assert wired.told("a flush failed")
         assert wired.metric("flush_failures_total", reason="storage") == 1
         async with asyncio.timeout(5):
@@ -128,7 +128,7 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
         assert (await client.produce(batch(b"1"))).base_offset == 0
         await nothing_is_half_visible(client, 1)
 
-    run_wired(scenario, tmp_path)
+    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
 
 def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
                 assert again.error_code == ErrorCode.REQUEST_TIMED_OUT
         await nothing_is_half_visible(client, again.base_offset + 1)
 
-    run_wired(scenario, tmp_path)
+    run_wired(scenario, tmp_path, **GIVES_UP_EARLY)
 
 
 def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_path: Path) -> None:

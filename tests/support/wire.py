@@ -36,9 +36,10 @@ from tailrace.object_store.metered import MeteredStore
 from tailrace.record_batch import split
 from tests.support.faulty_store import FaultyStore
 
-HASTY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "upload_deadline_ms": 300,
-                         "commit_deadline_ms": 300, "drain_ms": 2_000}  # fmt: skip
-"""Settings that seal early and give up early."""
+SEALS_EARLY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "drain_ms": 2_000}
+"""An agent's settings for a test. Deadlines are as in production: a slow disk must not look like a lost answer."""
+GIVES_UP_EARLY: dict[str, Any] = {"upload_deadline_ms": 1_000, "commit_deadline_ms": 1_000}
+"""For a scenario in which something is away."""
 
 
 class KafkaSocket:
@@ -160,7 +161,7 @@ async def wired_agent(
     await sequencer.start()
     agent = Agent(
         AgentOptions(listen_port=0, clients=clients or ClientSecurity()),
-        AgentSettings.model_validate({**HASTY, **settings}),
+        AgentSettings.model_validate({**SEALS_EARLY, **settings}),
         sequencer=sequencer,
         store=MeteredStore(store, clock, StoreMetrics(telemetry.registry)),
         clock=clock,
