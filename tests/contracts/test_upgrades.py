@@ -19,13 +19,10 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from fastcrc.crc32 import iscsi as crc32c
 
-import sequencer.store.sql.migrations as migrations
 from agent.groups.stored_group import StoredGroup, restored
 from cache.chunk_cache import ChunkCache
 from cache.peer import ChunkRequest, ChunkStatus, PeerServer
@@ -58,10 +55,11 @@ from tests.contracts.conversation import (
 )
 from tests.fuzz.rpc import structs
 from tests.support.clocks import ManualClock
+from tests.support.schemas import upgrade_to
 from tests.support.servers import PostgresServer
 
 BEFORE = "0.1.0"
-REVISION = "0006"
+REVISION = "0020"
 """The schema of that version's databases."""
 
 
@@ -366,11 +364,8 @@ def sqlite_of_before(tmp_path: Path) -> str:
 def postgresql_of_before(server: PostgresServer) -> str:
     """The tables by the migration of that version, the rows as COPY wrote them."""
     url = server.create_database()
-    config = Config()
-    config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
     with engine(url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, REVISION)
+        upgrade_to(connection, REVISION)
     with psycopg.connect(url.replace("+asyncpg", "")) as connection:
         for table, columns, rows in re.findall(
             r"COPY (\w+) \((.*?)\)\n(.*?)\\\.\n", golden("postgresql").decode(), re.DOTALL

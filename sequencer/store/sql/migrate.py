@@ -13,6 +13,8 @@ from alembic.script import ScriptDirectory
 from sequencer.api import SequencerError
 
 _ADVISORY_LOCK = 0x7461696C72616365  # "tailrace"
+_LAST_WITH_OLDER_MIGRATIONS = "c2f053fa2ab1"
+"""The commit whose `tailrace` brings databases of schemas 0006 to 0019 to 0020 (decision 64)."""
 
 
 class SchemaMismatch(SequencerError):
@@ -44,7 +46,8 @@ def migrate(connection: sa.Connection, *, allowed: bool) -> None:
     if current is not None and current < min(known):
         raise SchemaMismatch(
             f"the database has schema {current}, of before the first release: this program upgrades databases from"
-            f" schema {min(known)} on. Fill an empty database from the bucket with `tailrace recover`"
+            f" schema {min(known)} on. Start the tailrace of commit {_LAST_WITH_OLDER_MIGRATIONS} once, which upgrades"
+            " it to 0020; or fill an empty database from the bucket with `tailrace recover`"
         )
     if current is not None and current not in known:
         raise SchemaMismatch(

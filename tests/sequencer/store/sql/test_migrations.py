@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from sequencer.api import LeaseLost
-from sequencer.store.rows import Changes, GroupOffsetRow, GroupRow, Row
-from sequencer.store.sql.migrate import SchemaMismatch, migrate
-from sequencer.store.sql.row_codec import RowCodec
+from sequencer.store.sql.migrate import SchemaMismatch
 from sequencer.store.sql.schema import SCHEMA_VERSION, TABLES, metadata
 from sequencer.store.sql.store import open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.schemas import catalog_of, upgrade_to
 from tests.support.servers import PostgresServer
 
 
@@ -54,6 +51,14 @@ def test_the_migrations_make_exactly_the_schema(url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
         assert context.get_current_revision() == f"{SCHEMA_VERSION:04}"
+
+
+def test_the_first_migration_makes_the_tables_that_it_always_made(url: str) -> None:
+    """The recordings beside this file are of the fifteen migrations that were there before it (decision 64)."""
+    with engine(url).begin() as connection:
+        upgrade_to(connection, "0020")
+        recorded = Path(__file__).with_name(f"schema_0020.{connection.dialect.name}").read_text()
+        assert catalog_of(connection) == recorded.splitlines()
 
 
 def storage_options(connection: sa.Connection) -> dict[str, set[str]]:
@@ -99,12 +104,17 @@ def test_a_database_of_a_newer_program_is_refused(url: str) -> None:
         open_and_close(url)
 
 
-def test_a_database_of_before_the_first_release_is_refused(url: str) -> None:
-    open_and_close(url)
+@pytest.mark.parametrize("revision", ["0001", "0006", "0019"])
+def test_a_database_of_before_the_first_release_is_refused_and_left_alone(url: str, revision: str) -> None:
     with engine(url).begin() as connection:
-        connection.execute(sa.text("update alembic_version set version_num = '0005'"))
-    with pytest.raises(SchemaMismatch, match=r"schema 0005, of before the first release.*tailrace recover"):
-        open_and_close(url)
+        connection.execute(sa.text("create table alembic_version (version_num varchar(32) not null)"))
+        connection.execute(sa.text(f"insert into alembic_version values ('{revision}')"))
+    advice = r"of before the first release.*tailrace of commit [0-9a-f]{12} once.*tailrace recover"
+    for auto_migrate in (True, False):
+        with pytest.raises(SchemaMismatch, match=f"schema {revision}, {advice}"):
+            open_and_close(url, auto_migrate=auto_migrate)
+    with engine(url).connect() as connection:
+        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
 
 
 def test_a_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,82 +128,3 @@ def test_a_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.Mon
         open_and_close(url)
     with engine(url).connect() as connection:
         assert sa.inspect(connection).get_table_names() == []
-
-
-def downgrade(connection: sa.Connection, revision: str) -> None:
-    """Make the tables those of an earlier migration."""
-    from alembic import command
-    from alembic.config import Config
-
-    import sequencer.store.sql.migrations as migrations
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
-    migrate(connection, allowed=True)
-    config.attributes["connection"] = connection
-    command.downgrade(config, revision)
-
-
-def insert(connection: sa.Connection, row: Row, left_out: Collection[str] = ()) -> None:
-    """Write a row, without the columns that its table does not have yet."""
-    codec = RowCodec(type(row), "sqlite" if connection.dialect.name == "sqlite" else "postgresql")
-    columns = zip(codec.columns, codec.encode_rows([row]), strict=True)
-    values = {column.name: value for column, (value,) in columns if column.name not in left_out}
-    connection.execute(TABLES[type(row)].insert().values(values))
-
-
-def test_groups_of_an_older_database_count_their_positions(url: str) -> None:
-    with engine(url).begin() as connection:
-        downgrade(connection, "0019")
-        for group_id, count, expires_ms in (("none", 0, None), ("two", 2, None), ("some", 3, 7)):
-            group = GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", 1)
-            insert(connection, group, left_out=("positions", "has_expiries"))
-            for partition in range(count):
-                insert(connection, GroupOffsetRow(group_id, UUID(int=1), partition, 5, 0, "", 1, expires_ms))
-
-    async def groups() -> dict[str, tuple[int, bool]]:
-        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
-        try:
-            await store.open()
-            rows = (await store.load())[GroupRow]
-            return {
-                row.group_id: (row.positions, row.has_expiries) for row in rows if isinstance(row, GroupRow)
-            }
-        finally:
-            await store.close()
-
-    assert asyncio.run(groups()) == {"none": (0, False), "two": (2, False), "some": (3, True)}
-
-
-def test_an_older_server_that_leads_writes_nothing_after_the_migration_that_counts_positions(
-    url: str,
-) -> None:
-    async def lead() -> int | None:
-        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
-        try:
-            await store.open()
-            return await store.take_committer_lease("older", "", 60_000)
-        finally:
-            await store.close()
-
-    async def write(epoch: int) -> None:
-        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
-        try:
-            await store.open()
-            await store.write(Changes(), epoch)
-        finally:
-            await store.close()
-
-    epoch = asyncio.run(lead())
-    assert epoch is not None
-    asyncio.run(write(epoch))
-    with engine(url).begin() as connection:
-        downgrade(connection, "0019")
-    with pytest.raises(LeaseLost):
-        asyncio.run(write(epoch))
-
-
-def test_the_migration_can_be_undone(url: str) -> None:
-    with engine(url).begin() as connection:
-        downgrade(connection, "base")
-        assert sa.inspect(connection).get_table_names() == ["alembic_version"]
