@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import sequencer.store.sql.postgres as postgres_module
 from tests.support.groups import GroupScheduling
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import PostgresServer, S3Server, moto_server, postgres_server
 
 
@@ -19,7 +21,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
+    """Stores in this process are patient with it: a machine that stops for seconds is no database that is away."""
+    with postgres_server() as server, pytest.MonkeyPatch.context() as patched:
+        for bound in ("CONNECT_SECONDS", "STATEMENT_SECONDS", "IDLE_SECONDS", "LEASE_SECONDS"):
+            patched.setattr(postgres_module, bound, PATIENCE_SECONDS)
         yield server
 
 

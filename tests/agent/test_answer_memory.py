@@ -21,6 +21,7 @@ from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTop
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.support.agents import AgentBench, connection, made, run, settle
 from tests.support.clocks import ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 MIB = 1 << 20
 LEAST_BUDGET = 16 * MIB
@@ -30,7 +31,7 @@ LEAST_BUDGET = 16 * MIB
 def alone(scenario: Callable[[AnswerMemory, ManualClock], Awaitable[None]], budget: int = 64 * MIB) -> None:
     async def whole() -> None:
         clock = ManualClock()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario(AnswerMemory(budget, clock), clock)
 
     asyncio.run(whole())

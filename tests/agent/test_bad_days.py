@@ -21,12 +21,13 @@ from tailrace.kafka.messages.metadata import MetadataRequestTopic
 from tailrace.object_store.folder import FolderStore
 from tests.support.agents import batch
 from tests.support.faulty_store import FaultPlan, Faults, Latency
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import GIVES_UP_EARLY, KafkaSocket, WiredAgent, batches_of, run_wired
 
 
 async def nothing_is_half_visible(client: KafkaSocket, stored: int) -> None:
     """One batch of one record at each offset below `stored`, and no more; what was just written may take a moment."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (row := await client.fetch()).high_watermark < stored:
             await asyncio.sleep(0.01)
     assert (row.error_code, row.high_watermark) == (0, stored)
@@ -121,7 +122,7 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
         assert "longer than 1000 ms" in (refused.error_message or "")
         assert wired.told("a flush failed")
         assert wired.metric("flush_failures_total", reason="storage") == 1
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not await wired.keys():  # the write lands, long after everybody gave up
                 await wired.clock.sleep(0.02)
         await nothing_is_half_visible(client, 0)
@@ -139,7 +140,8 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
 
         wired.rows.is_away = True
         refused = await client.produce(batch(b"retried by its producer"))
-        async with asyncio.timeout(10):  # what the committer remembers is served as long as its lease holds
+        # What the committer remembers is served as long as its lease holds.
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (unread := await other.fetch()).error_code == 0:
                 assert batches_of(unread) == [(0, 1)]
                 await wired.clock.sleep(0.05)
@@ -153,7 +155,7 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
         assert wired.metric("fetch_failures_total", error="REQUEST_TIMED_OUT") == 1
 
         # Told to retry is not told that it is lost: the commit goes on and the batch may be there, whole.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (again := await client.produce(batch(b"2"))).error_code:
                 assert again.error_code == ErrorCode.REQUEST_TIMED_OUT
         await nothing_is_half_visible(client, again.base_offset + 1)
@@ -188,7 +190,7 @@ def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_pat
         (other_key,) = set(await wired.keys()) - {key}
         wired.agent.cache.forget(ChunkId(other_key, 0))
         await wired.objects.delete([other_key])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (gone := await client.fetch(1)).high_watermark == 1:
                 await asyncio.sleep(0.01)
         assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -17,6 +17,7 @@ import uvloop
 from agent.connection import KafkaConnection, Reply
 from agent.memory_budget import MemoryBudget
 from tests.support.certificates import Authority
+from tests.support.patience import PATIENCE_SECONDS
 
 REQUEST = (4).to_bytes(4, "big") + b"more"
 CHUNK_BYTES, PART_BYTES, LONG_BYTES = 4 << 20, 64 << 10, 8 << 20
@@ -88,7 +89,7 @@ async def served(
 
 def run(loop: Callable[[Any], Any], scenario: Callable[[], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario()
 
     loop(whole())

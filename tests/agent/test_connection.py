@@ -23,6 +23,7 @@ from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
 from tailrace.buffers import TLS_PIECE_BYTES
 from tests.support.agents import settle
+from tests.support.patience import PATIENCE_SECONDS
 
 LARGE = STAGING_BYTES + 1
 PRODUCE = b"\0\0"
@@ -166,7 +167,7 @@ def framed(*bodies: bytes) -> bytes:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario()
 
     asyncio.run(whole())

@@ -12,6 +12,7 @@ from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_an_agent_ends_when_its_sequencers_database_is_another_incarnation() -> None:
@@ -36,7 +37,7 @@ def test_an_agent_ends_when_its_sequencers_database_is_another_incarnation() -> 
         await rows.adopt("c", 2, 1)
         rows.fail_next_write("before")  # as a database does that went away: the state is loaded anew
 
-        reason = await asyncio.wait_for(lost, 20)
+        reason = await asyncio.wait_for(lost, PATIENCE_SECONDS)
 
         assert "incarnation" in reason and not agent.is_ready
         await agent.drain()

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from agent.long_work import FREE_SECONDS, REST, LongWork
+from tests.support.patience import PATIENCE_SECONDS
 
 STEP_SECONDS = 0.002
 PASS_SECONDS = 0.001
@@ -117,7 +118,9 @@ def test_while_batches_are_being_stored_an_idle_loop_is_left_to_them_as_a_busy_o
             loop.now += REST * STEP_SECONDS
             await asyncio.sleep(REST * STEP_SECONDS + 0.01)
         loop.is_expected = False
-        assert await asyncio.wait_for(request, 10) == "a", "nobody is waited for: it goes on at once"
+        assert await asyncio.wait_for(request, PATIENCE_SECONDS) == "a", (
+            "nobody is waited for: it goes on at once"
+        )
 
     asyncio.run(scenario())
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agent.memory_budget import SMALL_BYTES, Claim, MemoryBudget
 from tests.support.agents import settle
+from tests.support.patience import PATIENCE_SECONDS
 
 LIMIT = 80 * SMALL_BYTES
 SMALL, LARGE = SMALL_BYTES, 10 * SMALL_BYTES
@@ -19,7 +20,7 @@ SMALL, LARGE = SMALL_BYTES, 10 * SMALL_BYTES
 
 def run(scenario: Callable[[MemoryBudget], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario(MemoryBudget(LIMIT))
 
     asyncio.run(whole())

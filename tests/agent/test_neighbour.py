@@ -28,6 +28,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.rpc import CallFailed, CallTimedOut, NotConnected
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def ring_of(*broker_ids: int) -> Ring:
@@ -124,7 +125,7 @@ def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
         pair = Pair()
         await pair.open()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await scenario(pair)
         finally:
             await pair.close()
@@ -216,7 +217,7 @@ def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
             await after.renew_agent(RenewAgent(silent.broker_id, silent.epoch))
         await after.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_a_gap_that_another_agent_may_close_is_to_be_sent_again() -> None:

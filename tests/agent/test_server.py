@@ -29,6 +29,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import read_header
 from tests.support.agents import AwaitedSubmission, batch, settle
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Hosts:
@@ -223,7 +224,7 @@ def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
             raise ZeroDivisionError("a bug")
 
         _, writer = await asyncio.open_connection("127.0.0.1", agent.kafka_port)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not agent._connections:
                 await asyncio.sleep(0.01)
             with monkeypatch.context() as patched:

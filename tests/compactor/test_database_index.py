@@ -11,6 +11,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.rows import Row
 from sequencer.store.sql.store import open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class CountingIndex(DatabaseIndex):
@@ -46,4 +47,4 @@ def test_the_positions_of_a_group_are_told_after_one_look_at_the_database(tmp_pa
             await index.close()
             await rows.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

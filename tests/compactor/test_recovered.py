@@ -17,6 +17,7 @@ from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
+from tests.support.patience import PATIENCE_SECONDS
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
 RESERVATION = 10_000
@@ -112,4 +113,4 @@ def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
         assert any(isinstance(row, ObjectRow) and row.kind is ObjectKind.PARQUET for row in objects)
         await world.log.sequencer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 120))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

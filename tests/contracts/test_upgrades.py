@@ -55,6 +55,7 @@ from tests.contracts.conversation import (
 )
 from tests.fuzz.rpc import structs
 from tests.support.clocks import ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.schemas import upgrade_to
 from tests.support.servers import PostgresServer
 
@@ -193,7 +194,7 @@ def test_the_agent_of_the_version_before_is_served_by_our_sequencer() -> None:
             if method in METHODS:
                 body = msgspec.msgpack.encode(ids.translated(msgspec.msgpack.decode(body)))
             wire.send(encode_frame(request.header, body))
-            said = await asyncio.wait_for(caller.answers.get(), 5)
+            said = await asyncio.wait_for(caller.answers.get(), PATIENCE_SECONDS)
             assert said, f"{method}: our server ended the connection: {caller.reason}"
             new = decode_frame(memoryview(said))
             assert (new.header.correlation, new.header.flags) == (old.header.correlation, old.header.flags), (

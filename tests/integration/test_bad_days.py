@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace_cli.demo.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import end_with_parent
 
 PARTITIONS = 3
@@ -49,7 +50,7 @@ class Server:
                 stderr=log, preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
                 env={name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")},
             )  # fmt: skip
-        until(60, self.is_ready, lambda: f"the server is ready: {self.said()}")
+        until(self.is_ready, lambda: f"the server is ready: {self.said()}")
 
     def is_ready(self) -> bool:
         assert self.process is not None and self.process.poll() is None, self.said()
@@ -60,7 +61,9 @@ class Server:
         return True
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.http}{path}", timeout=PATIENCE_SECONDS
+        ) as answer:
             return str(answer.read().decode())
 
     def metric(self, name: str) -> float:
@@ -71,7 +74,7 @@ class Server:
     def terminate(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -116,7 +119,7 @@ class Load:
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 500,
-                "delivery.timeout.ms": 120_000,
+                "delivery.timeout.ms": 240_000,
                 "reconnect.backoff.max.ms": 200,
             }
         )
@@ -129,7 +132,7 @@ class Load:
             except BufferError:
                 producer.poll(0.01)
             producer.poll(0)
-        assert not producer.flush(120)
+        assert not producer.flush(PATIENCE_SECONDS)
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -142,10 +145,11 @@ def read_all(bootstrap: str) -> Counter[tuple[str, tuple[int, int]]]:
     """(name, (partition, offset)) of every record below the ends as they are now."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
-        ends = {p: consumer.get_watermark_offsets(TopicPartition("t", p), 30)[1] for p in range(PARTITIONS)}
-        consumer.assign([TopicPartition("t", partition, 0) for partition in ends])
+        places = [TopicPartition("t", partition, 0) for partition in range(PARTITIONS)]
+        ends = {each.partition: consumer.get_watermark_offsets(each, PATIENCE_SECONDS)[1] for each in places}
+        consumer.assign(places)
         read: Counter[tuple[str, tuple[int, int]]] = Counter()
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_SECONDS
         while read.total() < sum(ends.values()):
             assert time.monotonic() < give_up, f"{read.total()} of {sum(ends.values())} records were read"
             for message in consumer.consume(500, 0.5):
@@ -171,16 +175,16 @@ def nothing_is_lost_or_doubled(load: Load, bootstrap: str) -> None:
     assert read_all(bootstrap) == Counter(load.acknowledged.items())
 
 
-def until(seconds: float, holds: Callable[[], bool], what: Callable[[], str]) -> None:
-    give_up = time.monotonic() + seconds
+def until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
     while not holds():
-        assert time.monotonic() < give_up, f"waited {seconds} s until {what()}"
+        assert time.monotonic() < give_up, f"waited {PATIENCE_SECONDS} s until {what()}"
         time.sleep(0.05)
 
 
 def create(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -211,13 +215,13 @@ def test_a_full_disk_stops_producers_and_nothing_else_and_all_goes_on_with_room(
         create(server.bootstrap)
         with Load(server.bootstrap, value_bytes=1_000) as load:
             full = 'flush_failures_total{reason="storage"}'
-            until(60, lambda: server.metric(full) > 3, lambda: f"the disk is full: {server.said()}")
+            until(lambda: server.metric(full) > 3, lambda: f"the disk is full: {server.said()}")
             so_far = len(load.acknowledged)
             seen = read_all_patiently(server.bootstrap)
             assert so_far and seen.total() >= so_far, "what is there is read from a full disk"
             assert "No space left on device" in server.said()
             ballast.unlink()
-            until(60, lambda: len(load.acknowledged) > so_far + 200, lambda: f"all goes on: {server.said()}")
+            until(lambda: len(load.acknowledged) > so_far + 200, lambda: f"all goes on: {server.said()}")
         nothing_is_lost_or_doubled(load, server.bootstrap)
         assert server.terminate() == 0
 
@@ -226,14 +230,12 @@ def test_sigterm_under_load_loses_nothing_and_gives_all_leases_back(tmp_path: Pa
     with server_in(tmp_path / "data", tmp_path / "log") as server:
         create(server.bootstrap)
         with Load(server.bootstrap, value_bytes=500) as load:
-            until(60, lambda: len(load.acknowledged) > 2_000, lambda: "the load is under way")
+            until(lambda: len(load.acknowledged) > 2_000, lambda: "the load is under way")
             assert server.terminate() == 0, server.said()
             said = server.said()
             assert "drained" in said and "drain took too long" not in said, said
-            started = time.monotonic()
             server.start()
             assert "waiting for another process" not in server.said(), "the lease was given back"
-            assert time.monotonic() - started < 30
             so_far = len(load.acknowledged)
-            until(60, lambda: len(load.acknowledged) > so_far + 500, lambda: "the load goes on")
+            until(lambda: len(load.acknowledged) > so_far + 500, lambda: "the load goes on")
         nothing_is_lost_or_doubled(load, server.bootstrap)

@@ -25,6 +25,7 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import PostgresServer
 
 COMMAND = [sys.executable, "-m", "tailrace_cli.app"]
@@ -35,7 +36,7 @@ def environment() -> dict[str, str]:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
 
 
@@ -52,7 +53,7 @@ class Server:
             )  # fmt: skip
 
     def wait_until_ready(self) -> None:
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < give_up and self.process.poll() is None:
             try:
                 assert json.loads(get(f"{self.http}/readyz"))["ready"] is True
@@ -69,7 +70,7 @@ class Server:
     def try_run(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [*COMMAND, *arguments, "--bootstrap", self.kafka]
         return subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=60, env=environment()
+            command, input=given, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment()
         )
 
 
@@ -134,7 +135,7 @@ def refusal(command: list[str], database: str, more: dict[str, str] | None = Non
     """The one line with which a command on a database ends. Status 2: its settings alone show that it can't work."""
     done = subprocess.run(
         [*COMMAND, *command, "--database", database],
-        capture_output=True, text=True, timeout=60, env=environment() | (more or {}),
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment() | (more or {}),
     )  # fmt: skip
     assert done.returncode == status, done.stderr
     # Lines in JSON are the log's: on a busy machine, that the event loop was held.
@@ -151,9 +152,14 @@ def test_what_serve_used_elsewhere_is_found_in_its_folder_after_the_stop(tmp_pat
         server.run("topic", "create", "flights", "--config", "tailrace.table=iceberg")
     finally:
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(timeout=30)
+        server.process.wait(timeout=PATIENCE_SECONDS)
     listing = [*COMMAND, "table", "list", "--data", str(tmp_path / "data"), "--json"]
-    given: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "env": environment()}
+    given: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "timeout": PATIENCE_SECONDS,
+        "env": environment(),
+    }
 
     found = subprocess.run(listing, **given)
     assert [each["topic"] for each in json.loads(found.stdout)] == ["flights"], found.stderr
@@ -187,7 +193,7 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
     assert "flights" in get(f"{server.http}/")
 
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(timeout=30) == 0, server.log.read_text()
+    assert server.process.wait(timeout=PATIENCE_SECONDS) == 0, server.log.read_text()
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert "drained" in {line["event"] for line in lines}
     of_the_machine = "the event loop was held"
@@ -277,7 +283,7 @@ def test_groups_of_all_kinds_are_described_and_reset(server: Server) -> None:
     )  # fmt: skip
     consumer.subscribe(["events"])
     for _ in range(4):
-        assert consumer.poll(30) is not None
+        assert consumer.poll(PATIENCE_SECONDS) is not None
     consumer.commit(asynchronous=False)
     asyncio.run(_join_share_group(server.kafka, "pool"))
 
@@ -315,11 +321,17 @@ async def _join_share_group(broker: str, group: str) -> None:
 def test_a_transaction_that_hangs_is_found_and_aborted(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
-    producer = Producer({"bootstrap.servers": server.kafka, "transactional.id": "stuck"})
-    producer.init_transactions(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": server.kafka,
+            "transactional.id": "stuck",
+            "transaction.timeout.ms": 600_000,  # the commands that look for it may take longer than a minute
+        }
+    )
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     producer.produce("events", b"lost")
-    producer.flush(30)
+    producer.flush(PATIENCE_SECONDS)
     server.run("produce", "events", "kept")
 
     assert server.run("consume", "events") == ""
@@ -333,7 +345,7 @@ def test_a_transaction_that_hangs_is_found_and_aborted(server: Server) -> None:
     assert server.run("consume", "events") == "kept\n"
     assert server.run("consume", "events", "--uncommitted") == "lost\nkept\n"
     with pytest.raises(KafkaException, match=r"(?i)fenced"):
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_SECONDS)
     assert "TRANSACTIONAL_ID_NOT_FOUND" in server.try_run("transaction", "abort", "stcuk").stderr
 
 
@@ -354,7 +366,9 @@ def test_a_second_serve_on_a_folder_is_told_at_once_who_uses_it(server: Server, 
     server.wait_until_ready()
     command = [*COMMAND, "serve", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0"]
     command += ["--database", "postgresql://nobody@127.0.0.1:1/nothing"]  # opened first, it would be named
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment()
+    )
     assert done.returncode == 1
     assert f"is in use by process {server.process.pid}; stop that one" in done.stderr.splitlines()[-1]
 
@@ -376,7 +390,7 @@ def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
     producer = Producer({"bootstrap.servers": server.kafka})
     for number in range(100):
         producer.produce("readings", b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     compact = [
         *COMMAND,
         "compact",
@@ -397,7 +411,7 @@ def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
     assert catalog.load_table("tailrace.readings").scan().to_arrow().num_rows == 100
 
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(timeout=30) == 0
+    assert server.process.wait(timeout=PATIENCE_SECONDS) == 0
     alone = subprocess.run(compact, capture_output=True, text=True, timeout=400, env=environment())
     assert alone.returncode == 0, alone.stderr
     assert json.loads(alone.stdout)["records"] == 0

@@ -19,6 +19,7 @@ import pytest
 
 from tailrace_cli.demo.ports import free_port
 from tests.support.certificates import Authority
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import postgres_server
 
 COMMAND = [sys.executable, "-m", "tailrace_cli.app"]
@@ -54,7 +55,7 @@ class Processes:
             process.terminate()
         for process in self.running:
             try:
-                process.wait(20)
+                process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -69,7 +70,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         started.end()
 
 
-def until(holds: Callable[[], bool], processes: Processes, seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], processes: Processes, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -82,7 +83,7 @@ def until(holds: Callable[[], bool], processes: Processes, seconds: float = 60) 
 
 
 def get(url: str, context: ssl.SSLContext | None = None) -> str:
-    with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS, context=context) as answer:
         return str(answer.read().decode())
 
 
@@ -131,7 +132,7 @@ def test_a_cluster_behind_mutual_tls_and_a_secret_serves_and_exchanges_both(
     metrics = get(f"https://{sequencer_http}/metrics", trusting)
     assert 'tailrace_tls_certificate_expiry_timestamp_seconds{purpose="rpc"} 3.7' in metrics
     create = [*COMMAND, "topic", "create", "flights", "--bootstrap", kafka]
-    subprocess.run(create, check=True, capture_output=True, timeout=60, env=environment())
+    subprocess.run(create, check=True, capture_output=True, timeout=PATIENCE_SECONDS, env=environment())
 
     # A process that knows the secret alone, or has a certificate of another authority alone, is refused.
     other = Authority.make("stranger").files(
@@ -149,7 +150,8 @@ def test_a_cluster_behind_mutual_tls_and_a_secret_serves_and_exchanges_both(
         refused = subprocess.run(
             [*COMMAND, "agent", "--store", str(tmp_path / "objects"), "--sequencer", rpc, "--listen",
              f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{free_port()}"],
-            env=environment(TAILRACE_RPC_SECRET_FILE=str(secret), **strange), capture_output=True, timeout=60,
+            env=environment(TAILRACE_RPC_SECRET_FILE=str(secret), **strange), capture_output=True,
+            timeout=PATIENCE_SECONDS,
         )  # fmt: skip
         assert refused.returncode == 1, refused.stderr.decode()
 
@@ -161,7 +163,7 @@ def test_a_cluster_behind_mutual_tls_and_a_secret_serves_and_exchanges_both(
     until(lambda: bool(get(f"https://{sequencer_http}/healthz", trusting_next)), processes)
     until(lambda: bool(get(f"https://{agent_http}/healthz", trusting_next)), processes)
     create = [*COMMAND, "topic", "create", "weather", "--bootstrap", kafka]
-    subprocess.run(create, check=True, capture_output=True, timeout=60, env=environment())
+    subprocess.run(create, check=True, capture_output=True, timeout=PATIENCE_SECONDS, env=environment())
     assert all(process.poll() is None for process in processes.running), processes.said
     assert "of the two secrets" not in processes.said
 
@@ -172,7 +174,7 @@ def test_serve_keeps_its_folder_to_itself(processes: Processes, tmp_path: Path) 
     processes.start("serve", "--data", str(data), "--listen", kafka, "--http", http)
     until(lambda: json.loads(get(f"http://{http}/readyz"))["ready"] is True, processes)
     create = [*COMMAND, "topic", "create", "flights", "--bootstrap", kafka]
-    subprocess.run(create, check=True, capture_output=True, timeout=60, env=environment())
+    subprocess.run(create, check=True, capture_output=True, timeout=PATIENCE_SECONDS, env=environment())
 
     assert {path.name for path in data.iterdir()} >= {"tailrace.db", "objects", "rpc.secret"}
     for path in (data, *data.rglob("*")):
@@ -207,9 +209,7 @@ def test_the_databases_password_is_exchanged_and_is_seen_nowhere(
             server.execute(f"alter role tail password '{PASSWORD}-2'")
             server.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'tail'")
             file.write_text(f"{PASSWORD}-2\n")
-            until(
-                lambda: "tailrace_sequencer_is_committer 1.0" in get(f"http://{http}/metrics"), processes, 30
-            )
+            until(lambda: "tailrace_sequencer_is_committer 1.0" in get(f"http://{http}/metrics"), processes)
             assert process.poll() is None, processes.said
 
             # A wrong one, and one in the environment.
@@ -222,7 +222,7 @@ def test_the_databases_password_is_exchanged_and_is_seen_nowhere(
                 failed = subprocess.run(
                     [*COMMAND, "sequencer", "--rpc", f"127.0.0.1:{free_port()}", "--http",
                      f"127.0.0.1:{free_port()}", "--log-level", "debug"],
-                    env=environment(**environ), capture_output=True, timeout=60, text=True,
+                    env=environment(**environ), capture_output=True, timeout=PATIENCE_SECONDS, text=True,
                 )  # fmt: skip
                 assert failed.returncode in (1, 2), failed.stderr
                 assert PASSWORD not in failed.stderr + failed.stdout

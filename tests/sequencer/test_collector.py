@@ -26,6 +26,7 @@ from tailrace.clock import SystemClock
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 SETTINGS = SequencerSettings(sweep_interval_ms=1_000, deletion_grace_ms=60_000, session_lease_ms=10_000_000)
 T0 = 1_700_000_000_000
@@ -60,7 +61,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
         await use(world)
         await world.sequencer.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_an_open_sessions_uploads_are_left_alone_and_an_ended_ones_orphans_go() -> None:

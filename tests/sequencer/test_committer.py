@@ -33,6 +33,7 @@ from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row, TransactionRow
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
@@ -82,7 +83,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
         await use(world)
         await world.sequencer.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def breaks(draft: object) -> None:
@@ -204,7 +205,7 @@ def test_a_committer_that_can_not_show_what_it_wrote_ends_and_gives_the_lease_ba
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         assert not world.sequencer.is_committer
         with pytest.raises(SequencerUnavailable):
-            await asyncio.wait_for(world.sequencer.metadata(MetadataRequest()), 1)
+            await asyncio.wait_for(world.sequencer.metadata(MetadataRequest()), PATIENCE_SECONDS)
         await world.sequencer.close()
         second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
@@ -446,7 +447,7 @@ def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.Mon
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         assert not world.sequencer.is_committer
         with pytest.raises(SequencerUnavailable):
-            await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), 1)
+            await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), PATIENCE_SECONDS)
 
     run(use)
 

@@ -53,6 +53,7 @@ from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, Topi
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class CountedStore(MemoryRowStore):
@@ -95,7 +96,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
         await use(world)
         await world.committer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def differences(copy: HotState, of: HotState) -> list[str]:

@@ -11,6 +11,7 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import ObjectRow
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench, batch
 from tests.support.sequencers import Opened
 
@@ -40,7 +41,7 @@ def run(use: Callable[[Bench, CountedStore], Awaitable[None]]) -> None:
         await use(bench, rows)
         await committer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_a_commit_that_brings_its_object_asks_for_nothing() -> None:

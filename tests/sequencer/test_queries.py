@@ -34,6 +34,7 @@ from sequencer.store.state import HotState, replace_row
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench, batch
 from tests.support.sequencers import Opened
 
@@ -100,7 +101,7 @@ def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
         assert found.partitions[0].aborted == []
         await sequencer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> None:
@@ -126,7 +127,7 @@ def test_an_offset_that_another_server_shows_already_is_not_out_of_range() -> No
         assert (await bench.find(7)).error is PartitionError.OFFSET_OUT_OF_RANGE
         await bench.sequencer.close()  # type: ignore[attr-defined]
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
 
 
 def test_an_open_transaction_is_told_with_the_epoch_in_which_it_is_open() -> None:

@@ -46,6 +46,7 @@ from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.rpc import ClusterIdentity, KnownCluster, RpcServer, encode_body
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
 
 
@@ -87,7 +88,7 @@ class World:
                     link.cut()
 
     def remote(self, **options: Any) -> SequencerClient:
-        options.setdefault("patience_s", 2.0)
+        options.setdefault("patience_s", PATIENCE_SECONDS)
         return SequencerClient(
             ["one:1", "two:1"],
             clock=self.clock,
@@ -104,7 +105,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
         await use(world)
         await world.local.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_every_method_of_the_interface_is_served_and_asked() -> None:
@@ -303,7 +304,7 @@ def test_calls_survive_a_link_that_loses_frames() -> None:
     async def use(world: World) -> None:
         for link in world.links.values():
             link.weather.loss = 0.1
-        remote = world.remote(patience_s=10, timeout_s=0.02)
+        remote = world.remote(timeout_s=0.3)
         topics = [await remote.create_topic(CreateTopic(f"t{n}", 1, {})) for n in range(20)]
         metadata = await remote.metadata(MetadataRequest())
         assert metadata.topics is not None

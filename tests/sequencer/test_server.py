@@ -36,6 +36,7 @@ from sequencer.store.rows import Identity, Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
 
 WRITES = ("write", "take_committer_lease", "renew_committer_lease", "release_committer_lease", "adopt")
@@ -168,7 +169,7 @@ def run(use: Callable[[World], Awaitable[None]], *, has_bucket: bool = False) ->
         for node in world.nodes.values():
             await world.during(node.close())
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
@@ -518,7 +519,7 @@ def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
         for node in reversed(nodes):
             await node.close()
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:
@@ -549,7 +550,7 @@ def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -
         assert second.is_committer and second.lost is None
         await second.close()
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commits_wait() -> None:
@@ -590,7 +591,7 @@ def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commit
         assert len(heads) >= 2, "the first head was written once, and then the one with the topics"
         await during(node.close())
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
@@ -610,7 +611,7 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
             await node.sequencer.metadata(MetadataRequest())
         await node.close()
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
@@ -651,7 +652,7 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
                 clock.advance(0.1)
                 await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(use(), 20))
+    asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
 def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:

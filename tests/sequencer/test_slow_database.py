@@ -28,6 +28,7 @@ from sequencer.engine.term import MAX_LEASE_MS, lease_for
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink
 
 
@@ -169,7 +170,7 @@ def run(use: Callable[[World], Awaitable[None]], world: World | None = None) -> 
                 await world.pass_time(0.5)
         await asyncio.gather(*starting, *closing)
 
-    asyncio.run(asyncio.wait_for(whole(world or World()), 60))
+    asyncio.run(asyncio.wait_for(whole(world or World()), PATIENCE_SECONDS))
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])

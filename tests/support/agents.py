@@ -63,6 +63,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.records import NewRecord, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultyStore
+from tests.support.patience import PATIENCE_SECONDS
 
 ALONE = ZoneRing(Ring(1, []), "az-a", 1)
 PROMPT: dict[str, Any] = {
@@ -331,7 +332,7 @@ def run(
         bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
         await bench.open()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await scenario(bench)
         finally:
             await bench.close()

@@ -12,6 +12,7 @@ from sequencer.engine.follower import Follower
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench
 from tests.support.sequencers import Opened
 
@@ -59,4 +60,4 @@ def run_on_committer(
         await use(bench)
         await bench.committer.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))

@@ -35,11 +35,23 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.record_batch import split
 from tests.support.faulty_store import FaultyStore
+from tests.support.patience import PATIENCE_SECONDS
 
-SEALS_EARLY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "drain_ms": 2_000}
-"""An agent's settings for a test. Deadlines are as in production: a slow disk must not look like a lost answer."""
-GIVES_UP_EARLY: dict[str, Any] = {"upload_deadline_ms": 1_000, "commit_deadline_ms": 1_000}
+SEALS_EARLY: dict[str, Any] = {
+    "quiet_ms": 0,
+    "max_puts_per_second": 10_000,
+    "upload_deadline_ms": 120_000,
+    "commit_deadline_ms": 120_000,
+}
+"""An agent's settings for a test. Deadlines are long: a slow disk must not look like a lost answer."""
+GIVES_UP_EARLY: dict[str, Any] = {
+    "upload_deadline_ms": 1_000,
+    "commit_deadline_ms": 1_000,
+    "drain_ms": 2_000,
+}
 """For a scenario in which something is away."""
+LONG_LEASES = SequencerSettings(session_lease_ms=600_000, agent_lease_ms=600_000)
+"""Longer than what a test's machine may stop for, and than an upload's deadline."""
 
 
 class KafkaSocket:
@@ -146,7 +158,7 @@ async def wired_agent(
     objects: ObjectStore | None = None,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
-    sequencer_settings: SequencerSettings | None = None,
+    sequencer_settings: SequencerSettings = LONG_LEASES,
     clients: ClientSecurity | None = None,
     **settings: Any,
 ) -> AsyncIterator[WiredAgent]:
@@ -185,7 +197,7 @@ def run_wired(scenario: Callable[[WiredAgent], Awaitable[None]], folder: Path, *
     """Run a scenario against a fresh agent."""
 
     async def whole() -> None:
-        async with asyncio.timeout(30), wired_agent(folder, **more) as wired:
+        async with asyncio.timeout(PATIENCE_SECONDS), wired_agent(folder, **more) as wired:
             await scenario(wired)
 
     asyncio.run(whole())

@@ -40,6 +40,7 @@ from tailrace.rpc.frames import LENGTH, Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
 from tailrace.rpc.strangers import Strangers
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
 
 
@@ -100,15 +101,15 @@ def with_server(
             await client.close()
             await server.close()
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        answer, tail = await client.call("add", Number(1), Number, 5)
+        answer, tail = await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert (answer.value, len(tail)) == (2, 0)
         for size in (1, 8_000, 16_384, 1_000_000, 3):
-            answer, tail = await client.call("chunk", Number(size), Number, 5)
+            answer, tail = await client.call("chunk", Number(size), Number, PATIENCE_SECONDS)
             assert answer.value == size + 1
             assert tail == b"x" * size + b"y" * size
 
@@ -117,8 +118,10 @@ def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
 
 def test_calls_overtake_each_other_on_one_connection() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        slow = asyncio.create_task(client.call("wait", Number(7), Number, 5))
-        many = await asyncio.gather(*(client.call("add", Number(n), Number, 5) for n in range(500)))
+        slow = asyncio.create_task(client.call("wait", Number(7), Number, PATIENCE_SECONDS))
+        many = await asyncio.gather(
+            *(client.call("add", Number(n), Number, PATIENCE_SECONDS) for n in range(500))
+        )
         assert [answer.value for answer, _ in many] == list(range(1, 501))
         assert not slow.done()
         desk.gate.set()
@@ -131,12 +134,12 @@ def test_calls_overtake_each_other_on_one_connection() -> None:
 def test_errors_of_the_handler_come_back_by_code_and_a_crash_tells_no_details() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         with pytest.raises(CallFailed) as refused:
-            await client.call("refuse", Number(1), Number, 5)
+            await client.call("refuse", Number(1), Number, PATIENCE_SECONDS)
         assert (refused.value.code, refused.value.message) == ("no_such_thing", "there is none")
         with pytest.raises(CallFailed) as broken:
-            await client.call("break", Number(1), Number, 5)
+            await client.call("break", Number(1), Number, PATIENCE_SECONDS)
         assert broken.value.code == "internal"
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use)
 
@@ -146,7 +149,7 @@ def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> 
         with pytest.raises(CallTimedOut):
             await client.call("wait", Number(1), Number, 0.05)
         desk.gate.set()
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use)
 
@@ -168,25 +171,28 @@ def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error() -> 
 
 def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        slow = [asyncio.create_task(client.call("wait", Number(n), Number, 5)) for n in range(2)]
-        await asyncio.sleep(0.02)
+        slow = [
+            asyncio.create_task(client.call("wait", Number(n), Number, PATIENCE_SECONDS)) for n in range(2)
+        ]
+        while len(desk.asked) < 2:
+            await asyncio.sleep(0)
         with pytest.raises(CallTimedOut):
             await client.call("add", Number(1), Number, 0.05)
         assert len(desk.asked) == 2
         desk.gate.set()
         await asyncio.gather(*slow)
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use, client_options={"max_in_flight": 2})
 
 
 def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
         with pytest.raises(CallFailed) as refused:
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == "overloaded"
         desk.gate.set()
         await slow
@@ -196,34 +202,34 @@ def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
 
 def test_requests_beyond_what_a_server_may_hold_are_answered_overloaded() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
         held = server.held_bytes
         assert held > 0
         server._max_held_bytes = held
         with pytest.raises(CallFailed) as refused:
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == "overloaded" and server.held_bytes == held
         desk.gate.set()
         await slow
         while server.held_bytes:
             await asyncio.sleep(0)
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use)
 
 
 def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        await client.call("add", Number(1), Number, 5)
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         other = tcp_client(server)
         with pytest.raises(LinkDown), capture_logs() as logs:
-            await other.call("add", Number(1), Number, 5)
+            await other.call("add", Number(1), Number, PATIENCE_SECONDS)
         await other.close()
         assert server.refused_connections >= 1
         assert any(line["event"] == "refused an RPC connection" for line in logs)
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use, server_options={"max_connections": 1})
 
@@ -250,7 +256,7 @@ def test_a_frame_that_is_half_there_counts_as_held_and_beyond_the_bound_ends_its
             while not server.held_bytes or (other is others[1] and connection._ended is None):
                 await asyncio.sleep(0)
             assert server.held_bytes == 600_000
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
         for other in others:
             await other.close()
         while server.held_bytes:
@@ -269,13 +275,13 @@ def test_an_answer_counts_as_held_until_its_peer_has_taken_it() -> None:
         while server.held_bytes < 2 * half or server._running:
             await asyncio.sleep(0)
         with pytest.raises(CallFailed) as refused:
-            await client.call("chunk", Number(half), Number, 5)
+            await client.call("chunk", Number(half), Number, PATIENCE_SECONDS)
         assert refused.value.code == "overloaded"
         transport.resume_reading()
         assert len((await answer).tail) == 2 * half
         while server.held_bytes:
             await asyncio.sleep(0)
-        assert len((await client.call("chunk", Number(half), Number, 5))[1]) == 2 * half
+        assert len((await client.call("chunk", Number(half), Number, PATIENCE_SECONDS))[1]) == 2 * half
         await lazy.close()
 
     with_server(use, {"max_held_bytes": 40 << 20})
@@ -324,7 +330,7 @@ def test_strangers_that_say_nothing_keep_no_peer_out() -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         while server.connections < 3:
             await asyncio.sleep(0)
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
         assert server.refused_connections == 0
         for _, writer in silent:
             writer.close()
@@ -357,7 +363,7 @@ def test_of_too_many_strangers_the_oldest_goes_and_is_counted() -> None:
             assert await silent[0][0].read() == b""
             raise ConnectionResetError
         assert server.connections == 2
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
         assert server.refused_strangers == 2  # the second made room for the client
         for _, writer in silent:
             writer.close()
@@ -380,31 +386,31 @@ def test_of_strangers_from_several_addresses_the_one_with_most_loses_its_oldest(
 def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         with pytest.raises(CallFailed) as refused:
-            await client.call("chunk", Number(9_000), Number, 5)
+            await client.call("chunk", Number(9_000), Number, PATIENCE_SECONDS)
         assert refused.value.code == "too_large"
         with pytest.raises(FrameTooLarge):
-            await client.call("add", Number(1), Number, 5, tail=[b"z" * 20_000])
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS, tail=[b"z" * 20_000])
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
 
     with_server(use, server_options={"max_frame_bytes": 10_000}, client_options={"max_frame_bytes": 10_000})
 
 
 def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
-        closing = asyncio.create_task(server.close(grace_s=5))
+        closing = asyncio.create_task(server.close(grace_s=PATIENCE_SECONDS))
         await asyncio.sleep(0)
         with pytest.raises(CallFailed) as refused:
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == "closing"
         desk.gate.set()
         assert (await slow)[0].value == 2
         await closing
         await asyncio.sleep(0.01)
         with pytest.raises(LinkDown):
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
 
     with_server(use)
 
@@ -415,13 +421,13 @@ def test_a_lost_connection_fails_what_waits_and_the_next_call_connects_again() -
         server = RpcServer(desk.handle, clock=clock, entropy=entropy)
         link = SimulatedLink(server, clock=clock, entropy=entropy)
         client = RpcClient(link, clock=clock, entropy=entropy)
-        waiting = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        waiting = asyncio.create_task(client.call("wait", Number(1), Number, PATIENCE_SECONDS))
         while not desk.asked:
             await asyncio.sleep(0)
         link.cut()
         with pytest.raises(LinkDown):
             await waiting
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
         desk.gate.set()
         await client.close()
         await server.close()
@@ -437,12 +443,12 @@ def test_while_a_peer_is_away_calls_fail_at_once_and_attempts_get_rarer() -> Non
         client = RpcClient(link, clock=clock, entropy=entropy, min_backoff_s=1, max_backoff_s=8)
         for _ in range(3):
             with pytest.raises(LinkDown, match="refused"):
-                await client.call("add", Number(1), Number, 5)
+                await client.call("add", Number(1), Number, PATIENCE_SECONDS)
             with pytest.raises(LinkDown, match="tried again in"):
-                await client.call("add", Number(1), Number, 5)
+                await client.call("add", Number(1), Number, PATIENCE_SECONDS)
             clock.advance(8)
         link.weather.is_down = False
-        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        assert (await client.call("add", Number(1), Number, PATIENCE_SECONDS))[0].value == 2
         await client.close()
         await server.close()
 
@@ -550,7 +556,7 @@ def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
         wire.close()
         server.close()
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
@@ -606,7 +612,7 @@ def test_those_that_do_not_belong_together_are_told_why(
 ) -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
         with pytest.raises(HelloRefused) as refused:
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == code
         assert desk.asked == []
 
@@ -619,7 +625,7 @@ def test_those_that_do_not_belong_together_are_told_why(
 
 def test_a_client_that_knows_nothing_learns_its_cluster_from_the_hello() -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        await client.call("add", Number(1), Number, 5)
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert client.known.identity == ClusterIdentity("a", 3)
 
     with_server(
@@ -688,7 +694,7 @@ def test_garbage_closes_its_connection_and_nothing_else() -> None:
     ]
 
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        await client.call("add", Number(1), Number, 5)
+        await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         tracemalloc.start()
         for case in cases:
             await _throw(server, case)
@@ -696,7 +702,7 @@ def test_garbage_closes_its_connection_and_nothing_else() -> None:
         tracemalloc.stop()
         assert peak < 4 << 20
         assert desk.asked == [1]
-        assert (await client.call("add", Number(2), Number, 5))[0].value == 3
+        assert (await client.call("add", Number(2), Number, PATIENCE_SECONDS))[0].value == 3
         while server.connections > 1:
             await asyncio.sleep(0)
 
@@ -715,7 +721,7 @@ def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
         with pytest.raises(LinkDown, match="no header"):
-            await client.call("add", Number(1), Number, 5)
+            await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         await client.close()
         server.close()
 

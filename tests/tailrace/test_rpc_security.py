@@ -47,6 +47,7 @@ from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
 from tests.support.clocks import SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 
 SECRET = b"one of thirty-two characters ..."
 OTHER = b"another of the same length ....."
@@ -321,7 +322,7 @@ def meddled(meddle: Meddle, use: Callable[[RpcClient, list[int]], Awaitable[None
             await client.close()
             await server.close(grace_s=0)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def flip(data: bytes) -> bytes:

@@ -31,6 +31,7 @@ from tailrace.rpc import (
 from tailrace.rpc.frames import Header
 from tailrace.tls import BadCertificate, Tls, TlsFiles, expiry_s
 from tests.support.certificates import Authority
+from tests.support.patience import PATIENCE_SECONDS
 
 SECRET = b"one of thirty-two characters ..."
 OTHER = b"another of the same length ....."
@@ -79,7 +80,7 @@ def served(
             await server.close(grace_s=0)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(run(), 30))
+        runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def rpc(files: TlsFiles, peer_name: str = "", *secrets: bytes) -> RpcSecurity:
@@ -144,7 +145,7 @@ def test_over_tls_an_answer_counts_as_held_until_its_peer_has_taken_it(
         await server.close(grace_s=0)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(run(), 30))
+        runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_over_tls_a_wrong_secret_is_refused_as_well(authority: Authority, tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_a_session_that_a_removed_authority_opened_is_not_resumed(
         server.close()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(run(), 30))
+        runner.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
 
 
 def test_a_client_shows_its_newest_certificate(authority: Authority, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tailrace_cli.connections.opened_log import opened_log
 from tailrace_cli.running.data_folder import DATABASE, OBJECTS
 from tailrace_cli.running.process import Runtime, sequencer_server, wait_for_committer
 from tailrace_cli.settings import Settings
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class StoppingRunner:
@@ -109,7 +110,7 @@ def test_a_compactor_shows_its_build_its_process_its_loop_and_its_sequencer(tmp_
             async with client.get(f"http://127.0.0.1:{http.port}/metrics") as answer:
                 return await answer.text()
 
-    metrics = asyncio.run(asyncio.wait_for(scenario(), 60))
+    metrics = asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
     for name in (
         'tailrace_build_info{kind="compact"',
         "process_open_fds ",

@@ -14,6 +14,7 @@ from sequencer.store.sql.store import open_row_store
 from tailrace.object_store.open import open_store
 from tailrace_cli.app import main
 from tests.support.losable_cluster import Batch, LosableCluster
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -48,7 +49,7 @@ def make_cluster(folder: Path, *, is_stopped: bool = False) -> None:
         await bucket.close()
 
     folder.mkdir()
-    asyncio.run(asyncio.wait_for(make(), 20))
+    asyncio.run(asyncio.wait_for(make(), PATIENCE_SECONDS))
 
 
 def test_a_lost_database_is_recovered_and_the_audit_is_clean(

@@ -18,6 +18,7 @@ from tailrace.settings import load_settings
 from tailrace.telemetry import configure_logging, name_process
 from tailrace_cli.running.supervisor import ChildPlan, Supervisor, next_pause, plan_children, run_supervisor
 from tailrace_cli.settings import Settings
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def settings_of(**flags: object) -> Settings:
@@ -97,7 +98,7 @@ def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
         os.kill(first, signal.SIGKILL)
         second = await started.get()
         supervisor.stop()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
         return [first, second]
 
     first, second = asyncio.run(scenario())
@@ -115,7 +116,7 @@ def test_a_child_that_can_not_be_started_is_tried_again(tmp_path: Path) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         program.symlink_to("/bin/cat")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await started.wait()
             supervisor.stop()
             await running

@@ -33,6 +33,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.push_telemetry import PushTelemetryRequest
 from tailrace.topic_config import InvalidConfigValue
 from tests.support.agents import AgentBench, run
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import WiredAgent, run_wired
 
 CLIENT_METRICS = 16
@@ -242,8 +243,8 @@ def test_librdkafka_pushes_what_is_subscribed_to(tmp_path: Path) -> None:
             }
         )
         producer.produce("t", b"x")
-        await asyncio.to_thread(producer.flush, 10)
-        async with asyncio.timeout(20):
+        await asyncio.to_thread(producer.flush, PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (found := shown(wired)):
                 await asyncio.sleep(0.1)
         assert {each.labels["client_id"] for each in found} == {"laptop"}

@@ -11,6 +11,7 @@ from agent.fetch.fetch_memory import LEAST_BYTES, FetchGrant, FetchMemory
 from agent.memory_budget import Grant
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 MIB = 1 << 20
 
@@ -18,7 +19,7 @@ MIB = 1 << 20
 def run(scenario: Callable[[FetchMemory, ManualClock], Awaitable[None]], limit: int = 256 * MIB) -> None:
     async def whole() -> None:
         clock = ManualClock()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario(FetchMemory(limit, clock), clock)
 
     asyncio.run(whole())

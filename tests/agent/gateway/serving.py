@@ -17,6 +17,7 @@ import uvloop
 from agent.gateway.server import Gateway
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import WiredAgent, wired_agent
 
 
@@ -86,7 +87,11 @@ def run_served(scenario: Callable[[Served], Awaitable[None]], folder: Path, **se
     asyncio's own)."""
 
     async def whole() -> None:
-        async with asyncio.timeout(30), wired_agent(folder) as wired, served(wired, **settings) as there:
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            wired_agent(folder) as wired,
+            served(wired, **settings) as there,
+        ):
             await scenario(there)
 
     uvloop.run(whole())

@@ -22,6 +22,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import assemble_like, read_header
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.support.agents import batch
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent
 
 
@@ -61,7 +62,7 @@ class Reader:
     async def next(self) -> Event | None:
         """The next event; None at the end of the stream."""
         found = Event()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while line := (await self.answer.content.readline()).decode():
                 name, _, value = line.rstrip("\n").partition(": ")
                 if not name and not value and found.name:
@@ -151,7 +152,7 @@ def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
             await put(there, "c", partition=1)
             assert await again.values(1) == ["c"]
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_a_quiet_stream_says_so_and_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_quiet_stream_says_so_and_a_reader_that_left_is_noticed(tmp_path: Path
                 line = await tail.answer.content.readline()
             assert there.wired.metric("gateway_streams") == 1
             tail.answer.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while there.wired.metric("gateway_streams"):
                     await asyncio.sleep(0.01)
         assert there.wired.metric("gateway_ended_streams_total", reason="left") == 1
@@ -179,7 +180,7 @@ def test_a_reader_that_is_too_slow_is_told_and_ended(tmp_path: Path) -> None:
             await put(there, "x" * 700_000)
         reader, writer = await asyncio.open_connection("127.0.0.1", there.gateway.port, limit=1024)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not there.wired.metric("gateway_ended_streams_total", reason="stalled"):
                 await asyncio.sleep(0.05)
             data = await reader.read()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.hostile.gateway import large_bodies
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 from tests.support.wire import wired_agent
 
@@ -34,7 +35,7 @@ def test_bodies_that_cost_much_to_look_at_leave_the_loop_to_others(body: tuple[s
     def measured() -> None:
         async def scenario(folder: str) -> None:
             async with (
-                asyncio.timeout(60),
+                asyncio.timeout(PATIENCE_SECONDS),
                 wired_agent(Path(folder)) as wired,
                 served(wired, max_records_per_request=3_000) as there,
             ):

@@ -24,6 +24,7 @@ from tailrace.kafka.messages.alter_client_quotas import (
 from tailrace.record_batch import Compression
 from tailrace.records import NewRecord, encode_batch
 from tests.agent.gateway.serving import Served, run_served, served
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent
 
 
@@ -33,7 +34,7 @@ async def opened(there: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
     """All that comes until the connection is closed."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         try:
             return await reader.read()
         except ConnectionError:
@@ -124,7 +125,7 @@ def test_bodies_that_do_not_end_count_as_the_agents_memory_and_have_a_part_of_it
 
     async def whole() -> None:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(PATIENCE_SECONDS),
             wired_agent(tmp_path, memory_budget_bytes=16 << 20) as wired,
             served(wired) as there,
         ):
@@ -155,7 +156,7 @@ def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path
         writer.write(
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode() + b"{}"
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert b'"error_code":200' in await reader.readuntil(b"}\n")
         closing = asyncio.create_task(there.gateway.close())
         rest = await closed(reader)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.gateway.serving import Served, run_served
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def text(value: str) -> dict[str, object]:
@@ -69,7 +70,7 @@ def test_a_stream_of_records_gets_its_reports_while_it_goes_on(tmp_path: Path) -
         one = json.dumps({"value": text("x")}).encode()
         go_on.put_nowait(one + one[:9])
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(PATIENCE_SECONDS),
             there.session.post(f"{there.base}/topics/t/records", data=body()) as answer,
         ):
             for offset in range(3):

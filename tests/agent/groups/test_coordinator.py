@@ -31,6 +31,7 @@ from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
 from tests.agent.groups.test_classic_members import metadata
 from tests.support.coordinators import Coordinators
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.turns import passes_of
 
 
@@ -66,7 +67,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench()
         await bench.open()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await scenario(bench)
         finally:
             await bench.close()

@@ -72,6 +72,7 @@ from tests.agent.handlers.test_share_groups import beat
 from tests.support.agents import AgentBench, batch, connection, context, run, settle
 from tests.support.cancelled import CancelledAt
 from tests.support.clocks import SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.transactions import TransactionalProducer
 
 EARLIEST = {"group_share_auto_offset_reset": "earliest"}
@@ -274,7 +275,7 @@ async def dead_letters(bench: AgentBench, **configs: str) -> None:
 
 async def letters(bench: AgentBench, count: int) -> list[tuple[bytes | None, bytes | None, dict[str, str]]]:
     """Key, value and headers of what is in partition 0 of dlq.t, once there is so much: a thread decodes."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(found := await letters_now(bench)) < count:
             await asyncio.sleep(0.001)
     return found

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.settings import SecuritySettings
 from tests.agent.security.secured import Secured, in_thread, run_secured
-from tests.agent.security.test_logins import ROOT, _refusal, _round_trip
+from tests.agent.security.test_logins import ROOT, _round_trip
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def limits(now: list[float] | None = None, **settings: int) -> ConnectionLimits:
@@ -57,9 +63,19 @@ def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path:
         await secured.wired.topic()
         await secured.add_user("alice")
         assert await in_thread(lambda: _round_trip(secured.librdkafka("SASL_PLAINTEXT"))) == [b"hello"]
-        await in_thread(lambda: _refusal(secured.librdkafka("SASL_PLAINTEXT", "alice", "wrong")))
-        refused = secured.wired.metric("closed_connections_total", reason="max_failed_logins_per_minute")
-        assert refused >= 1
+
+        def refused() -> float:
+            return secured.wired.metric("closed_connections_total", reason="max_failed_logins_per_minute")
+
+        def knock() -> None:
+            client = AdminClient(secured.librdkafka("SASL_PLAINTEXT", "alice", "wrong"))
+            give_up = time.monotonic() + PATIENCE_SECONDS
+            while not refused() and time.monotonic() < give_up:
+                with pytest.raises(KafkaException):
+                    client.list_topics(timeout=1)
+
+        await in_thread(knock)
+        assert refused() >= 1
 
     run_secured(
         scenario,

@@ -20,6 +20,7 @@ from agent.security.sasl import LoginFailed
 from agent.security.settings import SecuritySettings
 from tailrace.clock import SystemClock
 from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.support.patience import PATIENCE_SECONDS
 
 KEY = ECKey.generate_key("P-256", {"kid": "one"})
 OTHER = ECKey.generate_key("P-256", {"kid": "two"})
@@ -188,7 +189,7 @@ def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token
             bearer = {"oauth_cb": lambda _: (token(), time.time() + 60)}
             producer = Producer(client | bearer | {"sasl.mechanism": "OAUTHBEARER"})
             producer.produce("t", b"hello")
-            return producer.flush(15)
+            return producer.flush(PATIENCE_SECONDS)
 
         assert await in_thread(produce) == 0
 

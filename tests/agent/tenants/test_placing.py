@@ -18,6 +18,7 @@ from tailrace.http_server import HttpServer
 from tailrace.tenants import BadTenant, Tenant, is_topic_name, local_name, tenant_of
 from tests.agent.gateway.serving import served
 from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
+from tests.support.patience import PATIENCE_SECONDS
 
 RULES = ("RULE:operator//", "RULE:([A-Za-z]+)-.*/$1/")
 
@@ -99,11 +100,13 @@ def test_who_logs_in_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
         await users_and_topics(secured)
 
-        def topics(listener: str, user: str, password: str = PASSWORD) -> set[str]:
+        def topics(
+            listener: str, user: str, password: str = PASSWORD, seconds: float = PATIENCE_SECONDS
+        ) -> set[str]:
             settings = secured.librdkafka(listener, user, password, **{"security.protocol": "SASL_PLAINTEXT"})
             settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": password}
             admin = AdminClient(settings)
-            return set(admin.list_topics(timeout=8).topics)
+            return set(admin.list_topics(timeout=seconds).topics)
 
         def all_of_them() -> None:
             assert topics("ACME", "alice") == {"orders"}
@@ -118,7 +121,7 @@ def test_who_logs_in_sees_the_topics_of_its_tenant(tmp_path: Path) -> None:
             ("SHARED", "stranger", PASSWORD),
         ):
             with pytest.raises(KafkaException):
-                await in_thread(lambda: topics(listener, user, password))  # noqa: B023 - awaited at once
+                await in_thread(lambda: topics(listener, user, password, 8))  # noqa: B023 - awaited at once
 
     run_secured(scenario, tmp_path, *LISTENERS, **SETTINGS)
 
@@ -150,10 +153,10 @@ def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path
             alice = AdminClient(login("alice"))
             info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
             bob = UserScramCredentialUpsertion("bob", info, PASSWORD.encode())
-            alice.alter_user_scram_credentials([bob])["bob"].result(8)
-            described = alice.describe_user_scram_credentials().result(8)
+            alice.alter_user_scram_credentials([bob])["bob"].result(PATIENCE_SECONDS)
+            described = alice.describe_user_scram_credentials().result(PATIENCE_SECONDS)
             assert set(described) == {"alice", "bob"}
-            alice.create_topics([NewTopic("hidden", 1, 1)])["hidden"].result(8)
+            alice.create_topics([NewTopic("hidden", 1, 1)])["hidden"].result(PATIENCE_SECONDS)
             binding = AclBinding(
                 ResourceType.TOPIC,
                 "or",
@@ -163,8 +166,8 @@ def test_a_tenants_administrator_makes_users_topics_and_acls_of_its_own(tmp_path
                 AclOperation.READ,
                 AclPermissionType.ALLOW,
             )
-            alice.create_acls([binding])[binding].result(8)
-            assert set(AdminClient(login("bob")).list_topics(timeout=8).topics) == {"orders"}
+            alice.create_acls([binding])[binding].result(PATIENCE_SECONDS)
+            assert set(AdminClient(login("bob")).list_topics(timeout=PATIENCE_SECONDS).topics) == {"orders"}
 
         await in_thread(work)
 
@@ -182,7 +185,7 @@ def test_a_tenants_client_is_told_of_its_own_listener_and_the_operator_of_all(tm
             settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": PASSWORD}
             broker = ConfigResource(ConfigResource.Type.BROKER, str(agent.broker_id))
             admin = AdminClient(settings)
-            rows = admin.describe_configs([broker])[broker].result(8)
+            rows = admin.describe_configs([broker])[broker].result(PATIENCE_SECONDS)
             return tuple(
                 rows[name].value
                 for name in ("listeners", "advertised.listeners", "listener.security.protocol.map")

@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.support.patience import PATIENCE_SECONDS
 
 LISTENERS = tuple(f"{name}:PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "OPERATOR"))
 TENANTS = ("ACME=acme", "OTHER=zwilling")
-SECONDS = 30.0
+SECONDS = PATIENCE_SECONDS
 """How long a client may wait for anything."""
 
 

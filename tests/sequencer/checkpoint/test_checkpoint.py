@@ -49,6 +49,7 @@ from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes, one_of_each_kind
 
 SETTINGS = SequencerSettings(session_lease_ms=10_000_000, deletion_grace_ms=1_000)
@@ -185,7 +186,7 @@ def run(use: Callable[[World], Awaitable[None]], *, leads: bool = True) -> None:
         if hasattr(world, "sequencer"):
             await world.sequencer.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_rows_of_every_kind_come_back_as_they_were() -> None:

@@ -46,6 +46,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import HotState, replace_row
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.losable_cluster import AGENT, Batch, LosableCluster
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import TOPIC, changes, marker_row, object_row, run_row
 
 
@@ -92,7 +93,7 @@ def run(use: Use) -> None:
         await world.checkpoint()
         await use(world)
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 async def partition(world: LosableCluster, number: int = 0) -> PartitionRow:

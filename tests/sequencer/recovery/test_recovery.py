@@ -60,6 +60,7 @@ from sequencer.store.rows import (
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes
 
 
@@ -69,7 +70,7 @@ def run(use: Callable[[LosableCluster], Awaitable[None]]) -> None:
         await world.lead()
         await use(world)
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
 
 def test_what_was_checkpointed_is_where_it_was_and_what_came_later_is_above_all_that_was_assigned() -> None:

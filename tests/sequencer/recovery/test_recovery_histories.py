@@ -17,6 +17,7 @@ from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.losable_cluster import Batch, LosableCluster
+from tests.support.patience import PATIENCE_SECONDS
 
 SEEDS = 40
 STEPS = 60
@@ -227,6 +228,6 @@ def test_no_offset_means_two_records_and_nothing_acknowledged_is_lost(first: int
 
     for seed in range(first, first + 10):
         try:
-            asyncio.run(asyncio.wait_for(whole(seed), 20))
+            asyncio.run(asyncio.wait_for(whole(seed), PATIENCE_SECONDS))
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error}") from error

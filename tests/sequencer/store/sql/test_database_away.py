@@ -7,7 +7,9 @@ import contextlib
 import socket
 import sqlite3
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
@@ -21,9 +23,12 @@ from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import CommitRow, CounterRow
 from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import TOPIC, changes
 from tests.support.servers import PostgresServer
 from tests.support.tls_postgres import make_certificates, tls_before
+
+T = TypeVar("T")
 
 
 def store_at(url: str) -> SqlRowStore:
@@ -35,6 +40,13 @@ async def become_committer(store: SqlRowStore) -> int:
     epoch = await store.take_committer_lease("test", "", 60_000)
     assert epoch is not None
     return epoch
+
+
+async def once_available(do: Callable[[], Awaitable[T]]) -> T:
+    """Its result, as soon as the database is not said to be unavailable: bounds are short here."""
+    while True:
+        with contextlib.suppress(SequencerUnavailable):
+            return await do()
 
 
 # -- SQLite ------------------------------------------------------------------------------------------------
@@ -84,10 +96,10 @@ def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(tmp_pat
         store = store_at(f"sqlite:///{tmp_path}/rows.db")
         epoch = await become_committer(store)
         may_end = threading.Event()
-        reading = asyncio.create_task(store.reads()._database._read(lambda engine: may_end.wait(20)))  # type: ignore[attr-defined]
-        async with asyncio.timeout(5):
-            assert await store.renew_committer_lease(epoch, 60_000)
-            await store.write(changes(CounterRow("n", 1)), epoch)
+        reads: Any = store.reads()
+        reading = asyncio.create_task(reads._database._read(lambda engine: may_end.wait(PATIENCE_SECONDS)))
+        assert await store.renew_committer_lease(epoch, 60_000)
+        await store.write(changes(CounterRow("n", 1)), epoch)
         assert not reading.done()
         may_end.set()
         await reading
@@ -252,7 +264,7 @@ def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
         await until_waiting(blocker, 2)
         assert not taking.done()
         # Its own renewal waits for neither.
-        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
+        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
         await blocking.rollback()
         await writing
         assert await taking == epoch + 1
@@ -278,7 +290,7 @@ def test_a_lease_is_renewed_while_a_write_takes_long(postgres: PostgresServer) -
         await blocker.execute("lock table counters in exclusive mode")
         writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
         await until_waiting(blocker, 1)
-        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
+        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), PATIENCE_SECONDS)
         assert not writing.done()
         await blocking.rollback()
         await writing
@@ -315,14 +327,16 @@ def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: Postgres
 def test_a_statement_that_takes_too_long_is_ended(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 0.2)
     url = postgres.create_database()
 
     async def act() -> None:
         store = store_at(url)
         await store.open()
+        await store.close()
+        monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+        await store.open()
         with pytest.raises(SequencerUnavailable):
-            await store._database.fetch("select pg_sleep(20)")
+            await store._database.fetch("select pg_sleep(600)")
         assert await store.now_ms() > 0
         await store.close()
 
@@ -363,7 +377,7 @@ def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(postgres: Postgre
         slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
         watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
         await until_waiting(watcher, 8)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await store.renew_committer_lease(epoch, 60_000)
             await store.write(changes(CounterRow("n", 1)), epoch)
             assert await store.now_ms() > 0
@@ -381,20 +395,22 @@ def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(postgres: Postgre
 def test_a_load_may_take_longer_than_a_statement(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 1.0)
-    monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(store_module, "LOADED_AT_ONCE", 2)
     url = postgres.create_database()
 
     class SlowTurns(ManualClock):
         async def sleep(self, seconds: float) -> None:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.0)
 
     async def act() -> None:
         store = open_row_store(url, clock=SlowTurns(), entropy=SeededEntropy(1))
         epoch = await become_committer(store)
         rows = [CounterRow(f"n{number}", number) for number in range(6)]
         await store.write(changes(*rows), epoch)
+        await store.close()
+        monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+        monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.5)
+        await store.open()
         assert (await store.load())[CounterRow] == rows
         await store.close()
 
@@ -411,7 +427,7 @@ def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
 ) -> None:
     """Also the driver's requests to cancel a statement go through it, each by a connection of its own."""
     for bound in ("STATEMENT_SECONDS", "CONNECT_SECONDS", "LEASE_SECONDS"):
-        monkeypatch.setattr(postgres_module, bound, 0.5)
+        monkeypatch.setattr(postgres_module, bound, 1.0)
     url = postgres.create_database()
     certificates = make_certificates(tmp_path, "127.0.0.1")
 
@@ -423,7 +439,7 @@ def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
             query={"sslmode": "verify-full", "sslrootcert": str(certificates.ca)},
         )
         store = store_at(behind.render_as_string(hide_password=False))
-        epoch = await become_committer(store)
+        epoch = await once_available(lambda: become_committer(store))
         blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
 
         async def work() -> list[object]:
@@ -440,16 +456,16 @@ def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
             if is_mute_from != "before the query":
                 await until_waiting(blocker, 1)
             proxy.mute()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert any(isinstance(answer, SequencerUnavailable) for answer in await working)
                 with pytest.raises(SequencerUnavailable):
                     await store.write(changes(CounterRow("n", 2)), epoch)
         proxy.speak()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while any(isinstance(answer, Exception) for answer in await work()):
                 pass
         proxy.mute()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await store.close()
         await blocker.close()
         await proxy.stop()
@@ -515,7 +531,7 @@ def test_a_database_that_falls_silent_holds_nobody_and_is_used_again(
         proxy = MuteableProxy(place.host, place.port)
         behind = place.set(host="127.0.0.1", port=await proxy.start())
         store = store_at(behind.render_as_string(hide_password=False))
-        epoch = await become_committer(store)
+        epoch = await once_available(lambda: become_committer(store))
 
         async def do() -> None:
             if work == "write":
@@ -523,23 +539,20 @@ def test_a_database_that_falls_silent_holds_nobody_and_is_used_again(
             else:
                 await store.load()
 
-        await do()
+        await once_available(do)
         other = await asyncpg.connect(url.replace("+asyncpg", ""))
         async with other.transaction():
             await other.execute("select from cluster for update")
             doing = asyncio.create_task(do())
             await until_waiting(other, 1)  # within its transaction
             proxy.mute()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(SequencerUnavailable):
                     await doing
         await other.close()
         proxy.speak()
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(SequencerUnavailable):
-                    await do()
-                    break
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await once_available(do)
         await store.close()
         await proxy.stop()
 

@@ -1,0 +1,7 @@
+"""How long a test waits for what should come.
+
+Longer than a machine takes that is ten times slower and stops for seconds, and shorter than `faulthandler_timeout`: a
+test that hangs fails with its own message.
+"""
+
+PATIENCE_SECONDS = 240.0
