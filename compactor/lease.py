@@ -103,9 +103,13 @@ class HeldLease:
         self.session_seen_ms = asked_ms
 
     async def give_back(self) -> None:
-        """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait."""
-        await self._sequencer.close_session(SessionRef(self.session.session_id))
-        with suppress(SequencerError):
+        """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait.
+
+        What can't be given back runs out by itself: it must not hide how the round ended.
+        """
+        with outlived(log, "a session was not given back; it runs out", SequencerError):
+            await self._sequencer.close_session(SessionRef(self.session.session_id))
+        with outlived(log, "a lease was not given back; it runs out", SequencerError):
             await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, 1))
 
 

@@ -746,6 +746,8 @@ class OffsetResult(Value, frozen=True, kw_only=True):
     looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
     finds at or above `last_stable_offset` (the run may reach above it).
 
+    `timestamp`: the largest, where its run is not told because all of it is above `last_stable_offset`; else -1.
+
     `next_offset`: where the look-up was stopped after many runs; -1: it reached the end. Of the runs
     before that, `run` has the largest timestamp; none reaches the time."""
 

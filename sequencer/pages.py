@@ -153,12 +153,15 @@ async def all_offsets(sequencer: OffsetsSource, queries: Sequence[OffsetQuery]) 
 
 
 def _better(before: OffsetResult, following: OffsetResult) -> OffsetResult:
-    """What a look-up gives after one more part of the log: the first run of the largest timestamp."""
-    if before.run is None or (
-        following.run is not None and following.run.max_timestamp > before.run.max_timestamp
-    ):
+    """What a look-up gives after one more part of the log: the first run of the largest timestamp, or none where that
+    run may not be told."""
+    if before.run is None or _largest(following) > before.run.max_timestamp:
         return following
     return msgspec.structs.replace(following, run=before.run)
+
+
+def _largest(result: OffsetResult) -> int:
+    return result.timestamp if result.run is None else result.run.max_timestamp
 
 
 async def whole_security(sequencer: Sequencer, known_version: int = -1) -> Security | None:

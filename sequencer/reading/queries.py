@@ -301,8 +301,11 @@ class Reader:
         run = found.run
         end = stable if query.read_committed else row.end_offset
         if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
-            run = None
-        result = _offset_result(row, stable, -1, run)
+            result = _offset_result(row, stable, -1)
+            if run is not None and query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+                result = msgspec.structs.replace(result, timestamp=run.max_timestamp)
+        else:
+            result = _offset_result(row, stable, -1, run)
         if found.next_offset is None or found.next_offset >= end:
             return result
         return msgspec.structs.replace(result, next_offset=found.next_offset)

@@ -30,6 +30,7 @@ from sequencer.api import (
     DeleteTopic,
     Empty,
     GarbageRequest,
+    IncarnationChanged,
     KnownKeys,
     LeaseLost,
     MetadataRequest,
@@ -706,6 +707,28 @@ def test_a_cancelled_round_finishes_the_swap_in_hand_and_gives_the_lease_back() 
             clock.advance(0.002)
             log.sequencer.swap = swap  # type: ignore[method-assign]
             assert (await compacted(log)).objects == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_can_not_be_given_back_does_not_hide_how_the_work_ended() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+
+            async def another_database(request: object) -> None:
+                raise IncarnationChanged("it was recovered")
+
+            async def work() -> None:
+                async with held_lease(log.sequencer, clock, holder="this one"):
+                    log.sequencer.close_session = another_database  # type: ignore[method-assign, assignment]
+                    await asyncio.Event().wait()
+
+            working = asyncio.create_task(work())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
 
     asyncio.run(scenario())
 
