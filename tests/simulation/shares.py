@@ -299,7 +299,11 @@ class ShareMember(Client):
         asked_at, epoch = self.stage.now(), self._session
         said = [] if epoch == 0 else self._to_say(is_last=is_last)
         is_renewing = bool(said) and said[0][1] is RENEW
-        came_by = self.stream(self._host)
+        try:
+            came_by = self.stream(self._host)
+        except NoAnswer:
+            self._host = ""  # its machine may be gone
+            raise
         request = self._request(log, epoch, said, came_by, is_renewing=is_renewing)
         self._session = 0  # until it is known that the agent is where the member is
         response = await self.wait(came_by, came_by.send(ApiKey.SHARE_FETCH, 2, request, self.name))
