@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from agent import server
 from cache.chunk import ChunkId
 from sequencer.api import AgentInfo, Empty, MetadataRequest
 from tailrace.clock import SystemClock
@@ -243,7 +244,12 @@ def test_draining_answers_what_was_sent_and_gives_the_lease_back(tmp_path: Path)
     run_wired(scenario, tmp_path)
 
 
-def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_it_is(tmp_path: Path) -> None:
+def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("NOTICE_SECONDS", "QUIET_SECONDS"):
+        monkeypatch.setattr(server, bound, PATIENCE_SECONDS)
+
     async def scenario(wired: WiredAgent) -> None:
         await wired.topic()
         producer, consumer = await wired.client(), await wired.client()
@@ -262,6 +268,9 @@ def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_i
         assert [row.leader_id for row in answer.topics[0].partitions] == [other.broker_id]
         newcomer = await wired.client()
         assert (await newcomer.fetch()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not draining.done()
+        for client in (producer, consumer, newcomer):
+            client.close()
         await draining
 
     run_wired(scenario, tmp_path)

@@ -18,6 +18,7 @@ def test_a_small_cluster_is_measured_and_survives_two_fail_overs(postgres: Postg
         result = asyncio.run(
             asyncio.wait_for(measure(servers, size, agents=3, factor=3, calls=12, idle_s=0.5), MOST_SECONDS)
         )
+        servers.look_for_committer()
         assert servers.committer.is_committer and not servers.follower.is_committer
     few, many = result["rows"]
     assert many["idle_partitions"] == 60 and many["idle_consumers"] == 90

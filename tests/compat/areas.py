@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.compat.broker import Broker
+from tests.support.patience import PATIENCE_SECONDS
 
 AREAS = ("produce", "consume", "groups", "admin", "transactions")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -23,7 +24,7 @@ class Client:
     skipped: str | None = None
 
 
-def eventually(fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def eventually(fact: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until `fact` holds."""
     deadline = time.monotonic() + seconds
     while not fact():

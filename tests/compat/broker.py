@@ -15,8 +15,9 @@ from itertools import count
 from pathlib import Path
 
 from tailrace_cli.demo.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 
-START_SECONDS = 60
+START_SECONDS = PATIENCE_SECONDS
 STOP_SECONDS = 20
 ADMIN = "admin:flights-2013"
 """User and password, where a broker has logins."""

@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.areas import equal
 from tests.compat.broker import Broker
+from tests.support.patience import PATIENCE_SECONDS
 
-TIMEOUT = 20.0
+TIMEOUT = PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 
 

@@ -16,8 +16,10 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-SECONDS = 40.0
-WHOLE_SECONDS = 150.0
+from tests.support.patience import PATIENCE_SECONDS
+
+SECONDS = PATIENCE_SECONDS
+WHOLE_SECONDS = PATIENCE_SECONDS
 BATCH = 25
 
 

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from tests.compat.areas import CODECS, Client, equal
 from tests.compat.broker import Broker
+from tests.support.patience import PATIENCE_SECONDS
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
 """An hour ago: young enough for every retention."""
@@ -243,7 +244,7 @@ async def _fill(broker: Broker, topic: str, partitions: int, records: int) -> No
 
 async def _take(consumer: AIOKafkaConsumer, wanted: int) -> list[Any]:
     found: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(found) < wanted:
             found.append(await consumer.getone())
     return found
@@ -251,16 +252,16 @@ async def _take(consumer: AIOKafkaConsumer, wanted: int) -> list[Any]:
 
 async def _until(fact: Callable[[], bool], what: str) -> None:
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not fact():
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"not in 20 s: {what}") from None
+        raise AssertionError(f"not in {PATIENCE_SECONDS} s: {what}") from None
 
 
 def _run(check: Callable[[Broker], Awaitable[None]], broker: Broker) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(check(broker), 90)
+        await asyncio.wait_for(check(broker), PATIENCE_SECONDS)
 
     asyncio.run(bounded())
 

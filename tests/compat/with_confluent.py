@@ -32,8 +32,9 @@ from confluent_kafka.admin import (
 from tests.compat.areas import CODECS, Client, equal, eventually
 from tests.compat.broker import Broker
 from tests.compat.confluent_transactions import transactions
+from tests.support.patience import PATIENCE_SECONDS
 
-TIMEOUT = 20.0
+TIMEOUT = PATIENCE_SECONDS
 BASE_MS = int(time.time() * 1000) - 3_600_000
 """An hour ago: young enough for every retention."""
 

@@ -13,7 +13,6 @@ from tests.faults.store_proxy import StoreProxy
 from tests.support.cluster import Part
 from tests.support.history.workload import Run
 
-SEQUENCER_SECONDS = 30.0
 PAUSE_SECONDS = 13.0
 """Past an agent's lease (10 s) and, with the scenario's settings, its upload session's."""
 IMPATIENT_CLIENTS = {"socket.timeout.ms": 3_000, "api.version.request.timeout.ms": 3_000}
@@ -100,7 +99,7 @@ def freeze_an_agent(trial: Trial) -> None:
 
 def kill_the_committer(trial: Trial) -> None:
     for _ in range(2):  # one after the other: each has to take over once
-        committer = trial.stand.wait_for_committer(SEQUENCER_SECONDS)
+        committer = trial.stand.wait_for_committer()
         trial.stand.kill(committer)
         trial.observe(5)
         trial.restart(committer)
@@ -108,7 +107,7 @@ def kill_the_committer(trial: Trial) -> None:
 
 
 def pause_the_committer(trial: Trial) -> None:
-    committer = trial.stand.wait_for_committer(SEQUENCER_SECONDS)
+    committer = trial.stand.wait_for_committer()
     trial.stand.pause(committer)
     trial.observe(8)
     trial.stand.resume(committer)
@@ -181,7 +180,7 @@ def skew_clocks(trial: Trial) -> None:
     stand.shift_clock(stand.sequencers[0], 2 * hour)
     stand.shift_clock(stand.sequencers[1], -2 * hour)
     trial.observe(4)
-    stand.kill(stand.wait_for_committer(SEQUENCER_SECONDS))  # a node whose clock is hours off takes over
+    stand.kill(stand.wait_for_committer())  # a node whose clock is hours off takes over
     trial.observe(5)
     for part in (*stand.agents, *stand.sequencers):
         stand.shift_clock(part, 0)  # they jump back

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.cluster import Cluster, Part, running_cluster
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import NO_MINIO, find_minio
 
 PARTITIONS = 24
@@ -64,7 +65,6 @@ def test_nothing_is_lost_or_doubled_when_an_agent_is_killed_and_one_added(cluste
 
     _check(cluster, "agents", load)
     _until(
-        30,
         lambda: (
             cluster.agents[-1].port
             in _leader_ports(cluster.bootstrap, "agents", "x,tailrace_az=az-b").values()
@@ -76,13 +76,13 @@ def test_nothing_is_lost_or_doubled_when_an_agent_is_killed_and_one_added(cluste
 
 def test_all_goes_on_within_seconds_when_the_committer_is_killed(cluster: Cluster) -> None:
     _create(cluster, "committers", PARTITIONS)
-    committer = cluster.wait_for_committer(20)
+    committer = cluster.wait_for_committer()
     load = _Load(cluster.bootstrap, "committers", zone="az-a")
 
     load.run(RECORDS, {RECORDS // 2: lambda: cluster.kill(committer)})
     _check(cluster, "committers", load)
 
-    assert cluster.wait_for_committer(20) is not committer
+    assert cluster.wait_for_committer() is not committer
     print(f"longest pause between acknowledgements: {load.longest_pause_seconds:.1f} s", file=sys.stderr)
     assert load.longest_pause_seconds < 20
 
@@ -104,19 +104,21 @@ def test_a_transforming_loop_is_exactly_once_when_it_and_then_an_agent_are_kille
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(records):
         producer.produce("plain", b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     command = [sys.executable, "-m", "tests.compat.transforming", cluster.bootstrap, "plain", "doubled"]
     command += ["transformers", "transformer", str(records)]
 
-    killed = subprocess.run([*command, "4"], timeout=120, check=False)  # in its fourth transaction
+    killed = subprocess.run(
+        [*command, "4"], timeout=PATIENCE_SECONDS, check=False
+    )  # in its fourth transaction
     assert killed.returncode == -signal.SIGKILL
     second = subprocess.Popen(command)
     try:
-        _until(60, lambda: sum(_ends(cluster, "doubled").values()) > records // 3, "a third is done")
+        _until(lambda: sum(_ends(cluster, "doubled").values()) > records // 3, "a third is done")
         victim = _leader(cluster, "doubled", cluster.live_agents[0].zone)
         cluster.launch_agent(victim.zone)
         cluster.kill(victim)
-        assert second.wait(180) == 0
+        assert second.wait(PATIENCE_SECONDS) == 0
     finally:
         second.kill()
         second.wait()
@@ -156,7 +158,7 @@ class _Load:
                 "queue.buffering.max.messages": 1_000,
                 "batch.num.messages": 100,
                 "topic.metadata.refresh.interval.ms": 5_000,
-                "delivery.timeout.ms": 90_000,
+                "delivery.timeout.ms": 240_000,
             }
         )
         waiting = dict(sorted(events.items()))
@@ -175,7 +177,7 @@ class _Load:
             producer.poll(0)
             while waiting and self.acknowledged.total() >= min(waiting):
                 waiting.pop(min(waiting))()
-        left = producer.flush(90)
+        left = producer.flush(PATIENCE_SECONDS)
         assert not waiting, "each event happened under load"
         assert not self.failures and not left, (left, self.failures[:3])
 
@@ -222,13 +224,14 @@ def _read_all(cluster: Cluster, topic: str, zone: str) -> list[tuple[int, int, s
         }
     )
     try:
-        partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
+        partitions = list(consumer.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions)
         ends = {
-            each: consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1] for each in partitions
+            each: consumer.get_watermark_offsets(TopicPartition(topic, each), PATIENCE_SECONDS)[1]
+            for each in partitions
         }
         consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
         read: list[tuple[int, int, str, str]] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(read) < sum(ends.values()):
             assert time.monotonic() < deadline, f"{len(read)} of {sum(ends.values())} records were read"
             for message in consumer.consume(1_000, 0.5):
@@ -246,7 +249,7 @@ def _ends(cluster: Cluster, topic: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused"})
     try:
         return {
-            each: consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1]
+            each: consumer.get_watermark_offsets(TopicPartition(topic, each), PATIENCE_SECONDS)[1]
             for each in range(PARTITIONS)
         }
     finally:
@@ -261,7 +264,7 @@ def _read_committed(cluster: Cluster, topic: str, wanted: int) -> list[str]:
     try:
         consumer.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
         read: list[str] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             if len(read) >= wanted:
                 deadline = min(deadline, time.monotonic() + 2)
@@ -276,13 +279,13 @@ def _read_committed(cluster: Cluster, topic: str, wanted: int) -> list[str]:
 def _create(cluster: Cluster, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        future.result(30)
+        future.result(PATIENCE_SECONDS)
 
 
 def _leader_ports(bootstrap: str, topic: str, client_id: str) -> dict[int, int]:
     """The port of each partition's leader, as told to this client."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id})
-    told = admin.list_topics(topic, timeout=30)
+    told = admin.list_topics(topic, timeout=PATIENCE_SECONDS)
     return {
         index: told.brokers[partition.leader].port
         for index, partition in told.topics[topic].partitions.items()
@@ -297,10 +300,10 @@ def _leader(cluster: Cluster, topic: str, zone: str) -> Part:
     return agent
 
 
-def _until(seconds: float, holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + seconds
+def _until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
-        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s until {what}"
         time.sleep(0.1)
 
 

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.cluster import Cluster, Part, running_cluster
+from tests.support.patience import PATIENCE_SECONDS
 
 THE_MACHINE = "the event loop was held"
 """A warning that says how busy the machine is on which tests run."""
@@ -50,7 +51,7 @@ def load(bootstrap: str, topic: str) -> Iterator[None]:
     for thread in threads:
         thread.start()
     try:
-        assert seen.wait(60)
+        assert seen.wait(PATIENCE_SECONDS)
         yield
     finally:
         end.set()
@@ -80,7 +81,9 @@ def test_a_start_some_load_and_a_drain_log_no_warning() -> None:
             metrics = part.get("/metrics")
             assert "tailrace_build_info{" in metrics and "\nprocess_open_fds " in metrics, part.name
         for agent in cluster.agents:
-            with urllib.request.urlopen(f"{gateway_of(agent)}/v3/clusters", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"{gateway_of(agent)}/v3/clusters", timeout=PATIENCE_SECONDS
+            ) as answer:
                 assert answer.status == 200
         with load(cluster.bootstrap, "quiet"):
             cluster.drain(cluster.agents[0])
@@ -100,6 +103,6 @@ def gateway_of(agent: Part) -> str:
 
 
 def drain_the_committer_and_wait_for_the_next(cluster: Cluster) -> None:
-    first = cluster.wait_for_committer(20)
+    first = cluster.wait_for_committer()
     cluster.drain(first)
-    assert cluster.wait_for_committer(20) is not first
+    assert cluster.wait_for_committer() is not first

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailrace_cli.demo.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.servers import (
     PostgresServer,
     S3Server,
@@ -33,8 +34,6 @@ from tests.support.servers import (
 
 ZONES = ("az-a", "az-a", "az-b", "az-b")
 RPC_SECRET = "shared by all processes of a test's cluster"
-READY_SECONDS = 150.0  # five Pythons and Numba on two busy cores
-DRAIN_SECONDS = 40.0
 _SHOWN_OF_A_LOG = 6_000
 
 IMPATIENT = {
@@ -75,7 +74,7 @@ class Part:
     def get(self, path: str) -> str:
         """The body of its HTTP answer, also of an error. Raises OSError if it doesn't answer."""
         try:
-            with _DIRECT.open(f"http://{self.http}{path}", timeout=5) as response:
+            with _DIRECT.open(f"http://{self.http}{path}", timeout=PATIENCE_SECONDS) as response:
                 return str(response.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode()
@@ -120,9 +119,9 @@ class Cluster:
                 return sequencer
         raise ClusterFailed("no sequencer says that it is the committer")
 
-    def wait_for_committer(self, seconds: float) -> Part:
+    def wait_for_committer(self) -> Part:
         """The committer as soon as there is one."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 return self.committer
@@ -178,15 +177,17 @@ class Cluster:
         """Send SIGTERM, and wait until the process has ended with status 0."""
         part.process.send_signal(signal.SIGTERM)
         try:
-            status = part.process.wait(DRAIN_SECONDS)
+            status = part.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise ClusterFailed(f"{part.name} did not end within {DRAIN_SECONDS} s: {part.said()}") from error
+            raise ClusterFailed(
+                f"{part.name} did not end within {PATIENCE_SECONDS} s: {part.said()}"
+            ) from error
         if status:
             raise ClusterFailed(f"{part.name} ended with status {status}: {part.said()}")
 
     def wait_until_ready(self, parts: Sequence[Part]) -> None:
         """Wait until each process answers /readyz with 200. Raises ClusterFailed."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         for part in parts:
             while not _is_ready(part.http):
                 if not part.is_running:
@@ -195,7 +196,7 @@ class Cluster:
                     )
                 if time.monotonic() > deadline:
                     raise ClusterFailed(
-                        f"{part.name} was not ready within {READY_SECONDS:.0f} s: {part.said()}"
+                        f"{part.name} was not ready within {PATIENCE_SECONDS:.0f} s: {part.said()}"
                     )
                 time.sleep(0.05)
 

@@ -30,9 +30,10 @@ import asyncpg
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_location import S3Credentials, S3Location
 from tailrace_cli.demo.ports import free_port
+from tests.support.patience import PATIENCE_SECONDS
 
 NO_MINIO = "MinIO is not at hand: `make minio` compiles it where there is Go"
-START_SECONDS = 60
+START_SECONDS = PATIENCE_SECONDS
 STOP_SECONDS = 10
 _PORT_ATTEMPTS = 3
 _PR_SET_PDEATHSIG = 1

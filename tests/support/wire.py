@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
+import sequencer.store.sql.sqlite as sqlite_module
 from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
@@ -50,6 +52,8 @@ GIVES_UP_EARLY: dict[str, Any] = {
     "drain_ms": 2_000,
 }
 """For a scenario in which something is away."""
+WITHOUT_FSYNC = (*sqlite_module._PRAGMAS, "synchronous = off")
+"""A part of a drain has two seconds, and a slow disk may take these for one write."""
 LONG_LEASES = SequencerSettings(session_lease_ms=600_000, agent_lease_ms=600_000)
 """Longer than what a test's machine may stop for, and than an upload's deadline."""
 
@@ -162,7 +166,7 @@ async def wired_agent(
     clients: ClientSecurity | None = None,
     **settings: Any,
 ) -> AsyncIterator[WiredAgent]:
-    """An agent on a free port over SQLite in `folder` and a faulty store; drained at the end."""
+    """An agent on a free port over SQLite in `folder`, without fsync, and a faulty store; drained at the end."""
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     inner = objects or MemoryStore(clock)
     store = FaultyStore(inner, clock, entropy)
@@ -170,7 +174,8 @@ async def wired_agent(
     sql = SqlRowStore(f"sqlite:///{folder}/rows.db", clock=clock, entropy=entropy)
     rows = RowStoreThatGoesAway(sql)
     sequencer = Committer(cast(RowStore, rows), clock, entropy, sequencer_settings)
-    await sequencer.start()
+    with patch.object(sqlite_module, "_PRAGMAS", WITHOUT_FSYNC):
+        await sequencer.start()
     agent = Agent(
         AgentOptions(listen_port=0, clients=clients or ClientSecurity()),
         AgentSettings.model_validate({**SEALS_EARLY, **settings}),
