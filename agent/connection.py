@@ -32,6 +32,7 @@ from agent.framing import REQUEST_BYTES, SIZE_BYTES, FrameHead, FrameLimits, Fra
 from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
+from agent.passes import Passes
 from agent.security.access import ANYBODY, Access
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
@@ -188,15 +189,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
     Args:
         staging: where heads are read; shared by the connections of one loop.
         on_open: called once the peer's address is known.
+        passes: where requests wait for a pass of the loop; shared by the connections of one loop.
     """
 
     __slots__ = (
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
-        "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_tls", "_is_writable", "_limits",
-        "_max_inflight", "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_pieces", "_replies", "_rest",
-        "_sends_soon", "_sent", "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes",
-        "_write_progress", "_written", "_written_at", "access", "client_software", "deferred", "last_active",
-        "leadership", "muted_until", "peer_host", "produce_shape", "usual",
+        "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_tls", "_is_waiting", "_is_writable",
+        "_limits", "_max_inflight", "_monotonic", "_on_close", "_on_open", "_passes", "_paused", "_phase",
+        "_pieces", "_replies", "_rest", "_sends_soon", "_sent", "_staging", "_transport", "_turns_left", "_unmuted",
+        "_unsent_bytes", "_write_progress", "_written", "_written_at", "access", "client_software", "deferred",
+        "last_active", "leadership", "muted_until", "peer_host", "produce_shape", "usual",
     )  # fmt: skip
 
     sees_all_groups = False
@@ -213,6 +215,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         monotonic: Callable[[], float],
         staging: bytearray | None = None,
         on_open: Callable[[KafkaConnection], None] | None = None,
+        passes: Passes | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
@@ -222,6 +225,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._monotonic = monotonic
         self._staging = bytearray(STAGING_BYTES) if staging is None else staging
+        self._passes = passes or Passes()
         self._phase = _OPEN
         self._rest = b""
         self._frame: bytearray | None = None
@@ -246,6 +250,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._claim: Claim | None = None
+        self._is_waiting = False
+        """Whether it waits for a pass of the loop in which the task may begin."""
         self._handling: asyncio.Task[None] | None = None
         """The task, while it has requests to handle."""
         self.last_active = monotonic()
@@ -475,7 +481,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _begin_handling(self) -> None:
-        if self._handling is None:
+        if self._handling is None and not self._is_waiting:
+            self._is_waiting = True
+            self._passes.begin(self._handle_now)
+
+    def _handle_now(self) -> None:
+        self._is_waiting = False
+        if self._phase is not _CLOSED:
             loop = asyncio.get_running_loop()
             self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
 
@@ -508,6 +520,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             while len(self._replies) > self._max_inflight:
                 await self._until_sent()
             self._maybe_resume()
+            if self._frames and self._passes.is_waited_for:
+                self._handling = None
+                self._begin_handling()  # behind those who wait
+                return
             await turns.did()
         self._handling = None
         if self._phase is _DRAINING:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any, TypeVar
 
+from agent.passes import Passes
+
 T = TypeVar("T")
 
 FREE_SECONDS = 0.001
@@ -40,6 +42,8 @@ class LongWork:
     Args:
         monotonic: seconds.
         is_expected: whether batches are being stored or committed.
+
+    `passes`: what short requests together do in a pass.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class LongWork:
     ) -> None:
         self._monotonic = monotonic
         self._is_expected = is_expected
+        self.passes = Passes()
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._sharing: set[asyncio.Task[Any] | None] = set()
         """The tasks whose work is shared."""
@@ -72,10 +77,11 @@ class LongWork:
     ) -> Generator[Any, None, T]:
         used = FREE_SECONDS if is_long else 0.0
         error: BaseException | None = None
+        passes = self.passes
         while True:
-            if used >= FREE_SECONDS and error is None:
+            if error is None and (used >= FREE_SECONDS or passes.is_full):
                 try:
-                    yield from self._turn(client)
+                    yield from (self._turn(client) if used >= FREE_SECONDS else passes.until_next())
                 except BaseException as thrown:  # noqa: BLE001 - it is for the work to handle
                     error = thrown
             began = self._monotonic()
@@ -84,7 +90,11 @@ class LongWork:
             except StopIteration as done:
                 result: T = done.value
                 return result
-            used += self._monotonic() - began
+            finally:
+                seconds = self._monotonic() - began
+                if used < FREE_SECONDS:
+                    passes.did(seconds)
+                used += seconds
             error = None
             try:
                 yield awaited

@@ -640,6 +640,7 @@ class Agent:
                 on_close=on_close,
                 monotonic=monotonic,
                 staging=self._staging,
+                passes=self.services.long_work.passes,
             )
 
         return accept

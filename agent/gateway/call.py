@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -84,8 +85,10 @@ class HttpCall:
 
     async def shared(self, work: Coroutine[Any, Any, T]) -> T:
         """What work gives that may be long: then it waits for its client's turns, as that of Kafka's clients does."""
-        access = self.client.access
-        return await self.parts.long_work.shared((access.principal, access.host), work)
+        access, long_work = self.client.access, self.parts.long_work
+        with closing(work):
+            await long_work.passes.begun()
+            return await long_work.shared((access.principal, access.host), work)
 
     # --- what was sent
 

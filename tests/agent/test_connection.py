@@ -21,6 +21,7 @@ from agent.connection import (
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
+from agent.passes import PASS_SECONDS, Passes
 from tailrace.buffers import TLS_PIECE_BYTES
 from tests.support.agents import settle
 from tests.support.patience import PATIENCE_SECONDS
@@ -89,8 +90,10 @@ class Line:
         max_inflight: int = 64,
         tries_at_once: bool = False,
         is_tls: bool = False,
+        passes: Passes | None = None,
     ) -> None:
         self.tries_at_once = tries_at_once
+        self.passes = passes or Passes()
         self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
         self.seen: list[bytes] = []
         self.later: dict[bytes, Reply] = {}
@@ -107,6 +110,7 @@ class Line:
             max_inflight=max_inflight,
             on_close=self.lost.append,
             monotonic=lambda: self.now,
+            passes=self.passes,
         )
         self.transport.connection = self.connection
         self.transport.is_tls = is_tls
@@ -759,6 +763,57 @@ def test_a_drain_does_not_wait_until_a_client_is_unmuted() -> None:
     run(scenario)
 
 
+def full() -> Passes:
+    """A loop of whose pass a request has just used all there is, as each other does."""
+    passes = Passes()
+    passes.did(PASS_SECONDS)
+    return passes
+
+
+def test_a_request_waits_for_a_pass_of_the_loop_and_is_answered_though_its_connection_is_drained() -> None:
+    async def scenario() -> None:
+        line = Line(passes=full())
+        line.feed(framed(b"one", b"two"))
+        line.connection.drain()
+        assert line.passes.is_waited_for
+        await settle()
+        assert line.transport.sent == [b"<one>", b"<two>"]
+        assert line.transport.closed
+
+    run(scenario)
+
+
+def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() -> None:
+    async def scenario() -> None:
+        passes = full()
+        gone, other = Line(passes=passes), Line(passes=passes)
+        gone.feed(framed(b"one", b"two"))
+        other.feed(framed(b"three"))
+        gone.connection.abort()
+        await settle()
+        assert gone.lost and gone.seen == []
+        assert gone.budget.used == 0
+        assert other.transport.sent == [b"<three>"]
+        assert not passes.is_waited_for
+
+    run(scenario)
+
+
+def test_while_others_wait_for_a_pass_of_the_loop_a_connection_has_one_request_in_turn() -> None:
+    async def scenario() -> None:
+        passes, order = full(), list[bytes]()
+        many, other, third = (Line(passes=passes) for _ in range(3))
+        many.seen = other.seen = third.seen = order
+        many.feed(framed(b"a", b"b", b"c"))
+        other.feed(framed(b"x"))
+        third.feed(framed(b"y"))
+        await settle()
+        assert order == [b"a", b"x", b"y", b"b", b"c"]
+        assert many.transport.sent == [b"<a>", b"<b>", b"<c>"]
+
+    run(scenario)
+
+
 def test_an_idle_connection_closes_at_once_when_drained() -> None:
     async def scenario() -> None:
         line = Line()
@@ -799,7 +854,7 @@ def test_an_idle_connection_takes_less_than_two_kib() -> None:
         def idle() -> KafkaConnection:
             connection = KafkaConnection(
                 line, line.budget, max_frame_bytes=1_000, max_inflight=64, staging=staging,
-                on_close=line.lost.append, monotonic=line.connection._monotonic,
+                on_close=line.lost.append, monotonic=line.connection._monotonic, passes=line.passes,
             )  # fmt: skip
             connection.connection_made(transport)
             connection.get_buffer(-1)[: len(request)] = request

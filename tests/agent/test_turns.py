@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from agent.catalog import KnownTopic
 from agent.dispatch import Dispatcher
 from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
+from agent.long_work import LongWork
 from cache.ring import Replicas
 from sequencer.api import CommitOffsets, OffsetPosition, Ring, Topic
 from tailrace.kafka import ApiKey, encode_request
@@ -43,7 +45,11 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tailrace.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.topic_config import topic_settings
@@ -239,6 +245,23 @@ def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
         turns.check(HELD_SECONDS)
 
     run(scenario, group_initial_rebalance_delay_ms=500)
+
+
+@least_of_three
+def test_1_000_short_requests_that_come_together_leave_the_loop_to_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=100)
+        bench.services.long_work = LongWork(time.thread_time)
+        topics = [OffsetFetchRequestTopic("t", list(range(100)))]
+        request = OffsetFetchRequest("g", topics=topics)
+        sent = memoryview(b"".join(encode_request(7, ApiKey.OFFSET_FETCH, 7, request)))[4:]
+        dispatch = Dispatcher(bench.services)
+        with measured_turns() as turns:
+            replies = await asyncio.gather(*(dispatch(sent, connection()) for _ in range(1_000)))
+        assert all(reply.parts for reply in replies)
+        turns.check(HELD_SECONDS)
+
+    run(scenario)
 
 
 REPEATS = 5_000
