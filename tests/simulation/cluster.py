@@ -512,12 +512,9 @@ class Cluster:
         while self.is_compacting:
             process = self.product_process(name)
             self.workers.append(process)
-            try:
-                await process.run(work(process))
-            except Crashed:
-                await self.clock.sleep(0.5)
-            except (IncarnationChanged, Unforeseen):
-                process.crash()
+            with suppress(Crashed):
+                await process.run(_crashed_by_what_is_foreseen(process, work(process)))
+            if process.is_dead:
                 await self.clock.sleep(0.5)
             self.workers.remove(process)
 
@@ -660,3 +657,11 @@ class Cluster:
             weather.max_delay_s = 0.003
         self.network.kafka.cut = self.network.kafka.full = 0.0
         self.network.kafka.max_delay_s = 0.005
+
+
+async def _crashed_by_what_is_foreseen(process: SimulatedProcess, work: Coroutine[Any, Any, None]) -> None:
+    """What a supervisor starts anew. How it ends is seen here: when the world ends, nobody waits for it."""
+    try:
+        await work
+    except (IncarnationChanged, Unforeseen):
+        process.crash()
