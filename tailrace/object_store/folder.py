@@ -3,6 +3,9 @@
 A file becomes visible whole or not at all: it is written under a temporary name, synced, renamed
 (linked for `if_absent`), and the directory entries are synced before `put` returns.
 
+The last of a file system's room is left to checkpoints (`_check_room`): as long as none is written, the
+collector deletes nothing, and a full folder would stay full.
+
 Two limits that S3 has not: `a` and `a/b` can't both be objects (the second one is refused), and a path
 part has at most 255 bytes.
 """
@@ -43,6 +46,9 @@ UNFINISHED = ".unfinished"
 _LOCK = "lock"
 _IOV_MAX = 1024  # Linux's limit for one writev
 _PLACE_ATTEMPTS = 100
+CHECKPOINT_ROOM_BYTES = 256 << 20
+CHECKPOINT_ROOM_SHARE = 16
+"""Room that only checkpoints may use, where it is less: this part of the file system."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {
     errno.EACCES,
@@ -160,6 +166,8 @@ class FolderStore:
                     f"{key}: the folder {self._root} was removed while it was in use"
                 ) from error
             try:
+                if not _is_checkpoint(key):
+                    _check_room(key, descriptor, parts)
                 _write_all(descriptor, parts)
                 modified_ns = self._clock.wall_ms() * 1_000_000
                 os.utime(descriptor, ns=(modified_ns, modified_ns))
@@ -298,6 +306,24 @@ def _remove_unless_alive(left: Path) -> None:
         return  # its process lives
     except FileNotFoundError:
         return  # its process closed it meanwhile
+
+
+def _is_checkpoint(key: str) -> bool:
+    """Whether it is a key of `sequencer.checkpoint.format`: CLUSTER/meta/..."""
+    return key.split("/", 2)[1:2] == ["meta"]
+
+
+def _check_room(key: str, descriptor: int, parts: Sequence[Buffer]) -> None:
+    """Raise StoreFull where these bytes would take what is left to checkpoints. A file system that doesn't tell its
+    size is not checked."""
+    disk = os.fstatvfs(descriptor)
+    kept = min(CHECKPOINT_ROOM_BYTES, disk.f_blocks * disk.f_frsize // CHECKPOINT_ROOM_SHARE)
+    left = disk.f_bavail * disk.f_frsize - sum(memoryview(part).nbytes for part in parts)
+    if kept and left < kept:
+        raise StoreFull(
+            f"{key}: no space left on device but {kept:,} bytes, which are kept for checkpoints; "
+            "free some space, or lower the topics' retention"
+        )
 
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:

@@ -12,8 +12,8 @@ ALERTS = (
     (ROOT / "docs" / "operations.md").read_text().partition("\n## Woken at night\n")[2].partition("\n## ")[0]
 )
 PACKAGES = ("agent", "cache", "compactor", "sequencer", "tailrace", "tailrace_cli")
-NOT_OURS = {"No space left on device", "repaired"}
-"""What the operating system says, and the value of a label."""
+NOT_OURS = {"repaired"}
+"""The value of a label."""
 
 
 def quoted(text: str) -> list[str]:

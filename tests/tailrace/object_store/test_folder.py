@@ -111,6 +111,47 @@ def test_a_disk_that_fails_leaves_nothing_behind(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("megabytes", "kept"), [(160, 10), (1_000_000, 256)])
+def test_the_last_room_is_for_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megabytes: int, kept: int
+) -> None:
+    mebibyte = 1 << 20
+    left = kept * mebibyte + 3
+
+    def disk(descriptor: int) -> os.statvfs_result:
+        blocks, free = megabytes * mebibyte, left
+        return os.statvfs_result((1, 1, blocks, free + 5, free, 0, 0, 0, 0, 255))
+
+    async def scenario() -> None:
+        nonlocal left
+        store = open_folder(tmp_path)
+        monkeypatch.setattr(os, "fstatvfs", disk)
+        await store.put("c/mixed/1", [b"ab", b"c"])
+        with pytest.raises(
+            StoreFull, match=r"c/mixed/2: no space left on device but .* kept for checkpoints"
+        ):
+            await store.put("c/mixed/2", [b"ab", b"cd"])
+        left = 4
+        await store.put("c/meta/1/1/1.head", [b"abcd"])
+        with pytest.raises(StoreFull):
+            await store.put("c/mixed/meta/2", [b"x"])
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_system_of_unknown_size_takes_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        monkeypatch.setattr(os, "fstatvfs", lambda descriptor: os.statvfs_result((1, 1, *[0] * 7, 255)))
+        await store.put("c/mixed/1", [b"abc"])
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def three_bytes(descriptor: int, buffers: list[memoryview]) -> int:
         return os.write(descriptor, b"".join(buffers)[:3])
