@@ -82,13 +82,11 @@ def assign_offsets(
         else:
             known = changed.get(producer_id) or producer_state(producer_id)
             check = check_sequence(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
+        if check.error is not BatchError.NONE:
             if check.error is BatchError.DUPLICATE and batch.is_transactional:
                 check = _unless_reused(check, transactional.get(producer_id, open_from(producer_id)))
-        if check.error is not BatchError.NONE:
             outcomes.append(BatchOutcome(check.error, check.base_offset))
-            is_duplicate = check.error is BatchError.DUPLICATE
-            status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED
-            table.append(RunBatch(batch.length, batch.record_count, status, -1, batch.max_timestamp))
+            table.append(_not_stored(batch, check))
             continue
         outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
         table.append(
@@ -116,6 +114,12 @@ def assign_offsets(
         producers=changed,
         transactional=transactional,
     )
+
+
+def _not_stored(batch: BatchCoordinates, check: SequenceCheck) -> RunBatch:
+    is_duplicate = check.error is BatchError.DUPLICATE
+    status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED
+    return RunBatch(batch.length, batch.record_count, status, -1, batch.max_timestamp)
 
 
 def _unless_reused(check: SequenceCheck, first: int | None) -> SequenceCheck:

@@ -398,30 +398,7 @@ def _commit_run(
     if partition is None:
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
     topic_id = draft.shared_id(topic_id)
-
-    def producer_state(producer_id: int) -> ProducerState | None:
-        if producer_id == NO_PRODUCER_ID:
-            return None
-        return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
-
-    def admitted(index: int) -> BatchError:
-        named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
-        return admit(
-            draft, topic_id, partition=number, batch=proposal.batches[index], number=named, settings=settings
-        )
-
-    def open_from(producer_id: int) -> int | None:
-        opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
-        return None if opened is None else opened.first_offset
-
-    assigned = assign_offsets(
-        partition.end_offset,
-        proposal.batches,
-        producer_state=producer_state,
-        admit=admitted,
-        open_from=open_from,
-        transactional_ids=draft.durable.transactional_ids,
-    )
+    assigned = _assigned(draft, topic_id, partition=partition, proposal=proposal, settings=settings)
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None
@@ -456,6 +433,37 @@ def _commit_run(
         encode_table(assigned.table),
     )
     return outcome, AddedRun(key, row, assigned.table)
+
+
+def _assigned(
+    draft: Draft, topic_id: UUID, partition: PartitionRow, proposal: RunProposal, settings: SequencerSettings
+) -> Assignment:
+    """The offsets of a proposal's batches, by the draft's rows of producers and transactions."""
+    number = partition.partition
+
+    def producer_state(producer_id: int) -> ProducerState | None:
+        if producer_id == NO_PRODUCER_ID:
+            return None
+        return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
+
+    def admitted(index: int) -> BatchError:
+        named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
+        return admit(
+            draft, topic_id, partition=number, batch=proposal.batches[index], number=named, settings=settings
+        )
+
+    def open_from(producer_id: int) -> int | None:
+        opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
+        return None if opened is None else opened.first_offset
+
+    return assign_offsets(
+        partition.end_offset,
+        proposal.batches,
+        producer_state=producer_state,
+        admit=admitted,
+        open_from=open_from,
+        transactional_ids=draft.durable.transactional_ids,
+    )
 
 
 def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:

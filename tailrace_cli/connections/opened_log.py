@@ -15,6 +15,7 @@ from sequencer.store.sql.postgres_url import read_url
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
 from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace_cli.connections.connecting import check_exists
 from tailrace_cli.errors import CommandFailed
@@ -103,30 +104,9 @@ async def _opened(
     async with AsyncExitStack() as stack:
         store = open_store(settings.store, clock=runtime.clock)
         stack.push_async_callback(store.close)
-        if settings.database:
-            server = await stack.enter_async_context(
-                sequencer_server(
-                    settings=settings,
-                    database=settings.database,
-                    runtime=runtime,
-                    store=None,
-                    security=security.rpc,
-                    listen=None,
-                    observer=observer,
-                )
-            )
-            await wait_for_committer(server, runtime.clock)
-            sequencer: Sequencer = server.sequencer
-        else:
-            remote = SequencerClient(
-                settings.sequencers,
-                clock=runtime.clock,
-                entropy=runtime.entropy,
-                security=security.rpc,
-                observer=observer,
-            )
-            stack.push_async_callback(remote.close)
-            sequencer = remote
+        sequencer = await stack.enter_async_context(
+            _sequencer(settings, runtime=runtime, security=security.rpc, observer=observer)
+        )
         yield OpenedLog(
             settings=settings,
             store=store,
@@ -135,6 +115,37 @@ async def _opened(
             security=security,
             catalog=catalog,
         )
+
+
+@asynccontextmanager
+async def _sequencer(
+    settings: Settings, *, runtime: Runtime, security: RpcSecurity, observer: SequencerObserver | None
+) -> AsyncIterator[Sequencer]:
+    """A server of its own on the database, which must become the committer; else a client of those that run."""
+    if settings.database:
+        async with sequencer_server(
+            settings=settings,
+            database=settings.database,
+            runtime=runtime,
+            store=None,
+            security=security,
+            listen=None,
+            observer=observer,
+        ) as server:
+            await wait_for_committer(server, runtime.clock)
+            yield server.sequencer
+        return
+    remote = SequencerClient(
+        settings.sequencers,
+        clock=runtime.clock,
+        entropy=runtime.entropy,
+        security=security,
+        observer=observer,
+    )
+    try:
+        yield remote
+    finally:
+        await remote.close()
 
 
 def _as_catalog(database: str | None, settings: Settings) -> str:
