@@ -144,10 +144,10 @@ class UsualRequests:
     def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
         """The reply to the request in `data[start:end]`; None, and nothing is done, if it is not like the others.
         `is_kept`: the bytes stay as they are, so that the batch can be a view."""
-        found = self.shape.find(data, start, end)
-        if found is None:
+        fields = self.shape.find(data, start, end)
+        if fields is None:
             return None
-        correlation_id, index, records_start, records_end = found
+        correlation_id, index, records_start, records_end = fields
         partition = self._partitions.get(index) or self._partition(index)
         if partition is None:
             return None

@@ -117,9 +117,9 @@ class ChunkCache:
 
         Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectCorrupt where the object ends too early.
         """
-        found = self.held(chunk, is_catch_up=is_catch_up)
-        if found is not None:
-            return found
+        held = self.held(chunk, is_catch_up=is_catch_up)
+        if held is not None:
+            return held
         brought = await self.get_all([(chunk, is_catch_up)])
         if isinstance(brought[0], BaseException):
             raise brought[0]
@@ -148,8 +148,8 @@ class ChunkCache:
 
         A peer's request is never passed on to another peer, so agents whose rings differ can't go in circles.
         """
-        found = self.peek(chunk.id)
-        return found if found is not None else self._bring_from_store(chunk, is_catch_up)
+        held = self.peek(chunk.id)
+        return held if held is not None else self._bring_from_store(chunk, is_catch_up)
 
     async def reread(self, chunk: ChunkRef) -> ChunkBytes:
         """The chunk straight from the store, whatever is held: for bytes that turned out to be corrupt."""

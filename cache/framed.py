@@ -137,21 +137,21 @@ class FramedRuns:
     def of(self, run: Run) -> FramedRun:
         """The run, made where it is not held."""
         key = _key_of(run)
-        found = self._held.get(key)
-        if found is None:
-            found = FramedRun(run, self._chunk_bytes)
-            self._held.put(key, found, found.memory_bytes)
-        return found
+        framed = self._held.get(key)
+        if framed is None:
+            framed = FramedRun(run, self._chunk_bytes)
+            self._held.put(key, framed, framed.memory_bytes)
+        return framed
 
     def is_kept(self, run: Run, leader_epoch: int) -> bool:
         """Whether all of the run is held as it is sent under this epoch."""
-        found = self._held.get(_key_of(run))
-        return found is not None and found.is_kept(leader_epoch)
+        framed = self._held.get(_key_of(run))
+        return framed is not None and framed.is_kept(leader_epoch)
 
     def stretch_at(self, run: Run) -> Stretch | None:
         """What begins with the run, if it was joined with those that follow."""
-        found = self._held.get(_key_of(run))
-        return found.stretch if found is not None else None
+        framed = self._held.get(_key_of(run))
+        return framed.stretch if framed is not None else None
 
     def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
         """Join runs that follow each other, all of which are kept whole, into stretches of about PIECE_BYTES."""

@@ -121,8 +121,8 @@ class ParquetReader:
         """
         index = await self._index(run)
         groups = index.row_groups_for(run.topic_id, run.partition, offset)
-        for place, group in enumerate(groups):
-            self._read_ahead(run, groups[place + 1 :])
+        for position, group in enumerate(groups):
+            self._read_ahead(run, groups[position + 1 :])
             yield await self._part(run, index, group, leader_epoch)
 
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> tuple[int, int] | None:
@@ -130,8 +130,8 @@ class ParquetReader:
         index = await self._index(run)
         for group in index.row_groups_for(run.topic_id, run.partition, from_offset):
             held = index.header.row_groups[group.number]
-            places = range(held.first_batch, held.first_batch + held.batch_count)
-            if all(index.batches[place].max_timestamp < timestamp for place in places):
+            batches = range(held.first_batch, held.first_batch + held.batch_count)
+            if all(index.batches[batch].max_timestamp < timestamp for batch in batches):
                 continue
             part = await self._part(run, index, group, 0)
             for batch in range(bisect_right(part.end_offsets, from_offset), len(part.end_offsets)):

@@ -96,14 +96,14 @@ class PeerServer:
         if refusal:
             return ChunkAnswer(VERSION, ChunkStatus.REFUSED, refusal), []
         chunk = ChunkRef(ChunkId(request.key, request.number), request.start, request.length)
-        found = self._cache.serve(chunk, is_catch_up=request.is_catch_up)
-        if isinstance(found, ChunkBytes):
-            return _found(request, found)
-        await asyncio.wait({found}, timeout=request.timeout_ms / 1000 * _ANSWER_WITHIN)
-        if not found.done():
+        served = self._cache.serve(chunk, is_catch_up=request.is_catch_up)
+        if isinstance(served, ChunkBytes):
+            return _found(request, served)
+        await asyncio.wait({served}, timeout=request.timeout_ms / 1000 * _ANSWER_WITHIN)
+        if not served.done():
             return ChunkAnswer(VERSION, ChunkStatus.PENDING), []
         try:
-            brought, _ = await asyncio.shield(found)
+            brought, _ = await asyncio.shield(served)
         except ObjectMissing as error:
             return ChunkAnswer(VERSION, ChunkStatus.MISSING, str(error)), []
         except StoreError as error:

@@ -127,8 +127,8 @@ class BatchReader:
         if run.kind == ObjectKind.MARKERS:
             return None
         if run.kind == ObjectKind.PARQUET:
-            found = await self._parquet.find_timestamp(run, timestamp, from_offset)
-            return None if found is None else FoundRecord(*found)
+            first = await self._parquet.find_timestamp(run, timestamp, from_offset)
+            return None if first is None else FoundRecord(*first)
         start = run.start
         for batch in run.batches:
             is_before = batch.base_offset + batch.record_count <= from_offset

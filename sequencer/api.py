@@ -1783,7 +1783,7 @@ class DeletedAcls(Value, frozen=True):
     done: int = -1
 
 
-class SecurityPlace(Value, frozen=True):
+class SecurityCursor(Value, frozen=True):
     """The last of a page: a user, or after all users an ACL. In another version the listing begins anew."""
 
     version: Int64
@@ -1797,7 +1797,7 @@ class SecurityRequest(Value, frozen=True):
 
     known_version: Int64 = -1
     takes_pages: bool = False
-    after: SecurityPlace | None = None
+    after: SecurityCursor | None = None
 
 
 class Security(Value, frozen=True):
@@ -1806,7 +1806,7 @@ class Security(Value, frozen=True):
     version: int
     users: list[ScramCredentials] | None
     acls: list[Acl] | None
-    next: SecurityPlace | None = None
+    next: SecurityCursor | None = None
 
 
 class DelegationToken(Value, frozen=True):

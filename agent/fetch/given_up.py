@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import structlog
 
 from agent.catalog import KnownTopic
-from agent.fetch.share_sessions import SharePlace
 from sequencer.api import AcquiredRecords, SequencerError, ShareLimits
+from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.share")
@@ -30,7 +30,7 @@ class GivenUp:
     member_id: str
     limits: ShareLimits
     topic: KnownTopic
-    place: SharePlace
+    topic_partition: TopicPartition
     records: Sequence[AcquiredRecords]
 
 

@@ -38,21 +38,21 @@ class KeptBuffers:
         ]
 
     def _may_keep(self, part: memoryview, kept: dict[int, memoryview]) -> bool:
-        size, place = memoryview(part.obj).nbytes, id(part.obj)
-        answers = self._answers.get(place, 0)
+        size, buffer_id = memoryview(part.obj).nbytes, id(part.obj)
+        answers = self._answers.get(buffer_id, 0)
         if not answers:
             if self.size + size > self.limit:
                 return False
             self.size += size
-        self._answers[place] = answers + 1
-        kept[place] = part
+        self._answers[buffer_id] = answers + 1
+        kept[buffer_id] = part
         return True
 
     def release(self, kept: dict[int, memoryview]) -> None:
         """An answer has left, or never will."""
-        for place, part in kept.items():
-            self._answers[place] -= 1
-            if not self._answers[place]:
-                del self._answers[place]
+        for buffer_id, part in kept.items():
+            self._answers[buffer_id] -= 1
+            if not self._answers[buffer_id]:
+                del self._answers[buffer_id]
                 self.size -= memoryview(part.obj).nbytes
         kept.clear()

@@ -51,8 +51,8 @@ class ShareReleases:
         """End the connection's sessions. What they may have acquired is given back soon."""
         for (group_id, member_id), session in self._sessions.end_of(connection):
             works = [
-                ShareWork(*place, releases=True)
-                for place, outlook in session.partitions.items()
+                ShareWork(*partition, releases=True)
+                for partition, outlook in session.partitions.items()
                 if outlook.is_acquired
             ]
             for first in range(0, len(works), MAX_WORKS):

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
-from uuid import UUID
 
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from tailrace.clock import Entropy
+from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 
 MAX_SESSION_PARTITIONS = 100_000
@@ -22,13 +21,6 @@ MAX_OF_CONNECTION = 16
 """Sessions that one connection has open; Kafka's clients open one."""
 Member = tuple[str, str]
 """A group's id and its member's."""
-
-
-class SharePlace(NamedTuple):
-    """A partition, by its topic's id."""
-
-    topic_id: UUID
-    partition: int
 
 
 @dataclass(slots=True)
@@ -52,7 +44,7 @@ class ShareSession:
     number: int
     connection: object
     epoch: int = INITIAL_EPOCH + 1
-    partitions: OrderedDict[SharePlace, Outlook] = field(default_factory=OrderedDict)
+    partitions: OrderedDict[TopicPartition, Outlook] = field(default_factory=OrderedDict)
 
 
 class ShareSessions:
@@ -72,8 +64,8 @@ class ShareSessions:
         self,
         member: Member,
         epoch: int,
-        added: Iterable[SharePlace],
-        forgotten: Iterable[SharePlace],
+        added: Iterable[TopicPartition],
+        forgotten: Iterable[TopicPartition],
         connection: object,
     ) -> ShareSession | ErrorCode:
         """The session after this fetch of a member: a new one at epoch 0; one that is ended by epoch -1, with what it
@@ -82,10 +74,10 @@ class ShareSessions:
         if isinstance(session, ErrorCode) or epoch == FINAL_EPOCH:
             return session
         before = len(session.partitions)
-        for place in added:
-            session.partitions.setdefault(place, Outlook())
-        for place in forgotten:
-            session.partitions.pop(place, None)
+        for partition in added:
+            session.partitions.setdefault(partition, Outlook())
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
         self._partition_count += len(session.partitions) - before
         if self._partition_count > MAX_SESSION_PARTITIONS:
             self._drop(member)

@@ -77,9 +77,9 @@ class Tail:
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[FoundPartition, int] | None:
         """The window's answer and its commit number; None: ask the sequencer."""
-        found = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
-        (self._telemetry.window_misses if found is None else self._telemetry.window_hits).inc(1)
-        return found
+        answer = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
+        (self._telemetry.window_misses if answer is None else self._telemetry.window_hits).inc(1)
+        return answer
 
     def note_found(self, partition: TopicPartition, number: int, *, is_at_end: bool) -> None:
         """Note that the sequencer answered as of this commit; `is_at_end`: the answer's runs reach the partition's

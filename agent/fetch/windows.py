@@ -99,11 +99,11 @@ class Windows:
         watched.read_at = now
         self._watched.move_to_end(partition)
         window = self._usable(watched, now)
-        found = None if window is None else find(window, offset, max_bytes)
-        if window is None or found is None:
+        answer = None if window is None else find(window, offset, max_bytes)
+        if window is None or answer is None:
             return None
         watched.last_sent = self._number_of(window)
-        return found, watched.last_sent
+        return answer, watched.last_sent
 
     def note_sent(self, partition: TopicPartition, number: int) -> None:
         """Note the commit number of the sequencer's answer about a partition."""

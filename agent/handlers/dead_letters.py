@@ -65,7 +65,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
         services.telemetry.dead_letters.labels("failed").inc(count)
         return  # they are asked for again when the lock is over
     written = [(record.first_offset, record.last_offset + 1) for record in given_up.records]
-    work = ShareWork(*given_up.place, written=written)
+    work = ShareWork(*given_up.topic_partition, written=written)
     await services.sequencer.share_records(
         ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
     )
@@ -100,7 +100,7 @@ async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) 
                 _letter(given_up, record, offset, contents.get(offset, (None, None)))
                 for offset in range(first, end)
             ]
-            if not await _write(services, target, given_up.place.partition, letters):
+            if not await _write(services, target, given_up.topic_partition.partition, letters):
                 return False
             first = end
     return True
@@ -111,7 +111,7 @@ def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: C
     is_rejected = records.deliveries < given_up.limits.max_deliveries
     headers = {
         "topic": local_name(given_up.topic.topic.name),
-        "partition": str(given_up.place.partition),
+        "partition": str(given_up.topic_partition.partition),
         "offset": str(offset),
         "group": local_name(given_up.group_id),
         "delivery.count": str(records.deliveries),
@@ -126,9 +126,9 @@ async def _contents(
     """The contents of records up to before `end`, or up to where one read ends, or what it may copy. What can't be read
     has none."""
     read = PartitionFetch(
-        RequestedPartition(PartitionKey("", *given_up.place), first, MAX_COPIED_BYTES, -1, -1),
+        RequestedPartition(PartitionKey("", *given_up.topic_partition), first, MAX_COPIED_BYTES, -1, -1),
         given_up.topic,
-        PartitionData(given_up.place.partition, aborted_transactions=None),
+        PartitionData(given_up.topic_partition.partition, aborted_transactions=None),
         read_committed=False,
         limit=end,
     )

@@ -92,7 +92,7 @@ class PartitionFetch:
 
     requested: RequestedPartition
     topic: KnownTopic | None
-    data: PartitionData
+    row: PartitionData
     read_committed: bool
     found: FoundPartition | None = None
     commit_number: int = -1
@@ -103,12 +103,12 @@ class PartitionFetch:
 
     @property
     def is_failed(self) -> bool:
-        return self.data.error_code != ErrorCode.NONE
+        return self.row.error_code != ErrorCode.NONE
 
     @property
     def records(self) -> bytes:
         """The batches that were read."""
-        records: Any = self.data.records or b""
+        records: Any = self.row.records or b""
         return b"".join(records) if isinstance(records, list) else bytes(records)
 
     @property
@@ -200,8 +200,8 @@ async def _failed(fetch: FetchContext, code: ErrorCode) -> list[PartitionFetch]:
     failed: list[PartitionFetch] = []
     turns = Turns(PARTITIONS_IN_A_TURN)
     for requested in fetch.partitions:
-        data = PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1)
-        failed.append(PartitionFetch(requested, topic=None, data=data, read_committed=False))
+        row = PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1)
+        failed.append(PartitionFetch(requested, topic=None, row=row, read_committed=False))
         if turns.fills():
             await turns.give()
     return failed
@@ -227,18 +227,18 @@ async def _partitions(
     for requested in fetch.partitions:
         if turns.fills():
             await turns.give()
-        data = PartitionData(partition_index=requested.key.partition, high_watermark=-1)
-        data.aborted_transactions = [] if read_committed else None
+        row = PartitionData(partition_index=requested.key.partition, high_watermark=-1)
+        row.aborted_transactions = [] if read_committed else None
         topic = topic_of(requested.key)
         if topic is None:
-            data.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif not 0 <= requested.key.partition < topic.topic.partitions:
-            data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if context.access.acls is not None and not (topic is None and by_id):
             name = requested.key.topic_name if topic is None else topic.topic.name
             if not context.access.may_read("Fetch", name):
-                data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        partitions.append(PartitionFetch(requested, topic, data, read_committed))
+                row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        partitions.append(PartitionFetch(requested, topic, row, read_committed))
     return partitions
 
 
@@ -259,7 +259,7 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
 
 
 def _has_unknown(partitions: list[PartitionFetch]) -> bool:
-    return any(partition.data.error_code in UNKNOWN_CODES for partition in partitions)
+    return any(partition.row.error_code in UNKNOWN_CODES for partition in partitions)
 
 
 @dataclass(slots=True)
@@ -277,7 +277,7 @@ class _Sums:
 
     def add(self, reader: BatchReader, partition: PartitionFetch) -> None:
         """Count one that was looked up."""
-        if partition.data.error_code:
+        if partition.row.error_code:
             self.has_failed = True
             return
         found, available_bytes = partition.found, partition.available_bytes
@@ -315,7 +315,7 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
     deadline = services.clock.monotonic() + max_wait
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
     plans = 0
-    while readable := [partition for partition in partitions if not partition.data.error_code]:
+    while readable := [partition for partition in partitions if not partition.row.error_code]:
         await _find(services, readable, max_bytes, is_new_plan=plans > 0)
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
@@ -345,7 +345,7 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
 async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
     turns, copies = Turns(PARTITIONS_IN_A_TURN), Turns(COPIED_IN_A_TURN)
     async for partition in turns.over(partitions):
-        if isinstance(records := partition.data.records, list):
+        if isinstance(records := partition.row.records, list):
             for number in grant.keep(records):
                 records[number] = bytes(records[number])
                 await copies.did(len(records[number]))
@@ -436,11 +436,11 @@ def _take_found(
 ) -> int:
     """Take over what was found of a partition. Returns how many runs, and rows of batch tables, that took."""
     partition.found, partition.commit_number = found, commit_number
-    partition.data.error_code = PARTITION_CODES[found.error]
+    partition.row.error_code = PARTITION_CODES[found.error]
     if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-        partition.data.high_watermark = found.high_watermark
-        partition.data.last_stable_offset = found.last_stable_offset
-        partition.data.log_start_offset = found.log_start_offset
+        partition.row.high_watermark = found.high_watermark
+        partition.row.last_stable_offset = found.last_stable_offset
+        partition.row.log_start_offset = found.log_start_offset
     partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
     return 1 + len(found.runs) + sum(len(run.batches) for run in _ends_of(found.runs))
 
@@ -545,7 +545,7 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
     """Answer a partition whose records can't be read with the error's code. Raises an error that is not expected."""
     if not isinstance(error, EXPECTED):
         raise error
-    partition.data.error_code = code = code_of(error)
+    partition.row.error_code = code = code_of(error)
     services.telemetry.fetch_failures.labels(code.name).inc()
     log.error(
         "records can't be read now",
@@ -570,14 +570,14 @@ async def _read_partition(
 def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> None:
     """Put what was read into the partition's row of the response."""
     assert partition.found is not None, "only what was found is read"
-    partition.data.records = read.parts
+    partition.row.records = read.parts
     partition.read_bytes, partition.read_end = read.bytes, read.end_offset
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
     _counts_of(services, partition).fetched_bytes += read.bytes
     if partition.read_committed:
         offset = partition.requested.fetch_offset
-        partition.data.aborted_transactions = [
+        partition.row.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in sorted(partition.found.aborted, key=attrgetter("first_offset", "last_offset"))
             if aborted.first_offset < read.end_offset and aborted.last_offset >= offset
@@ -596,15 +596,15 @@ async def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> Fe
     for partition in partitions:
         if turns.fills():
             await turns.give()
-        if not fetch.include_in_response(partition.requested, partition.data):
+        if not fetch.include_in_response(partition.requested, partition.row):
             continue
-        fetch.note_sent(partition.requested, partition.data)
-        if partition.data.records is None:
-            partition.data.records = b""
+        fetch.note_sent(partition.requested, partition.row)
+        if partition.row.records is None:
+            partition.row.records = b""
         name, topic_id, _ = partition.requested.key
         topic = topics.get((name, topic_id))
         if topic is None:
             topic = topics[name, topic_id] = FetchableTopicResponse(topic=name, topic_id=topic_id)
             response.responses.append(topic)
-        topic.partitions.append(partition.data)
+        topic.partitions.append(partition.row)
     return response

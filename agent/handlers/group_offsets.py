@@ -285,8 +285,8 @@ async def _all_positions(
     services: Services, context: RequestContext, group_id: str, *, require_stable: bool, turns: Turns
 ) -> list[OffsetFetchResponseTopics]:
     asked = FetchOffsets(group_id, None)
-    found = await context.room.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
-    positions = [position for page in found for position in page.positions]
+    pages = await context.room.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
+    positions = [position for page in pages for position in page.positions]
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     lookup = services.catalog.of_one_request()
     for position in positions:

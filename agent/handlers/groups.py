@@ -120,12 +120,12 @@ async def _coordinator(services: Services, context: RequestContext, key: str, ke
     if all(member.broker_id != owner.broker_id for member in members):
         await services.catalog.refresh_if_possible()
         members = services.catalog.snapshot.ring.members
-    found = next((member for member in members if member.broker_id == owner.broker_id), None)
-    if found is None:
+    coordinator = next((member for member in members if member.broker_id == owner.broker_id), None)
+    if coordinator is None:
         return _no_coordinator(
             key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known here yet"
         )
-    return _at(context, key, found)
+    return _at(context, key, coordinator)
 
 
 def _at(context: RequestContext, key: str, member: Member) -> Coordinator:

@@ -235,15 +235,15 @@ def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord
 async def _latest(services: Services, run: Run, from_offset: int) -> FoundRecord | None:
     """The record of the largest timestamp from `from_offset` on, which is below the run's. It is looked for by halving
     the time: 63 looks into the run at most."""
-    found, low, high = None, 0, run.max_timestamp
+    latest, low, high = None, 0, run.max_timestamp
     while low < high:
         middle = (low + high) // 2
         record = await services.reader.find_timestamp(run, middle, from_offset)
         if record is None:
             high = middle
         else:
-            found, low = record, record.timestamp + 1
-    return found
+            latest, low = record, record.timestamp + 1
+    return latest
 
 
 async def offset_for_leader_epoch(
@@ -273,12 +273,12 @@ async def offset_for_leader_epoch(
         some = rows[first : first + PARTITIONS_IN_A_TURN]
         try:
             asked = EpochRequest(queries[first : first + PARTITIONS_IN_A_TURN])
-            found = await services.sequencer.offsets_for_epochs(asked)
+            answered = await services.sequencer.offsets_for_epochs(asked)
         except EXPECTED as error:
             for row in some:
                 row.error_code = code_of(error)
             continue
-        for row, result in zip(some, found.results, strict=True):
+        for row, result in zip(some, answered.results, strict=True):
             row.error_code = PARTITION_CODES[result.error]
             row.leader_epoch, row.end_offset = result.leader_epoch, result.end_offset
         await turns.did(len(some))

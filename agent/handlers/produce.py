@@ -90,9 +90,9 @@ async def handle(
     refusal = _refusal_of(services, context, request)
     topics: list[KnownTopic | ErrorCode] = []
     lookup = services.catalog.of_one_request()
-    async for data in Turns(PARTITIONS_IN_A_TURN).over(request.topic_data):
-        known = refusal or _topic_known(services, data, version)
-        topics.append(await _topic_of(lookup, data, version) if known is None else known)
+    async for topic_data in Turns(PARTITIONS_IN_A_TURN).over(request.topic_data):
+        known = refusal or _topic_known(services, topic_data, version)
+        topics.append(await _topic_of(lookup, topic_data, version) if known is None else known)
     validating = _validated(services, context, request, topics)
     response, accepted = await in_turns(validating, Turns(PARTITIONS_IN_A_TURN))
     if _is_told_of_leaders(context, request) and _is_sent_away(services, context):
@@ -113,8 +113,8 @@ def handle_at_once(
     if request.transactional_id is not None:
         return MUST_WAIT
     topics: list[KnownTopic | ErrorCode] = []
-    for data in request.topic_data:
-        topic = _topic_known(services, data, context.api_version)
+    for topic_data in request.topic_data:
+        topic = _topic_known(services, topic_data, context.api_version)
         if topic is None or _COMPACT in topic.settings.cleanup_policy:
             return MUST_WAIT
         topics.append(topic)
@@ -146,19 +146,19 @@ def _validated(
         )
         if isinstance(topic, KnownTopic) and topic.is_internal:
             topic = ErrorCode.INVALID_TOPIC_EXCEPTION
-        for data in topic_data.partition_data:
-            row = PartitionProduceResponse(index=data.index, base_offset=-1)
+        for partition_data in topic_data.partition_data:
+            row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
             rows.append(row)
             if isinstance(topic, ErrorCode):
                 _refuse(services, row, topic, "")
             else:
-                partition = TopicPartition(topic.topic.topic_id, data.index)
+                partition = TopicPartition(topic.topic.topic_id, partition_data.index)
                 context.leadership.note(partition)
                 _admit(
                     services,
                     topic=topic,
                     partition=partition,
-                    data=data,
+                    partition_data=partition_data,
                     version=context.api_version,
                     row=row,
                     accepted=accepted,
@@ -428,31 +428,34 @@ def _refuse_all(services: Services, accepted: Sequence[_Accepted], code: ErrorCo
         _refuse(services, batch.row, code, "")
 
 
-def _topic_known(services: Services, data: TopicProduceData, version: int) -> KnownTopic | None:
+def _topic_known(services: Services, topic_data: TopicProduceData, version: int) -> KnownTopic | None:
     """The topic as it is remembered, if all partitions are known."""
     known = services.catalog.snapshot
-    topic = (
-        known.by_id.get(data.topic_id) if version >= FIRST_TOPIC_ID_VERSION else known.by_name.get(data.name)
-    )
-    return topic if has(topic, _partitions_of(data)) else None
+    if version >= FIRST_TOPIC_ID_VERSION:
+        topic = known.by_id.get(topic_data.topic_id)
+    else:
+        topic = known.by_name.get(topic_data.name)
+    return topic if has(topic, _partitions_of(topic_data)) else None
 
 
-def _partitions_of(data: TopicProduceData) -> int:
+def _partitions_of(topic_data: TopicProduceData) -> int:
     """How many partitions the topic must have for this."""
     highest = -1
-    for partition in data.partition_data:
+    for partition in topic_data.partition_data:
         if partition.index > highest:
             highest = partition.index
     return 1 + highest
 
 
-async def _topic_of(lookup: RequestTopics, data: TopicProduceData, version: int) -> KnownTopic | ErrorCode:
+async def _topic_of(
+    lookup: RequestTopics, topic_data: TopicProduceData, version: int
+) -> KnownTopic | ErrorCode:
     """The topic, or why it can't be had."""
-    partitions = _partitions_of(data)
+    partitions = _partitions_of(topic_data)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
-            return await lookup.by_id(data.topic_id, partitions) or ErrorCode.UNKNOWN_TOPIC_ID
-        topic = await lookup.by_name(data.name, partitions)
+            return await lookup.by_id(topic_data.topic_id, partitions) or ErrorCode.UNKNOWN_TOPIC_ID
+        topic = await lookup.by_name(topic_data.name, partitions)
         return topic or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except SequencerError as error:
         return code_of(error)
@@ -462,28 +465,28 @@ def _admit(
     services: Services,
     topic: KnownTopic,
     partition: TopicPartition,
-    data: PartitionProduceData,
+    partition_data: PartitionProduceData,
     version: int,
     row: PartitionProduceResponse,
     accepted: list[_Accepted],
 ) -> None:
-    if not 0 <= data.index < topic.topic.partitions:
+    if not 0 <= partition_data.index < topic.topic.partitions:
         _refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return
     try:
-        taken = _checked(services, topic.settings, data.records)
+        taken = _checked(services, topic.settings, partition_data.records)
         if version < FIRST_ZSTD_VERSION:
-            _refuse_zstd([found for found, _, _ in taken], version)
+            _refuse_zstd([described for described, _, _ in taken], version)
     except InvalidBatch as error:
         _refuse(services, row, code_of(error), str(error))
         return
     needs_keys = _COMPACT in topic.settings.cleanup_policy
-    for found, batch, log_append_ms in taken:
+    for described, batch, log_append_ms in taken:
         accepted.append(
             _Accepted(
                 partition=partition,
                 topic_name=topic.topic.name,
-                coordinates=found,
+                coordinates=described,
                 data=batch,
                 row=row,
                 log_append_ms=log_append_ms,

@@ -81,11 +81,11 @@ async def _producers_of(
         return row
     try:
         asked = ProducerQuery(known.topic.topic_id, index)
-        found = await context.room.listing(services.sequencer.describe_producers, asked, _bytes_of)
+        pages = await context.room.listing(services.sequencer.describe_producers, asked, _bytes_of)
     except (*EXPECTED, AnswerTooLarge) as error:
         row.error_code, row.error_message = code_of(error), str(error)
         return row
-    row.error_code = PARTITION_CODES[found[-1].error]
+    row.error_code = PARTITION_CODES[pages[-1].error]
     row.active_producers = [
         ProducerState(
             producer.producer_id,
@@ -94,7 +94,7 @@ async def _producers_of(
             producer.last_timestamp,
             current_txn_start_offset=producer.transaction_start_offset,
         )
-        for page in found
+        for page in pages
         for producer in page.producers
     ]
     return row

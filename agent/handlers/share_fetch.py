@@ -17,7 +17,7 @@ from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
 from agent.fetch.given_up import GivenUp
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
-from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
+from agent.fetch.share_sessions import Outlook, ShareSession
 from agent.handlers import list_offsets
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import Grant, release
@@ -36,6 +36,7 @@ from sequencer.api import (
 )
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, edges_of
 from tailrace.grouping import in_groups
+from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -95,8 +96,8 @@ class _Part:
     sequencer has it. `read`: what was read of it in this round. `start_offset`: where a group begins that has never
     read it; -1: at the log's beginning or end."""
 
-    place: SharePlace
-    data: SharePartitionData
+    topic_partition: TopicPartition
+    row: SharePartitionData
     topic: KnownTopic | None
     outlook: Outlook | None
     acknowledged: list[Acknowledged] = field(default_factory=list)
@@ -106,7 +107,7 @@ class _Part:
 
     @property
     def is_failed(self) -> bool:
-        return self.data.error_code != ErrorCode.NONE
+        return self.row.error_code != ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +187,12 @@ def _session_of(
         (request.group_id or "", request.member_id or ""),
         request.share_session_epoch,
         [
-            SharePlace(topic.topic_id, partition.partition_index)
+            TopicPartition(topic.topic_id, partition.partition_index)
             for topic in request.topics
             for partition in topic.partitions
         ],
         [
-            SharePlace(topic.topic_id, number)
+            TopicPartition(topic.topic_id, number)
             for topic in request.forgotten_topics_data
             for number in topic.partitions
         ],
@@ -206,40 +207,40 @@ async def _parts(
     named = _named(request)
     outlooks = {**dict.fromkeys(named), **session.partitions}
     parts = await _parts_of(services, context, "ShareFetch", outlooks)
-    for place, batches in named.items():
-        _take_acknowledged(parts[place], batches, may_renew=request.is_renew_ack)
+    for partition, batches in named.items():
+        _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
     # The session's come first, in the order in which they are served.
-    return [parts.pop(place) for place in session.partitions] + list(parts.values())
+    return [parts.pop(partition) for partition in session.partitions] + list(parts.values())
 
 
 def _named(
     request: ShareFetchRequest | ShareAcknowledgeRequest,
-) -> dict[SharePlace, list[AcknowledgementBatch]]:
+) -> dict[TopicPartition, list[AcknowledgementBatch]]:
     """The partitions of a request, and what it acknowledges of each."""
     return {
-        SharePlace(topic.topic_id, partition.partition_index): partition.acknowledgement_batches
+        TopicPartition(topic.topic_id, partition.partition_index): partition.acknowledgement_batches
         for topic in request.topics
         for partition in topic.partitions
     }
 
 
 async def _parts_of(
-    services: Services, context: RequestContext, api: str, outlooks: Mapping[SharePlace, Outlook | None]
-) -> dict[SharePlace, _Part]:
+    services: Services, context: RequestContext, api: str, outlooks: Mapping[TopicPartition, Outlook | None]
+) -> dict[TopicPartition, _Part]:
     """These partitions, each with the error that it has if it can't be served."""
     by_id = services.catalog.snapshot.by_id
-    if not all(has(by_id.get(place.topic_id), place.partition + 1) for place in outlooks):
+    if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in outlooks):
         by_id = (await services.catalog.refresh()).by_id
-    parts: dict[SharePlace, _Part] = {}
-    for place, outlook in outlooks.items():
-        topic = by_id.get(place.topic_id)
-        part = parts[place] = _Part(place, SharePartitionData(place.partition), topic, outlook)
+    parts: dict[TopicPartition, _Part] = {}
+    for partition, outlook in outlooks.items():
+        topic = by_id.get(partition.topic_id)
+        part = parts[partition] = _Part(partition, SharePartitionData(partition.partition), topic, outlook)
         if topic is None:
-            part.data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            part.row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         elif not context.access.may_read(api, topic.topic.name):
-            part.data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not 0 <= place.partition < topic.topic.partitions:
-            part.data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            part.row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not 0 <= partition.partition < topic.topic.partitions:
+            part.row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return parts
 
 
@@ -249,13 +250,13 @@ def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, 
         return
     part.is_acknowledged = True
     if part.is_failed:
-        part.data.acknowledge_error_code = part.data.error_code
+        part.row.acknowledge_error_code = part.row.error_code
         return
     try:
         part.acknowledged += acknowledged_of(batches, may_renew=may_renew)
     except ValueError as error:
-        part.data.acknowledge_error_code = ErrorCode.INVALID_REQUEST
-        part.data.acknowledge_error_message = str(error)
+        part.row.acknowledge_error_code = ErrorCode.INVALID_REQUEST
+        part.row.acknowledge_error_message = str(error)
 
 
 def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledged]:
@@ -294,13 +295,15 @@ async def _begin_by_time(
     for part in new:
         assert part.topic is not None, "it did not fail"
         topic = topics.setdefault(part.topic.topic.name, ListOffsetsTopic(part.topic.topic.name))
-        topic.partitions.append(ListOffsetsPartition(part.place.partition, timestamp=max(since_ms, 0)))
+        topic.partitions.append(
+            ListOffsetsPartition(part.topic_partition.partition, timestamp=max(since_ms, 0))
+        )
     answer = await list_offsets.handle(services, context, ListOffsetsRequest(topics=list(topics.values())))
     found = {(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions}
     for part in new:
         assert part.topic is not None, "as above"
-        row = found[part.topic.topic.name, part.place.partition]
-        part.data.error_code = _code_of_read(row.error_code)
+        row = found[part.topic.topic.name, part.topic_partition.partition]
+        part.row.error_code = _code_of_read(row.error_code)
         part.start_offset = row.offset if row.offset >= 0 else NO_LIMIT - 1
 
 
@@ -326,7 +329,7 @@ async def _serve(
         except BaseException:
             release(grant)
             raise
-        if any(part.data.acquired_records for part in fetched):
+        if any(part.row.acquired_records for part in fetched):
             return grant
         release(grant)
         is_failed = any(part.is_failed for part in fetched)
@@ -382,14 +385,14 @@ def _planned(
     is_committed = member.limits.read_committed
     return PartitionFetch(
         RequestedPartition(
-            PartitionKey("", *part.place),
+            PartitionKey("", *part.topic_partition),
             first,
             min(request.max_bytes, BEHIND_A_HOLE_BYTES) if outlook.is_hole else request.max_bytes,
             -1,
             -1,
         ),
         part.topic,
-        PartitionData(part.place.partition, aborted_transactions=[] if is_committed else None),
+        PartitionData(part.topic_partition.partition, aborted_transactions=[] if is_committed else None),
         is_committed,
         limit=NO_LIMIT if outlook.is_hole else min(end, first + request.max_records),
     )
@@ -432,7 +435,7 @@ async def _ask(
                         member_id=member.member_id,
                         limits=member.limits,
                         topic=part.topic,
-                        place=part.place,
+                        topic_partition=part.topic_partition,
                         records=outcome.refused,
                     )
                 )
@@ -459,7 +462,7 @@ def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> l
             part.outlook.is_acquired = True
         works.append(
             ShareWork(
-                *part.place,
+                *part.topic_partition,
                 part.acknowledged,
                 member.is_final,
                 acquire=acquire,
@@ -472,20 +475,20 @@ def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> l
 
 def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
     """Put the outcome into the partition's row of the response."""
-    data, read = part.data, part.read
+    row, read = part.row, part.read
     if outcome.error is not ShareError.INVALID_RECORD_STATE:
-        data.error_code = _SHARE_CODES[outcome.error]
+        row.error_code = _SHARE_CODES[outcome.error]
     if work.acknowledged:
-        data.acknowledge_error_code = _SHARE_CODES[outcome.error]
+        row.acknowledge_error_code = _SHARE_CODES[outcome.error]
         part.acknowledged = []
     if part.outlook is not None:
         part.outlook.available = outcome.available
         part.outlook.is_new = part.outlook.is_new and outcome.available is None
-    if read is not None and read.is_failed and read.data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        data.error_code = _code_of_read(read.data.error_code)
+    if read is not None and read.is_failed and read.row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        row.error_code = _code_of_read(read.row.error_code)
     if outcome.acquired and read is not None:
-        data.records = read.data.records or b""
-        data.acquired_records = [
+        row.records = read.row.records or b""
+        row.acquired_records = [
             ShareAcquiredRecords(records.first_offset, records.last_offset, records.deliveries)
             for records in outcome.acquired
         ]
@@ -500,7 +503,7 @@ def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: Sha
         length = records.last_offset - records.first_offset + 1
         telemetry.share_acquired.inc(length)
         telemetry.share_redelivered.inc(length if records.deliveries > 1 else 0)
-    code = part.data.error_code or _SHARE_CODES[outcome.error]
+    code = part.row.error_code or _SHARE_CODES[outcome.error]
     if code:
         telemetry.share_failures.labels(ErrorCode(code).name).inc()
         return
@@ -553,15 +556,15 @@ def _response(request: ShareFetchRequest, member: _Member, parts: Iterable[_Part
     is_whole = request.share_session_epoch == INITIAL_EPOCH
     topics: dict[Any, ShareFetchableTopicResponse] = {}
     for part in parts:
-        data = part.data
-        if data.acquired_records and part.place in member.session.partitions:
-            member.session.partitions.move_to_end(part.place)
-        if is_whole or data.acquired_records or data.error_code or part.is_acknowledged:
-            topic = topics.get(part.place.topic_id)
+        row, topic_id = part.row, part.topic_partition.topic_id
+        if row.acquired_records and part.topic_partition in member.session.partitions:
+            member.session.partitions.move_to_end(part.topic_partition)
+        if is_whole or row.acquired_records or row.error_code or part.is_acknowledged:
+            topic = topics.get(topic_id)
             if topic is None:
-                topic = topics[part.place.topic_id] = ShareFetchableTopicResponse(part.place.topic_id)
+                topic = topics[topic_id] = ShareFetchableTopicResponse(topic_id)
                 response.responses.append(topic)
-            topic.partitions.append(data)
+            topic.partitions.append(row)
     return response
 
 
@@ -577,10 +580,10 @@ async def acknowledge(
         key = request.group_id or "", request.member_id or ""
         member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
         named = _named(request)
-        places = [*named, *(member.session.partitions if member.is_final else ())]
-        parts = await _parts_of(services, context, "ShareAcknowledge", dict.fromkeys(places))
-        for place, batches in named.items():
-            _take_acknowledged(parts[place], batches, may_renew=request.is_renew_ack)
+        partitions = [*named, *(member.session.partitions if member.is_final else ())]
+        parts = await _parts_of(services, context, "ShareAcknowledge", dict.fromkeys(partitions))
+        for partition, batches in named.items():
+            _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
         able = [part for part in parts.values() if not part.is_failed and _has_work(part, member)]
         await _ask(services, ShareFetchRequest(), member, able, is_first=True)
     except Refused as refused:
@@ -594,12 +597,12 @@ async def acknowledge(
 
 
 def _acknowledged(
-    request: ShareAcknowledgeRequest, parts: dict[SharePlace, _Part]
+    request: ShareAcknowledgeRequest, parts: dict[TopicPartition, _Part]
 ) -> ShareAcknowledgeResponse:
     response = ShareAcknowledgeResponse()
     for topic in request.topics:
         rows = [
-            parts[SharePlace(topic.topic_id, partition.partition_index)].data
+            parts[TopicPartition(topic.topic_id, partition.partition_index)].row
             for partition in topic.partitions
         ]
         response.responses.append(

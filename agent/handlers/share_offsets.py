@@ -74,10 +74,10 @@ async def _described(
     services: Services, context: RequestContext, asked: DescribeShareOffsetsGroup
 ) -> list[DescribedShareTopic]:
     known: dict[UUID, dict[int, ShareOffset]] = {}
-    found = await context.room.listing(
+    pages = await context.room.listing(
         services.sequencer.share_offsets, ShareOffsetsRequest(asked.group_id), _bytes_of
     )
-    for page in found:
+    for page in pages:
         for offset in page.offsets:
             known.setdefault(offset.topic_id, {})[offset.partition] = offset
     topics = (await services.catalog.refresh()).by_id

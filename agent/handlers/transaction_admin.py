@@ -57,10 +57,10 @@ async def describe_transactions(
     wanted = [transactional_id for transactional_id in named if transactional_id]
     try:
         await context.room.needs(ENTRY_BYTES * len(named))
-        found = await context.room.listing(
+        pages = await context.room.listing(
             services.sequencer.transactions, TransactionsRequest(wanted), _bytes_of
         )
-        transactions = [transaction for page in found for transaction in page.transactions]
+        transactions = [transaction for page in pages for transaction in page.transactions]
         snapshot = await _with_topics_of(services, transactions)
     except (*EXPECTED, AnswerTooLarge) as error:
         code = transaction_code(error, knows_fenced=True)
@@ -123,10 +123,10 @@ async def list_transactions(
     )
     try:
         snapshot = await services.catalog.refresh()
-        found = await context.room.listing(
+        pages = await context.room.listing(
             services.sequencer.transactions, TransactionsRequest(None), _bytes_of
         )
-        transactions = [transaction for page in found for transaction in page.transactions]
+        transactions = [transaction for page in pages for transaction in page.transactions]
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response

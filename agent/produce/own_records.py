@@ -38,11 +38,11 @@ async def is_written(
             done.set_result(results)
 
     submission = Submission(len(batches), settled)
-    place = TopicPartition(topic.topic.topic_id, partition)
+    topic_partition = TopicPartition(topic.topic.topic_id, partition)
     services.lanes.submit(
         [
             (
-                place,
+                topic_partition,
                 topic.topic.name,
                 BufferedBatch(coordinates(read_header(batch)), batch, submission, index, latency=latency),
             )

@@ -29,8 +29,8 @@ class TransactionalProducers:
         if self._known.get(transactional_id) == producer_id:
             self._known.move_to_end(transactional_id)
             return True
-        for found in await all_transactions(self._sequencer, [transactional_id]):
-            self._known[transactional_id] = found.producer_id
+        for transaction in await all_transactions(self._sequencer, [transactional_id]):
+            self._known[transactional_id] = transaction.producer_id
             self._known.move_to_end(transactional_id)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)

@@ -360,11 +360,12 @@ class Committer(SequencerMethods):
         """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""
         if self._lost is not None:
             raise self._lost
-        known, found = self.commit_number, loaded.counter(COMMIT_NUMBER)
-        if found < known:
+        known, loaded_number = self.commit_number, loaded.counter(COMMIT_NUMBER)
+        if loaded_number < known:
             self._lost = IncarnationChanged(
-                f"the database is at commit {found}, and was at {known}: it has lost what came between (a standby that"
-                " lagged, an older copy). Bring the newer one back, or rebuild an empty one with `tailrace recover`"
+                f"the database is at commit {loaded_number}, and was at {known}: it has lost what came between (a"
+                " standby that lagged, an older copy). Bring the newer one back, or rebuild an empty one with"
+                " `tailrace recover`"
             )
             raise self._lost
 

@@ -167,11 +167,11 @@ class Expiry:
             await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
         )
 
-    async def _remove_rows(self, rows: list[deleted_topics.Found]) -> None:
+    async def _remove_rows(self, rows: list[deleted_topics.RowKey]) -> None:
         step = self._settings.removal_step
         for at in range(0, len(rows), step):
             some = rows[at : at + step]
-            remove = partial(deleted_topics.remove, found=some)
+            remove = partial(deleted_topics.remove, rows=some)
             await self._group_commit.decide("apply_retention", remove, needs=deleted_topics.needs(some))
 
     async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:

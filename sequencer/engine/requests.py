@@ -293,15 +293,17 @@ def _locate_group(request: LocateGroup, context: Context) -> GroupOwner:
 
 async def _garbage(request: GarbageRequest, context: Context) -> Garbage:
     limit = min(request.limit, MAX_PAGE)
-    found = await garbage.find_garbage(context.state, context.reads, limit, context.settings)
+    answer = await garbage.find_garbage(context.state, context.reads, limit, context.settings)
     checkpointer = context.view.checkpointer
     if checkpointer is None:
-        return found
+        return answer
     # A recovery from the last durable checkpoint needs every object that it names.
     saved = [
-        (object_id, key) for object_id, key in found.objects if checkpointer.is_saved(ObjectRow, (object_id,))
+        (object_id, key)
+        for object_id, key in answer.objects
+        if checkpointer.is_saved(ObjectRow, (object_id,))
     ]
-    return Garbage(saved, found.sessions)
+    return Garbage(saved, answer.sessions)
 
 
 async def _known_keys(request: KnownKeys, context: Context) -> KnownKeys:

@@ -101,13 +101,13 @@ async def newest_number(store: RowStore) -> int:
     oldest = await store.journal_from(0, 1)
     if not oldest:
         return -1
-    found, step = oldest[0].number, MAX_ROWS
+    newest, step = oldest[0].number, MAX_ROWS
     while step:
-        if await store.journal_from(found + step, 1):
-            found += step
+        if await store.journal_from(newest + step, 1):
+            newest += step
         else:
             step //= 2
-    return found
+    return newest
 
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:

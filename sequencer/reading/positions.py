@@ -38,8 +38,9 @@ MAX_GROUPS = 10_000
 LEAST_AT_ONCE = 100
 """Positions that one statement reads, though fewer are asked for: some may be of deleted topics."""
 ANSWERED_IN_A_TURN = 2_000
-Place: TypeAlias = tuple[UUID, int]
-_LAST_PLACE: Place = (UUID(int=(1 << 128) - 1), (1 << 31) - 1)
+Partition: TypeAlias = tuple[UUID, int]
+"""A topic's id, and the partition's number."""
+_LAST_PARTITION: Partition = (UUID(int=(1 << 128) - 1), (1 << 31) - 1)
 
 
 class Positions:
@@ -61,24 +62,24 @@ class Positions:
             return await self._all(request)
         return await self._named(request.group_id, request.partitions[:MAX_PAGE])
 
-    async def _named(self, group_id: str, places: Sequence[Place]) -> OffsetPositions:
+    async def _named(self, group_id: str, partitions: Sequence[Partition]) -> OffsetPositions:
         state, turns = self._current(), Turns(ANSWERED_IN_A_TURN)
         keys: list[PositionKey] = []
-        pending: set[Place] = set()
-        for place in places:
-            key = (group_id, *place)
-            if state.live_partition(*place) is not None:
+        pending: set[Partition] = set()
+        for partition in partitions:
+            key = (group_id, *partition)
+            if state.live_partition(*partition) is not None:
                 keys.append(key)
                 if key in state.pending_at:
-                    pending.add(place)
+                    pending.add(partition)
             await turns.did()
         rows = await self._looked_up(state, group_id, keys)
-        found, known = {row.key[1:]: row for row in rows}, {key[1:] for key in keys}
+        rows_of, known = {row.key[1:]: row for row in rows}, {key[1:] for key in keys}
         room, positions = PageRoom(MAX_PAGE), list[OffsetPosition]()
-        for place in places:
-            is_live = place in known and self._current().live_partition(*place) is not None
+        for partition in partitions:
+            is_live = partition in known and self._current().live_partition(*partition) is not None
             position = _position(
-                place, found.get(place), has_pending=place in pending, is_unknown=not is_live
+                partition, rows_of.get(partition), has_pending=partition in pending, is_unknown=not is_live
             )
             if not room.takes(64 + text_bytes(position.metadata)):
                 break
@@ -109,12 +110,12 @@ class Positions:
             rows, pending = await self._read_again(page) if has_pending else (page, {})
             await self._settle()
             async for row in Turns(ANSWERED_IN_A_TURN).over(rows):
-                place = row.key[1:]
-                if self._current().live_partition(*place) is not None:
+                partition = row.key[1:]
+                if self._current().live_partition(*partition) is not None:
                     if not room.takes(64 + text_bytes(row.metadata)):
                         return OffsetPositions(positions, last)
-                    positions.append(_position(place, row, has_pending=row.key in pending))
-                last = place
+                    positions.append(_position(partition, row, has_pending=row.key in pending))
+                last = partition
             if len(page) < at_once:
                 return OffsetPositions(positions)
             last = page[-1].key[1:]
@@ -134,7 +135,7 @@ class Positions:
     async def lags(self, request: LagsRequest) -> Lags:
         """Committed positions with their partitions' ends: those of some groups."""
         groups, last_looked = _together(_following(self._current(), request))
-        following = None if last_looked is None else (last_looked, *_LAST_PLACE)
+        following = None if last_looked is None else (last_looked, *_LAST_PARTITION)
         if not groups:
             return Lags([], following)
         rows, following = await self._page_of(groups, request.after, following)
@@ -160,7 +161,7 @@ class Positions:
             if len(rows) <= MAX_LAGS:
                 later = (row for row in rows if after is None or row.key > after)
                 return sorted(later, key=attrgetter("key")), following
-            following = (group_ids[0], *_LAST_PLACE)  # they have grown since they were counted
+            following = (group_ids[0], *_LAST_PARTITION)  # they have grown since they were counted
         group_id = groups[0].group_id
         within = after[1:] if after is not None and after[0] == group_id else None
         rows = await self._store.positions_of(group_id, within, MAX_LAGS)
@@ -190,7 +191,7 @@ def small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[Gr
 
 
 async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIterator[list[GroupOffsetRow]]:
-    last: Place | None = None
+    last: Partition | None = None
     while page := await store.positions_of(group_id, last, at_once):
         yield page
         last = page[-1].key[1:]
@@ -201,7 +202,7 @@ async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIt
 def _following(state: HotState, request: LagsRequest) -> Iterator[GroupRow]:
     """The requested groups, without the one that the page before ended with."""
     after = request.after
-    done = after[0] if after is not None and after[1:] == _LAST_PLACE else None
+    done = after[0] if after is not None and after[1:] == _LAST_PARTITION else None
     return (group for group in groups_asked(state, request) if group.group_id != done)
 
 
@@ -221,15 +222,20 @@ def _together(groups: Iterable[GroupRow]) -> tuple[list[GroupRow], str | None]:
 
 
 def _position(
-    place: Place, row: GroupOffsetRow | None, *, has_pending: bool = False, is_unknown: bool = False
+    partition: Partition, row: GroupOffsetRow | None, *, has_pending: bool = False, is_unknown: bool = False
 ) -> OffsetPosition:
     """A position as it is answered; one without a row, and one in an unknown partition, is at -1."""
     if row is None or is_unknown:
         return OffsetPosition(
-            *place, -1, -1, "", commit_ms=-1, has_pending=has_pending, is_unknown=is_unknown
+            *partition, -1, -1, "", commit_ms=-1, has_pending=has_pending, is_unknown=is_unknown
         )
     return OffsetPosition(
-        *place, row.offset, row.leader_epoch, row.metadata, commit_ms=row.commit_ms, has_pending=has_pending
+        *partition,
+        row.offset,
+        row.leader_epoch,
+        row.metadata,
+        commit_ms=row.commit_ms,
+        has_pending=has_pending,
     )
 
 

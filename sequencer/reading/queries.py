@@ -285,10 +285,10 @@ class Reader:
         stable = state.last_stable_offset(row)
         from_offset = max(row.log_start_offset, query.from_offset)
         if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
-            found = await self._store.run_of_max_timestamp(
+            scanned = await self._store.run_of_max_timestamp(
                 row.topic_id, row.partition, from_offset, MAX_SCANNED
             )
-            if found.run is not None and found.run.base_offset >= row.end_offset:
+            if scanned.run is not None and scanned.run.base_offset >= row.end_offset:
                 # It was committed meanwhile. Before it shows, there would seem to be no record at all.
                 await self._catch_up()
                 shown = self._current().live_partition(query.topic_id, query.partition)
@@ -296,9 +296,9 @@ class Reader:
                     return _UNKNOWN_OFFSET
                 row, stable = shown, self._current().last_stable_offset(shown)
         else:
-            found = await self._first_reaching(row, query.timestamp, from_offset)
-        work.runs += found.scanned
-        run = found.run
+            scanned = await self._first_reaching(row, query.timestamp, from_offset)
+        work.runs += scanned.scanned
+        run = scanned.run
         end = stable if query.read_committed else row.end_offset
         if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
             result = _offset_result(row, stable, -1)
@@ -306,27 +306,27 @@ class Reader:
                 result = msgspec.structs.replace(result, timestamp=run.max_timestamp)
         else:
             result = _offset_result(row, stable, -1, run)
-        if found.next_offset is None or found.next_offset >= end:
+        if scanned.next_offset is None or scanned.next_offset >= end:
             return result
-        return msgspec.structs.replace(result, next_offset=found.next_offset)
+        return msgspec.structs.replace(result, next_offset=scanned.next_offset)
 
     async def _first_reaching(self, row: PartitionRow, timestamp: int, from_offset: int) -> ScannedRuns:
-        found = await self._store.first_run_reaching(
+        scanned = await self._store.first_run_reaching(
             topic_id=row.topic_id,
             partition=row.partition,
             timestamp=timestamp,
             from_offset=from_offset,
             max_scanned=MAX_SCANNED,
         )
-        run = found.run
+        run = scanned.run
         if run is not None and run.batches and run.base_offset < from_offset:
             # Only the batches at and above log start count.
-            left = [
+            timestamps = [
                 batch.max_timestamp
                 for batch in run.batches
                 if batch.status is BatchStatus.STORED and batch.base_offset + batch.record_count > from_offset
             ]
-            if max(left, default=-1) < timestamp:
+            if max(timestamps, default=-1) < timestamp:
                 return await self._store.first_run_reaching(
                     topic_id=row.topic_id,
                     partition=row.partition,
@@ -334,7 +334,7 @@ class Reader:
                     from_offset=run.end_offset,
                     max_scanned=MAX_SCANNED,
                 )
-        return found
+        return scanned
 
     def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
         """The end of each requested epoch of the log."""

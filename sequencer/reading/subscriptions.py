@@ -252,16 +252,16 @@ class Subscriptions:
         """The runs from the last stable offset on, where they are in memory: those who read committed stand there."""
         assert self._state is not None, "restart comes first"
         stable = self._state.last_stable_offset(row)
-        found = self._recent.find(
+        recent = self._recent.find(
             topic_id=row.topic_id,
             partition=row.partition,
             offset=stable,
             max_bytes=1 << 62,
             max_runs=MAX_START_RUNS,
         )
-        if found is None or found.end_offset != row.end_offset:
+        if recent is None or recent.end_offset != row.end_offset:
             return []
-        return found.runs if found.sizes[-1] - found.sizes[0] <= MAX_START_BYTES else []
+        return recent.runs if recent.sizes[-1] - recent.sizes[0] <= MAX_START_BYTES else []
 
     def _unwatch(self, subscriber: _Subscriber, partition: TopicPartition) -> None:
         if partition not in subscriber.partitions:

@@ -22,7 +22,7 @@ from sequencer.api import (
     ScramMechanism,
     ScramName,
     Security,
-    SecurityPlace,
+    SecurityCursor,
     SecurityRequest,
 )
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
@@ -61,24 +61,24 @@ def security(state: HotState, request: SecurityRequest) -> Security:
     if after is not None and after.version != version:
         after = None
     room, users, acls = PageRoom(), list[ScramCredentials](), list[Acl]()
-    place = after or SecurityPlace(version)
-    if place.acl is None:
-        name = place.user
+    cursor = after or SecurityCursor(version)
+    if cursor.acl is None:
+        name = cursor.user
         for user in state.rows_after(
             ScramRow, None if name is None else (name.user, int(name.mechanism)), MAX_PAGE + 1
         ):
             if not room.takes(_SCRAM_BYTES + text_bytes(user.user_name)):
-                return Security(version, users, acls, place)
+                return Security(version, users, acls, cursor)
             users.append(_credentials(user))
-            place = SecurityPlace(version, user=users[-1].name)
+            cursor = SecurityCursor(version, user=users[-1].name)
     for row in state.rows_after(
-        AclRow, None if place.acl is None else key_of(_row(place.acl, 0)), MAX_PAGE + 1
+        AclRow, None if cursor.acl is None else key_of(_row(cursor.acl, 0)), MAX_PAGE + 1
     ):
         acl = _acl(row)
         if not room.takes(_bytes_of(acl)):
-            return Security(version, users, acls, place)
+            return Security(version, users, acls, cursor)
         acls.append(acl)
-        place = SecurityPlace(version, acl=acl)
+        cursor = SecurityCursor(version, acl=acl)
     return Security(version, users, acls)
 
 
@@ -212,11 +212,11 @@ def _matching(draft: Draft, wanted: AclFilter, known: Sequence[Acl]) -> Steps[li
     if only is not None:
         yield 1
         return [] if draft.get(AclRow, *key_of(_row(only, draft.now_ms))) is None else [only]
-    found: list[Acl] = []
+    matching: list[Acl] = []
     for first in range(0, len(known), COMPARED_AS_A_STEP):
-        found += filter(wanted.matches, known[first : first + COMPARED_AS_A_STEP])
+        matching += filter(wanted.matches, known[first : first + COMPARED_AS_A_STEP])
         yield 1
-    return found
+    return matching
 
 
 def _bytes_of(acl: Acl) -> int:

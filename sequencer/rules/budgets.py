@@ -35,9 +35,9 @@ def level_of(budget: float, wanted: Iterable[float]) -> tuple[float, float]:
     Max-min fairness: nobody's share can grow without that of one who has less becoming smaller.
     """
     left, sizes = budget, sorted(wanted)
-    for place, size in enumerate(sizes):
-        if size * (len(sizes) - place) > left:
-            return left / (len(sizes) - place), 0.0
+    for index, size in enumerate(sizes):
+        if size * (len(sizes) - index) > left:
+            return left / (len(sizes) - index), 0.0
         left -= size
     return math.inf, left / len(sizes) if sizes else 0.0
 

@@ -155,17 +155,17 @@ async def _runs_to_merge(
     state: HotState, store: RowStore, group: Iterable[SmallObjectRow], room: _Room
 ) -> list[Run]:
     """The live runs of the group's first objects, in its order; of two at least, then until the room is full."""
-    found: list[Run] = []
+    runs: list[Run] = []
     for count, small in enumerate(group):
         if count > 1 and room.is_full:
             break
         for run in await store.runs_of_object(small.object_id):
             row = state.live_partition(run.topic_id, run.partition)
             if row is not None and run.end_offset > row.log_start_offset:
-                found.append(run)
+                runs.append(run)
                 room.runs -= 1
                 room.bytes -= run_bytes(run)
-    return found
+    return runs
 
 
 def _runs_of_one(request: CompactionRequest, topic: TopicRow) -> int:
@@ -314,7 +314,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
         if not page or page[-1].end_offset >= replacement.end_offset:
             break
         offset = page[-1].end_offset
-    left = [
+    expected = [
         (base_offset, object_id)
         for index, (base_offset, object_id) in enumerate(replacement.replaced)
         if _end_of(replacement, index) > row.log_start_offset
@@ -322,8 +322,8 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
     # Runs below the log start may still exist or be removed already.
     kept = [(run.base_offset, run.object_id) for run in runs if run.end_offset > row.log_start_offset]
     below = [(run.base_offset, run.object_id) for run in runs if run.end_offset <= row.log_start_offset]
-    if kept != left or not set(below) <= set(replacement.replaced):
-        raise SwapRefused(f"{subject}: found runs {kept[:3]}..., expected {left[:3]}...; plan again")
+    if kept != expected or not set(below) <= set(replacement.replaced):
+        raise SwapRefused(f"{subject}: found runs {kept[:3]}..., expected {expected[:3]}...; plan again")
     if runs[-1].end_offset != replacement.end_offset:
         raise SwapRefused(f"{subject}: the runs end at {runs[-1].end_offset}, not {replacement.end_offset}")
     return runs

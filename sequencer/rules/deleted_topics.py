@@ -36,7 +36,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import Draft, HotState, Key
 from tailrace.turns import Steps, Turns
 
-Found = tuple[type[Row], Key]
+RowKey = tuple[type[Row], Key]
 
 TOPIC_IN_KEY: Mapping[type[Row], int] = {
     ShareRow: 1,
@@ -57,71 +57,71 @@ PARTITIONS_AT_ONCE = 200
 async def deleted_topics(state: HotState) -> dict[UUID, None]:
     """Deleted topics of which something may be left."""
     turns = Turns(KEYS_IN_A_TURN)
-    found: dict[UUID, None] = {}
+    topics: dict[UUID, None] = {}
     for topic_id, _ in state.keys(PartitionRow):
         assert isinstance(topic_id, UUID), "a partition's key begins with its topic's id"
         if state.get(TopicRow, topic_id) is None:
-            found[topic_id] = None
+            topics[topic_id] = None
         await turns.did()
-    return found
+    return topics
 
 
-async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
+async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[RowKey]:
     """All rows under the ids of these topics, besides partitions, runs, and the rows that are looked up."""
-    found: list[Found] = []
+    rows: list[RowKey] = []
     if not topics:
-        return found
+        return rows
     turns = Turns(KEYS_IN_A_TURN)
     for kind, at in TOPIC_IN_KEY.items():
         for key in state.keys(kind):
             if key[at] in topics:
-                found.append((kind, key))
+                rows.append((kind, key))
             await turns.did()
-    return found
+    return rows
 
 
-async def producers_of(store: RowStore, topic_id: UUID) -> list[Found]:
+async def producers_of(store: RowStore, topic_id: UUID) -> list[RowKey]:
     """The first producers on partitions of a topic; they are not all in memory."""
     page = await store.rows_after(ProducerRow, (topic_id, -1, -1), LOOKED_UP_AT_ONCE)
     return [(ProducerRow, row.key) for row in page if row.topic_id == topic_id]
 
 
-async def positions_of(store: RowStore, topic_id: UUID) -> list[Found]:
+async def positions_of(store: RowStore, topic_id: UUID) -> list[RowKey]:
     """Some positions of groups on a topic; they are not all in memory."""
     page = await store.positions_on(topic_id, LOOKED_UP_AT_ONCE)
     return [(GroupOffsetRow, row.key) for row in page]
 
 
-async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[Found]:
+async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[RowKey]:
     """The partitions of these topics that have no runs left."""
-    found: list[Found] = []
+    rows: list[RowKey] = []
     if not topics:
-        return found
+        return rows
     turns = Turns(KEYS_IN_A_TURN)
     asked: list[tuple[UUID, int, int, int]] = []
     for row in list(state.all(PartitionRow)):
         if row.topic_id in topics and row.end_offset == 0:
-            found.append((PartitionRow, key_of(row)))
+            rows.append((PartitionRow, key_of(row)))
         elif row.topic_id in topics:
             asked.append((row.topic_id, row.partition, 0, 1))
         await turns.did()
     for first in range(0, len(asked), PARTITIONS_AT_ONCE):
         part = asked[first : first + PARTITIONS_AT_ONCE]
         runs_of = await store.runs_from_many(part, 1, with_batches=False)
-        found += [(PartitionRow, where[:2]) for where, runs in zip(part, runs_of, strict=True) if not runs]
-    return found
+        rows += [(PartitionRow, where[:2]) for where, runs in zip(part, runs_of, strict=True) if not runs]
+    return rows
 
 
-def needs(found: Sequence[Found]) -> Needs:
+def needs(rows: Sequence[RowKey]) -> Needs:
     """What `remove` reads."""
-    needed = Needed({kind: [key for found_kind, key in found if found_kind is kind] for kind in LOOKED_UP})
+    needed = Needed({kind: [key for row_kind, key in rows if row_kind is kind] for kind in LOOKED_UP})
     return lambda state: needed
 
 
-def remove(draft: Draft, found: Sequence[Found]) -> Steps[None]:
+def remove(draft: Draft, rows: Sequence[RowKey]) -> Steps[None]:
     """Delete these rows. A row that is gone already is ignored."""
-    for kind, key in found:
+    for kind, key in rows:
         if kind is not GroupOffsetRow and draft.get(kind, *key) is not None:
             draft.delete(kind, *key)
-    positions = [cast("PositionKey", key) for kind, key in found if kind is GroupOffsetRow]
+    positions = [cast("PositionKey", key) for kind, key in rows if kind is GroupOffsetRow]
     yield from delete_positions(draft, positions)

@@ -242,10 +242,10 @@ def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetR
 
 def _overtake(draft: Draft, request: CommitOffsets) -> None:
     """Drop the positions that open transactions sent before these: as in Kafka, the later one stays."""
-    places = dict.fromkeys(
+    keys = dict.fromkeys(
         (request.group_id, position.topic_id, position.partition) for position in request.offsets
     )
-    for pending in draft.pending_at(places):
+    for pending in draft.pending_at(keys):
         if not 0 < request.turn < pending.turn:
             draft.delete(PendingOffsetRow, *key_of(pending))
 
@@ -301,7 +301,7 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
 
 def positions_deleted(request: DeleteOffsets) -> Iterable[PositionKey]:
     """The positions that `delete_offsets` reads."""
-    return ((request.group_id, *place) for place in request.partitions)
+    return ((request.group_id, *partition) for partition in request.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from sequencer.api import (
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageRoom, edges_of
 from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
-from sequencer.store.ordered import NO_PLACES
+from sequencer.store.ordered import NO_PARTITION_KEYS
 from sequencer.store.rows import (
     ClientConfigRow,
     GroupRow,
@@ -249,13 +249,13 @@ def opened(
 
 def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequence[ShareAnswered]) -> ShareRow:
     """The row that keeps this state."""
-    places: dict[ShareLock, int] = {}
+    numbers: dict[ShareLock, int] = {}
     spans = [
         ShareSpan(
             span.end,
             int(span.state),
             span.deliveries,
-            -1 if span.lock is None else places.setdefault(span.lock, len(places)),
+            -1 if span.lock is None else numbers.setdefault(span.lock, len(numbers)),
         )
         for span in state.spans
     ]
@@ -263,7 +263,7 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
         row,
         start_offset=state.start,
         spans=spans,
-        locks=list(places),
+        locks=list(numbers),
         answered=[*row.answered, *answered][-KEPT_ANSWERS:],
         updated_ms=now_ms,
     )
@@ -273,7 +273,7 @@ def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets
     """Where a group is in the partitions that it has read; as many as fit in an answer."""
     room = PageRoom()
     offsets: list[ShareOffset] = []
-    for key in state.shares_of.get(request.group_id, NO_PLACES).after(request.after):
+    for key in state.shares_of.get(request.group_id, NO_PARTITION_KEYS).after(request.after):
         _, topic_id, number = key
         partition, row = state.live_partition(topic_id, number), state.get(ShareRow, *key)
         if partition is None or row is None:

@@ -38,16 +38,16 @@ def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
     if request.fingerprint is not None:
         row = state.get(DelegationTokenRow, request.fingerprint)
         return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
-    room, found = PageRoom(), list[DelegationToken]()
+    room, page = PageRoom(), list[DelegationToken]()
     rows = state.tokens_after(request.principal, request.after)
     for count, row in enumerate(rows, 1):
         if row.expires_ms > now_ms:
             if not room.takes(_bytes_of(row)):
-                return Tokens(found, found[-1].fingerprint)
-            found.append(_token(row, now_ms))
+                return Tokens(page, page[-1].fingerprint)
+            page.append(_token(row, now_ms))
         if count == MAX_PAGE:
-            return Tokens(found, row.fingerprint)
-    return Tokens(found)
+            return Tokens(page, row.fingerprint)
+    return Tokens(page)
 
 
 def create_token(draft: Draft, request: CreateToken, settings: SequencerSettings) -> DelegationToken:

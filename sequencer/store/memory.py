@@ -312,7 +312,7 @@ class MemoryRowStore:
         return self._partition_bytes(lambda topic_id, _: wanted is None or topic_id in wanted)
 
     async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
-        return self._partition_bytes(lambda found, partition: found == topic_id and first <= partition < end)
+        return self._partition_bytes(lambda topic, partition: topic == topic_id and first <= partition < end)
 
     def _partition_bytes(self, is_wanted: Callable[[UUID, int], bool]) -> list[PartitionBytes]:
         sizes: list[PartitionBytes] = []

@@ -56,9 +56,9 @@ class Ordered(Generic[K]):
         """Remove a key that is there."""
         at = bisect_left(self._lasts, key)
         chunk = self._chunks[at]
-        place = bisect_left(chunk, key)
-        assert chunk[place] == key, f"{key} is in order among the keys"
-        del chunk[place]
+        index = bisect_left(chunk, key)
+        assert chunk[index] == key, f"{key} is in order among the keys"
+        del chunk[index]
         if chunk:
             self._lasts[at] = chunk[-1]
         else:
@@ -87,7 +87,7 @@ PartitionKey = tuple[str, UUID, int]
 """The key of a group's row for a partition."""
 
 
-class Places:
+class PartitionKeys:
     """The keys of a group's rows, in the order of their topics' ids and partitions."""
 
     __slots__ = ("_keys",)
@@ -112,9 +112,9 @@ class Places:
         """Remove a key that is there."""
         self._keys.remove(_placed(key))
 
-    def after(self, place: tuple[UUID, int] | None) -> Iterator[PartitionKey]:
+    def after(self, partition: tuple[UUID, int] | None) -> Iterator[PartitionKey]:
         """The keys that follow this partition's."""
-        least = (-1,) if place is None else (place[0].int, place[1] + 1)
+        least = (-1,) if partition is None else (partition[0].int, partition[1] + 1)
         return (key for _, _, key in self._keys.starting_at(least))
 
 
@@ -124,5 +124,5 @@ def _placed(key: tuple[object, ...]) -> tuple[int, int, PartitionKey]:
     return of_group[1].int, of_group[2], of_group
 
 
-NO_PLACES = Places()
+NO_PARTITION_KEYS = PartitionKeys()
 """Of a group without rows."""

@@ -23,7 +23,7 @@ import msgspec
 
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
-from sequencer.store.ordered import NO_PLACES, Names, Places
+from sequencer.store.ordered import NO_PARTITION_KEYS, Names, PartitionKeys
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import (
     HOT,
@@ -100,7 +100,7 @@ class HotState:
         self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
         self.topic_ids: dict[str, UUID] = {}
         self.commits_of: dict[UUID, set[int]] = {}
-        self.shares_of: dict[str, Places] = {}
+        self.shares_of: dict[str, PartitionKeys] = {}
         """The partitions that a share group has read."""
         self.recent: dict[type[Row], RecentRows] = {kind: RecentRows(kind) for kind in LOOKED_UP}
         """Not all of their rows: see its module."""
@@ -290,10 +290,10 @@ class HotState:
 
     def _put_share(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
-            _add_place(self.shares_of, key)
+            _add_partition_key(self.shares_of, key)
 
     def _delete_share(self, key: Key, row: Any) -> None:
-        _remove_place(self.shares_of, key)
+        _remove_partition_key(self.shares_of, key)
 
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
@@ -448,18 +448,18 @@ def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: ob
         del members_of[owner]
 
 
-def _add_place(places_of: dict[str, Places], key: Any) -> None:
-    places = places_of.get(key[0])
-    if places is None:
-        places = places_of[key[0]] = Places()
-    places.add(key)
+def _add_partition_key(keys_of: dict[str, PartitionKeys], key: Any) -> None:
+    keys = keys_of.get(key[0])
+    if keys is None:
+        keys = keys_of[key[0]] = PartitionKeys()
+    keys.add(key)
 
 
-def _remove_place(places_of: dict[str, Places], key: Any) -> None:
-    places = places_of[key[0]]
-    places.remove(key)
-    if not places:
-        del places_of[key[0]]
+def _remove_partition_key(keys_of: dict[str, PartitionKeys], key: Any) -> None:
+    keys = keys_of[key[0]]
+    keys.remove(key)
+    if not keys:
+        del keys_of[key[0]]
 
 
 class ByPartition(Generic[V]):
@@ -562,14 +562,14 @@ class Draft:
         self, keys: Mapping[type[Row], Iterable[Key]], rows: Iterable[Iterable[Row]]
     ) -> Steps[None]:
         """These keys, by kind, were looked up, and these rows were found, in the order of the kinds."""
-        for (kind, of_kind), found in zip(keys.items(), rows, strict=True):
-            noted, missing, there = self.looked_up[kind], iter(of_kind), iter(found)
+        for (kind, keys_of_kind), rows_of_kind in zip(keys.items(), rows, strict=True):
+            noted, missing, found = self.looked_up[kind], iter(keys_of_kind), iter(rows_of_kind)
             while some := list(islice(missing, NOTED_IN_A_STEP)):
                 noted.update(dict.fromkeys(some))
                 yield len(some) // NOTED_IN_A_STEP
-            while rows_of := list(islice(there, NOTED_IN_A_STEP)):
-                noted.update((key_of(row), row) for row in rows_of)
-                yield len(rows_of) // NOTED_IN_A_STEP
+            while some_rows := list(islice(found, NOTED_IN_A_STEP)):
+                noted.update((key_of(row), row) for row in some_rows)
+                yield len(some_rows) // NOTED_IN_A_STEP
 
     def note_groups(self, group_ids: Iterable[str]) -> None:
         """All positions of these groups were looked up. `note_position` comes next, for each that was found."""
@@ -723,7 +723,7 @@ class Draft:
         for kind, durable in (
             (GroupOffsetRow, self._all_positions_of(group_id)),
             (PendingOffsetRow, pending),
-            (ShareRow, known.shares_of.get(group_id, NO_PLACES)),
+            (ShareRow, known.shares_of.get(group_id, NO_PARTITION_KEYS)),
         ):
             yield from self._delete_of(kind, group_id, durable)
 
@@ -782,7 +782,7 @@ class Draft:
 
     def shares_of(self, group_id: str) -> list[ShareRow]:
         """The partitions that a share group has read."""
-        durable = self.durable.shares_of.get(group_id, NO_PLACES)
+        durable = self.durable.shares_of.get(group_id, NO_PARTITION_KEYS)
         return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
 
     def tokens_of(self, owner: str) -> list[DelegationTokenRow]:
@@ -811,11 +811,11 @@ class Draft:
         identity three times as fast, and thousands of rows need one of them."""
         return self._live_topic if self._live_topic == topic_id else topic_id
 
-    def pending_at(self, places: Collection[Key]) -> list[PendingOffsetRow]:
+    def pending_at(self, keys: Collection[Key]) -> list[PendingOffsetRow]:
         """What any open transaction will change of the positions at these places (group, topic id, partition)."""
         known = self.durable.pending_at
-        durable = [(*place, producer) for place in places for producer in known.get(place, ())]
-        return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in places)
+        durable = [(*key, producer) for key in keys for producer in known.get(key, ())]
+        return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in keys)
 
     def groups_may_have_pending(self) -> bool:
         """Whether any open transaction will change a position, or would if this draft did not end it."""

@@ -44,12 +44,12 @@ class ProduceShape(msgspec.Struct, frozen=True):
 
     def read(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
         """Header and message of a request with this shape; None of any other."""
-        found = self.find(frame, 0, len(frame))
-        if found is None:
+        fields = self.find(frame, 0, len(frame))
+        if fields is None:
             return None
-        correlation_id, index, records_start, records_end = found
+        correlation_id, index, records_start, records_end = fields
         known, topic = self.request, self.request.topic_data[0]
-        data = [PartitionProduceData(index, frame[records_start:records_end])]
+        partitions = [PartitionProduceData(index, frame[records_start:records_end])]
         header = self.header
         return (
             RequestHeader(
@@ -59,7 +59,7 @@ class ProduceShape(msgspec.Struct, frozen=True):
                 known.transactional_id,
                 known.acks,
                 known.timeout_ms,
-                [TopicProduceData(topic.name, topic.topic_id, data)],
+                [TopicProduceData(topic.name, topic.topic_id, partitions)],
             ),
         )
 

@@ -121,13 +121,13 @@ class SqliteDatabase:
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
         def run(reader: _Connection) -> list[Values]:
-            found: list[Values] = []
+            rows: list[Values] = []
             with reader.reading() as connection:
                 for first in range(0, len(values), _AMONG_MOST):
                     part = tuple(values[first : first + _AMONG_MOST])
                     in_part = statement.replace("{in_values}", f"in ({', '.join('?' * len(part))})")
-                    found += connection.execute(in_part, part)
-            return found
+                    rows += connection.execute(in_part, part)
+            return rows
 
         return await self._read(run)
 
@@ -137,11 +137,11 @@ class SqliteDatabase:
         statement = f"select {table.columns} from {table.name} where {named}"
 
         def run(reader: _Connection) -> list[Values]:
-            found: list[Values] = []
+            rows: list[Values] = []
             with reader.reading() as connection:
                 for key in zip(*table.codec.encode_keys(keys), strict=True):
-                    found += connection.execute(statement, key)
-            return found
+                    rows += connection.execute(statement, key)
+            return rows
 
         return await self._read(run)
 
@@ -153,8 +153,8 @@ class SqliteDatabase:
                 return [connection.execute(statement).fetchall() for statement in statements]
 
         await self._write(lambda: None)  # what was being written is written
-        found = await self.on("reads")._read(run)
-        for index, of_one in enumerate(found):
+        of_statements = await self.on("reads")._read(run)
+        for index, of_one in enumerate(of_statements):
             for first in range(0, len(of_one), rows):
                 yield index, of_one[first : first + rows]
 
@@ -304,14 +304,14 @@ def _runs_from(
     connection: sqlite3.Connection, statement: str, query: tuple[UUID, int, int, int], max_runs: int
 ) -> list[Values]:
     topic_id, partition, offset, max_bytes = query
-    found: list[Values] = []
+    runs: list[Values] = []
     length = 0
     for run in connection.execute(statement, (topic_id.bytes, partition, offset, max_runs)):
-        found.append(run)
+        runs.append(run)
         length += run[_LENGTH]
         if length >= max_bytes:
             break
-    return found
+    return runs
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

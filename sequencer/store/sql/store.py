@@ -218,11 +218,11 @@ class SqlRowStore:
         return loaded
 
     async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
-        found: list[R] = []
+        decoded: list[R] = []
         for first in range(0, len(keys), KEYS_AT_ONCE):
             rows = await self._database.fetch_by_keys(kind, keys[first : first + KEYS_AT_ONCE])
-            found += await self._decoded(kind, rows)
-        return found
+            decoded += await self._decoded(kind, rows)
+        return decoded
 
     async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
         table = self._tables[kind]
@@ -238,8 +238,8 @@ class SqlRowStore:
     ) -> list[GroupOffsetRow]:
         topic_id, partition = after or (UUID(int=0), -1)
         statement = statements.positions_of(self._tables[GroupOffsetRow].columns)
-        place = (self._text(group_id), self._uuid(topic_id), partition)
-        return await self._decoded(GroupOffsetRow, await self._database.fetch(statement, *place, limit))
+        last_key = (self._text(group_id), self._uuid(topic_id), partition)
+        return await self._decoded(GroupOffsetRow, await self._database.fetch(statement, *last_key, limit))
 
     async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
         statement = statements.positions_of_groups(self._tables[GroupOffsetRow].columns, limit)
@@ -255,11 +255,11 @@ class SqlRowStore:
 
     async def _decoded(self, kind: type[R], rows: Sequence[Values]) -> list[R]:
         decode, turns = self._tables[kind].codec.decode_row, Turns(LOADED_AT_ONCE)
-        found: list[R] = []
+        decoded: list[R] = []
         for values in rows:
-            found.append(decode(values))
+            decoded.append(decode(values))
             await turns.did()
-        return found
+        return decoded
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         table = self._tables[JournalRow]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from agent.fetch.share_sessions import MAX_OF_CONNECTION, SharePlace, ShareSession, ShareSessions
+from agent.fetch.share_sessions import MAX_OF_CONNECTION, ShareSession, ShareSessions
+from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tests.support.clocks import SeededEntropy
 
-PLACES = [SharePlace(UUID(int=1), number) for number in range(3)]
+PLACES = [TopicPartition(UUID(int=1), number) for number in range(3)]
 FULL = ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 

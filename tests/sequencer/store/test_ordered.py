@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sequencer.store.ordered as ordered
-from sequencer.store.ordered import Names, Ordered, Places
+from sequencer.store.ordered import Names, Ordered, PartitionKeys
 
 NUMBERS = st.integers(0, 30)
 
@@ -43,12 +43,12 @@ def test_names_follow_a_name_whether_or_not_it_is_there() -> None:
 
 def test_partitions_follow_a_partition_by_their_topics_and_numbers() -> None:
     keys = [("g", UUID(int=topic), partition) for topic in (2, 1 << 127) for partition in (0, 9, 10)]
-    places = Places()
+    ordered = PartitionKeys()
     for key in reversed(keys):
-        places.add(key)
-    assert list(places) == list(places.after(None)) == keys
-    assert list(places.after((UUID(int=2), 9))) == keys[2:]
-    assert list(places.after((UUID(int=3), 0))) == keys[3:]
+        ordered.add(key)
+    assert list(ordered) == list(ordered.after(None)) == keys
+    assert list(ordered.after((UUID(int=2), 9))) == keys[2:]
+    assert list(ordered.after((UUID(int=3), 0))) == keys[3:]
 
 
 def test_a_page_of_200_000_keys_compares_a_few_of_them() -> None:
