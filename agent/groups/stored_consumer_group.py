@@ -13,7 +13,7 @@ from sequencer.api import CONSUMER_GROUP, GroupState
 
 VERSION = 1
 
-Places = list[tuple[UUID, list[int]]]
+StoredAssignment = list[tuple[UUID, list[int]]]
 """An assignment: partitions by topic."""
 
 
@@ -39,9 +39,9 @@ class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     previous_epoch: int
     phase: int
-    assigned: Places
-    revoking: Places
-    target: Places
+    assigned: StoredAssignment
+    revoking: StoredAssignment
+    target: StoredAssignment
     classic: StoredClassicClient | None = None
 
 
@@ -94,9 +94,9 @@ def _stored_member(member: Consumer) -> StoredConsumer:
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=member.phase,
-        assigned=places_of(member.assigned),
-        revoking=places_of(member.revoking),
-        target=places_of(member.target),
+        assigned=stored_assignment(member.assigned),
+        revoking=stored_assignment(member.revoking),
+        target=stored_assignment(member.target),
         classic=(
             None
             if member.classic is None
@@ -105,7 +105,7 @@ def _stored_member(member: Consumer) -> StoredConsumer:
     )
 
 
-def places_of(assignment: Assignment) -> Places:
+def stored_assignment(assignment: Assignment) -> StoredAssignment:
     """An assignment as it is stored."""
     return [(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
 
@@ -149,6 +149,6 @@ def _restored_member(member: StoredConsumer) -> Consumer:
     )
 
 
-def assignment_of(places: Places) -> Assignment:
+def assignment_of(stored: StoredAssignment) -> Assignment:
     """A stored assignment."""
-    return {topic_id: frozenset(partitions) for topic_id, partitions in places}
+    return {topic_id: frozenset(partitions) for topic_id, partitions in stored}

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from agent.groups.share_group import ShareGroup, ShareMember
-from agent.groups.stored_consumer_group import Places, assignment_of, places_of
+from agent.groups.stored_consumer_group import StoredAssignment, assignment_of, stored_assignment
 from agent.groups.stored_group import check_version
 from sequencer.api import SHARE_GROUP, GroupState
 
@@ -23,7 +23,7 @@ class StoredShareMember(msgspec.Struct, array_like=True, frozen=True):
     client_host: str
     topics: list[str]
     epoch: int
-    assigned: Places
+    assigned: StoredAssignment
 
 
 class StoredShareGroup(msgspec.Struct, array_like=True, frozen=True):
@@ -49,7 +49,7 @@ def stored(group: ShareGroup) -> GroupState:
             client_host=member.client_host,
             topics=sorted(member.topics),
             epoch=member.epoch,
-            assigned=places_of(member.assigned),
+            assigned=stored_assignment(member.assigned),
         )
         for member in group.members.values()
     ]

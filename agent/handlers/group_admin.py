@@ -9,7 +9,7 @@ from agent.groups.group import Group, GroupPhase
 from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
 from agent.handlers.groups import REFUSALS, group_code
-from agent.internal_topics.copies import places_of_group
+from agent.internal_topics.copies import partitions_of_group
 from agent.services import RequestContext, Services
 from sequencer.api import FetchOffsets, GroupListing, GroupListings, ListGroups
 from tailrace.acls import ResourceType
@@ -157,10 +157,10 @@ async def delete_groups(
             if never_used and not await _has_offsets(services, group_id):
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             else:
-                places = await places_of_group(services, group_id)
+                partitions = await partitions_of_group(services, group_id)
                 await services.groups.delete(group_id)
                 services.uncopied.group_state(group_id)
-                services.uncopied.positions(group_id, places)
+                services.uncopied.positions(group_id, partitions)
         except REFUSALS as error:
             code = group_code(error)
         response.results.append(DeletableGroupResult(group_id, code))

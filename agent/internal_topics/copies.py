@@ -15,7 +15,7 @@ import structlog
 from agent.groups.coordinator import GroupRefusal
 from agent.internal_topics.records import group_records, position_record, transaction_record
 from agent.internal_topics.topics import kept_topic
-from agent.internal_topics.uncopied import MAX_CHANGES, GroupChanges, NotedChanges, Place
+from agent.internal_topics.uncopied import MAX_CHANGES, GroupChanges, NotedChanges, Partition
 from agent.produce.own_records import is_written
 from agent.services import Services
 from sequencer.api import (
@@ -46,15 +46,15 @@ class NotWritten(Exception):
     """Records of a copy are not stored, or some of them."""
 
 
-async def places_of_group(services: Services, group_id: str) -> list[Place]:
+async def partitions_of_group(services: Services, group_id: str) -> list[Partition]:
     """Where a group that is about to be deleted has positions, for their tombstones; none if groups are not copied."""
-    places: list[Place] = []
+    partitions: list[Partition] = []
     if services.uncopied.keeps_groups:
         async for page in pages(services.sequencer.fetch_offsets, FetchOffsets(group_id, None)):
-            places += [(position.topic_id, position.partition) for position in page.positions]
-            if len(places) >= MAX_CHANGES:
+            partitions += [(position.topic_id, position.partition) for position in page.positions]
+            if len(partitions) >= MAX_CHANGES:
                 break
-    return places
+    return partitions
 
 
 class Copies:
@@ -115,8 +115,8 @@ class Copies:
             asked = FetchOffsets(group_id, None, limit=POSITIONS_AT_ONCE)
             async for page in pages(sequencer.fetch_offsets, asked):
                 yield page.positions
-        for places in in_parts(list(changes.places), POSITIONS_AT_ONCE):
-            yield await positions_at(sequencer, group_id, places)
+        for partitions in in_parts(list(changes.partitions), POSITIONS_AT_ONCE):
+            yield await positions_at(sequencer, group_id, partitions)
 
     async def _settled(self, group_id: str, positions: Sequence[OffsetPosition]) -> list[NewRecord]:
         """The records of positions. One that an open transaction may still change is left for later."""

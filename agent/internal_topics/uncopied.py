@@ -30,17 +30,17 @@ transaction has begun whose first batch was taken."""
 REFRESH_SECONDS = 86_400.0
 """How often groups with members are copied whole, changed or not: what they have is never older than the retention."""
 
-Place = tuple[UUID, int]
+Partition = tuple[UUID, int]
 """A topic's id, and a partition."""
 
 
 @dataclass(slots=True)
 class GroupChanges:
-    """What has changed of a group: its state, all of its positions, or those in some places."""
+    """What has changed of a group: its state, all of its positions, or those in some partitions."""
 
     state: bool = False
     all_positions: bool = False
-    places: dict[Place, None] = field(default_factory=dict)
+    partitions: dict[Partition, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class NotedChanges:
         noted = self.groups.setdefault(group_id, GroupChanges())
         noted.state |= added.state
         noted.all_positions |= added.all_positions
-        self.count -= len(noted.places)
-        noted.places |= added.places
-        self.count += len(noted.places)
+        self.count -= len(noted.partitions)
+        noted.partitions |= added.partitions
+        self.count += len(noted.partitions)
         return True
 
     def transactional_id(self, transactional_id: str) -> bool:
@@ -119,10 +119,10 @@ class Uncopied:
         """Positions of a group were committed, or will be when a transaction ends."""
         self.positions(group_id, ((position.topic_id, position.partition) for position in positions))
 
-    def positions(self, group_id: str, places: Iterable[Place]) -> None:
+    def positions(self, group_id: str, partitions: Iterable[Partition]) -> None:
         """Positions of a group may be others."""
         if self.keeps_groups:
-            self.group(group_id, GroupChanges(places=dict.fromkeys(places)))
+            self.group(group_id, GroupChanges(partitions=dict.fromkeys(partitions)))
 
     def group_state(self, group_id: str) -> None:
         """The state of a group was stored."""
