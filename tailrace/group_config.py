@@ -36,9 +36,9 @@ def reset_seconds(reset: str) -> float | None:
     """
     if reset in (EARLIEST, LATEST):
         return None
-    found = _DURATION.fullmatch(reset.removeprefix(BY_DURATION)) if reset.startswith(BY_DURATION) else None
-    parts = [] if found is None else [float(part or 0) for part in found.groups()]
-    if found is None or not any(found.groups()):
+    match = _DURATION.fullmatch(reset.removeprefix(BY_DURATION)) if reset.startswith(BY_DURATION) else None
+    parts = [] if match is None else [float(part or 0) for part in match.groups()]
+    if match is None or not any(match.groups()):
         raise ValueError(
             f"{reset!r} was given, allowed are {LATEST}, {EARLIEST}, and {BY_DURATION}P7D and the like"
         )

@@ -72,14 +72,14 @@ class Tenant:
 
 def tenant_of(stored: str) -> Tenant | None:
     """Whose this stored name is; None: no tenant's."""
-    found = _OF_TENANT.fullmatch(stored)
-    return None if found is None else Tenant(found[1])
+    match = _OF_TENANT.fullmatch(stored)
+    return None if match is None else Tenant(match[1])
 
 
 def local_name(stored: str) -> str:
     """The name as clients use it, whoever's it is."""
-    found = _OF_TENANT.fullmatch(stored)
-    return stored if found is None else found[2]
+    match = _OF_TENANT.fullmatch(stored)
+    return stored if match is None else match[2]
 
 
 def stored_beside(stored: str, name: str) -> str:
@@ -91,5 +91,5 @@ def stored_beside(stored: str, name: str) -> str:
 def is_topic_name(stored: str) -> bool:
     """Whether a topic can be stored under this name. Kafka's rule holds for what clients see of it: 1 to 249 of
     letters, digits, `.`, `_`, `-`, and neither `.` nor `..`."""
-    found = _LEGAL_TOPIC.fullmatch(stored)
-    return found is not None and found[1] not in (".", "..")
+    match = _LEGAL_TOPIC.fullmatch(stored)
+    return match is not None and match[1] not in (".", "..")

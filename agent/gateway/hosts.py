@@ -44,8 +44,8 @@ class Hosts:
 
 def _name_in(host: str) -> str | None:
     """The name or the address without its port; None if there is none to be read."""
-    found = _HOST.fullmatch(host)
-    return None if found is None else _plain(found[1] or found[2])
+    match = _HOST.fullmatch(host)
+    return None if match is None else _plain(match[1] or match[2])
 
 
 def _plain(name: str) -> str:

@@ -79,6 +79,6 @@ class JsonObjects:
         return at
 
     def _next(self) -> bytes | None:
-        found = (_INSIDE if self._is_in_string else _OUTSIDE).search(self._rest, self._looked_at)
-        self._looked_at = len(self._rest) if found is None else found.end()
-        return None if found is None else found[0]
+        match = (_INSIDE if self._is_in_string else _OUTSIDE).search(self._rest, self._looked_at)
+        self._looked_at = len(self._rest) if match is None else match.end()
+        return None if match is None else match[0]

@@ -12,14 +12,14 @@ _MASK = 0xFFFFFFFF
 def murmur2(key: bytes) -> int:
     """Kafka's hash of a key (org.apache.kafka.common.utils.Utils), as an unsigned number."""
     whole = len(key) & ~3
-    found = _SEED ^ len(key)
+    hashed = _SEED ^ len(key)
     for at in range(0, whole, 4):
         part = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
-        found = (found * _M & _MASK) ^ ((part ^ part >> 24) * _M & _MASK)
+        hashed = (hashed * _M & _MASK) ^ ((part ^ part >> 24) * _M & _MASK)
     if whole < len(key):
-        found = (found ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    found = (found ^ found >> 13) * _M & _MASK
-    return found ^ found >> 15
+        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
 
 
 def partition_of(given: int | None, key: bytes | None, count: int, keyless: int) -> int:

@@ -26,10 +26,10 @@ Assignment = dict[UUID, frozenset[int]]
 
 def united(named: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
     """What a client names, a topic maybe several times."""
-    found: Assignment = {}
+    assignment: Assignment = {}
     for topic_id, partitions in named:
-        found[topic_id] = found.get(topic_id, frozenset()).union(partitions)
-    return found
+        assignment[topic_id] = assignment.get(topic_id, frozenset()).union(partitions)
+    return assignment
 
 
 MAX_PASSES = 8

@@ -83,8 +83,8 @@ def read_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[tup
 
 def _name(text: str) -> str | None:
     """The name of a listener, which may be wrong otherwise; None if it can't be read."""
-    found = _LISTENER.fullmatch(text)
-    return found and found[1]
+    match = _LISTENER.fullmatch(text)
+    return match and match[1]
 
 
 @contextmanager
@@ -111,14 +111,14 @@ def _advertise(listeners: dict[str, Listener], text: str, names: Sequence[str | 
 
 
 def _parse(text: str) -> tuple[str, SecurityProtocol | None, str, int]:
-    found = _LISTENER.fullmatch(text)
-    if found is None:
+    match = _LISTENER.fullmatch(text)
+    if match is None:
         raise BadListener(f"{text!r}: expected NAME://HOST:PORT or NAME:PROTOCOL://HOST:PORT")
     try:
-        host, port = split_address(found[3])
+        host, port = split_address(match[3])
     except ValueError as error:
         raise BadListener(f"{text!r}: {error}") from None
-    return found[1], _protocol(found[2], text) if found[2] else None, host, port
+    return match[1], _protocol(match[2], text) if match[2] else None, host, port
 
 
 def _protocol(name: str, text: str) -> SecurityProtocol:
@@ -143,10 +143,10 @@ class PrincipalRule:
         """The mapped name; None if the rule does not match the whole name."""
         if self.pattern is None:
             return name
-        found = self.pattern.fullmatch(name)
-        if found is None:
+        match = self.pattern.fullmatch(name)
+        if match is None:
             return None
-        mapped = _REFERENCE.sub(lambda reference: found[int(reference[1])] or "", self.replacement)
+        mapped = _REFERENCE.sub(lambda reference: match[int(reference[1])] or "", self.replacement)
         return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
 
 
@@ -157,16 +157,16 @@ def parse_rules(rules: Sequence[str]) -> tuple[PrincipalRule, ...]:
         if text.strip() == "DEFAULT":
             parsed.append(PrincipalRule())
             continue
-        found = _RULE.fullmatch(text.strip())
-        if found is None:
+        match = _RULE.fullmatch(text.strip())
+        if match is None:
             raise BadListener(f"principal rule {text!r}: expected DEFAULT or RULE:pattern/replacement/[LU]")
         try:
-            pattern = re.compile(found[1].replace(r"\/", "/"))
+            pattern = re.compile(match[1].replace(r"\/", "/"))
         except re.error as error:
             raise BadListener(f"principal rule {text!r}: {error}") from None
-        if any(int(number) > pattern.groups for number in _REFERENCE.findall(found[2])):
+        if any(int(number) > pattern.groups for number in _REFERENCE.findall(match[2])):
             raise BadListener(f"principal rule {text!r} refers to a group that its pattern does not have")
-        parsed.append(PrincipalRule(pattern, found[2].replace(r"\/", "/"), found[3]))
+        parsed.append(PrincipalRule(pattern, match[2].replace(r"\/", "/"), match[3]))
     return tuple(parsed)
 
 

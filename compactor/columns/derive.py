@@ -87,8 +87,8 @@ class ValuesName(NamedTuple):
     @classmethod
     def of(cls, path: str) -> ValuesName | None:
         """The name at the end of a path; None where it is another file's."""
-        found = _NAME.fullmatch(path.rpartition("/")[2])
-        return None if found is None else cls(UUID(found[1]), found[2], int(found[3]))
+        match = _NAME.fullmatch(path.rpartition("/")[2])
+        return None if match is None else cls(UUID(match[1]), match[2], int(match[3]))
 
 
 class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
