@@ -25,6 +25,7 @@ from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tests.support.cluster import Cluster, Part, running_cluster
+from tests.support.patience import PATIENCE_SECONDS
 
 TOPIC = "flights"
 PARTITIONS = 3
@@ -54,7 +55,7 @@ class Load:
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "delivery.timeout.ms": 20_000,
+                "delivery.timeout.ms": 240_000,
                 "queue.buffering.max.messages": 2_000,
             }
         )
@@ -91,7 +92,7 @@ def read_all(bootstrap: str) -> dict[tuple[int, int], int]:
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
     found: dict[tuple[int, int], int] = {}
     ended: set[int] = set()
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_SECONDS
     while len(ended) < PARTITIONS:
         assert time.monotonic() < until, f"read {len(found)}, ended {ended}"
         for message in consumer.consume(1_000, 1.0):
@@ -110,7 +111,7 @@ def committed(bootstrap: str, group: str) -> dict[int, int]:
     """A group's positions."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     asked = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    found = {one.partition: one.offset for one in consumer.committed(asked, timeout=20)}
+    found = {one.partition: one.offset for one in consumer.committed(asked, timeout=PATIENCE_SECONDS)}
     consumer.close()
     return found
 
@@ -129,7 +130,7 @@ def command(cluster: Cluster, *words: str, code: int = 0) -> Any:
         env={**environ, **cluster.s3.environ, **cluster.environ},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == code, f"{done.returncode}: {done.stdout[-3000:]} {done.stderr[-3000:]}"
@@ -143,7 +144,7 @@ async def wait_until_checkpointed(cluster: Cluster) -> None:
     store = open_store(cluster.store_url, clock=clock, environ=cluster.s3.environ)
     await rows.open()
     number = HotState(await rows.load()).counter(COMMIT_NUMBER)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = await read_checkpoints(store, (await rows.identity()).cluster_id)
         if found.chain is not None and found.chain.last.commit_number >= number:
@@ -154,8 +155,8 @@ async def wait_until_checkpointed(cluster: Cluster) -> None:
     await rows.close()
 
 
-def wait_until_ended(parts: list[Part], seconds: float) -> None:
-    until = time.monotonic() + seconds
+def wait_until_ended(parts: list[Part]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
     while any(part.is_running for part in parts):
         assert time.monotonic() < until, [part.name for part in parts if part.is_running]
         time.sleep(0.1)
@@ -168,10 +169,10 @@ def say(what: str) -> None:
 def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_SECONDS)
     load = Load(bootstrap)
     load.send(2.0)
-    load.producer.flush(20)
+    load.producer.flush(PATIENCE_SECONDS)
     certain = dict(load.told)
     say(f"{len(certain)} records acknowledged")
     assert len(certain) == load.sent > 0
@@ -180,6 +181,8 @@ def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> N
     places = ("--store", cluster.store_url, "--database", cluster.database)
     asyncio.run(wait_until_checkpointed(cluster))
     load.send(1.5)
+    while len(load.told) == len(certain):
+        load.send(0.1)
 
     say(f"{len(load.told)} acknowledged; the database is dropped")
     # With its committer: one that lives on exports what it had committed, and then nothing is left to be re-sequenced.
@@ -198,11 +201,11 @@ def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> N
     assert told["incarnation"] == 2 and dry["certain"] == told["certain"]
     say(f"recovered: {told['resequenced']}")
     # The old sequencer finds another database in the place of its own, and ends; the agent, when it meets a new one.
-    wait_until_ended(cluster.sequencers, 60)
+    wait_until_ended(cluster.sequencers)
     [follower] = [one for one in cluster.sequencers if one is not committer]
     new = cluster.launch_sequencer(committer.port)
     cluster.wait_until_ready([new])
-    wait_until_ended(cluster.agents, 60)
+    wait_until_ended(cluster.agents)
     assert [part.process.returncode for part in (follower, *cluster.agents)] == [1, 1]
     load.producer.purge()
     load.producer.poll(0)
@@ -237,7 +240,7 @@ def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> N
 
     again = Load(bootstrap)
     again.send(1.0)
-    again.producer.flush(20)
+    again.producer.flush(PATIENCE_SECONDS)
     assert len(again.told) == again.sent and not again.failures
     assert not set(again.told.values()) & (set(found) | set(load.told.values()))
     report = command(cluster, "audit", *places, "--full")
