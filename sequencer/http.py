@@ -41,10 +41,12 @@ class SequencerPages:
         return Gauge(name, documentation, registry=self.registry)
 
     async def readiness(self) -> Readiness:
-        """Whether this server knows the committer."""
-        committer = "" if self.server is None else self.server.committer_address
-        reasons = [] if committer else ["starting" if self.server is None else "no committer is known"]
-        return Readiness(reasons, {"committer": committer})
+        """Whether this server knows the committer, and why not: most often, what the database says."""
+        if self.server is None:
+            return Readiness(["starting"], {"committer": ""})
+        committer, why = self.server.committer_address, self.server.no_committer
+        unknown = f"no committer is known: {why}" if why else "no committer is known"
+        return Readiness([] if committer else [unknown], {"committer": committer})
 
     async def update_gauges(self) -> None:
         """Show the statistics, on the committer."""

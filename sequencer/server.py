@@ -151,6 +151,7 @@ class SequencerServer:
         self._doubt: asyncio.Future[None] | None = None
         self._waiting: dict[object, asyncio.Task[object]] = {}
         self._committer = ""
+        self._no_committer = ""
         self._forwarder: tuple[str, SequencerClient] | None = None
         self._routed = CalledSequencer(self._call_or_forward)
         self._handler = RpcHandler(
@@ -229,6 +230,13 @@ class SequencerServer:
     def committer_address(self) -> str:
         """Where the committer was at the last look; '' when there was none."""
         return self._address if self.is_committer else self._committer
+
+    @property
+    def no_committer(self) -> str:
+        """Why no committer is known, where `committer_address` is ''; '' before the first look."""
+        if self._local is not None:
+            return "the database does not confirm this server's lease as the committer"
+        return self._no_committer
 
     # --- the lease
 
@@ -438,9 +446,10 @@ class SequencerServer:
             found = await self._store.committer_address() or ""
         except SequencerError as other:
             _log.warning("the sequencer's store is away", reason=str(other))
-            self._committer = ""
+            self._committer, self._no_committer = "", str(other)
             return
         self._committer = "" if found == self._address else found
+        self._no_committer = str(error)
         if self._committer:
             self._is_without_committer = False
             return

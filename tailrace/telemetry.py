@@ -44,6 +44,8 @@ _QUIET_BELOW_WARNING = (
     "py4j",
     "sqlalchemy",
 )
+_QUIET_BELOW_ERROR = ("asyncpg.pool",)
+"""It warns with a traceback of each connection that it could not replace: the next statement's error says why."""
 
 
 class _LenientFile:
@@ -181,8 +183,9 @@ def _show_libraries(handler: logging.Handler, level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for name in _QUIET_BELOW_WARNING:
-        logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, logging.WARNING))
+    for names, least in ((_QUIET_BELOW_WARNING, logging.WARNING), (_QUIET_BELOW_ERROR, logging.ERROR)):
+        for name in names:
+            logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, least))
 
 
 # -- below: processors, in the order in which a line passes them ---------------------------------------

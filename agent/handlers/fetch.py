@@ -436,7 +436,9 @@ def _take_found(
 ) -> int:
     """Take over what was found of a partition. Returns how many runs, and rows of batch tables, that took."""
     partition.found, partition.commit_number = found, commit_number
-    partition.row.error_code = PARTITION_CODES[found.error]
+    partition.row.error_code = code = PARTITION_CODES[found.error]
+    if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        services.telemetry.fetch_failures.labels(code.name).inc()
     if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
         partition.row.high_watermark = found.high_watermark
         partition.row.last_stable_offset = found.last_stable_offset

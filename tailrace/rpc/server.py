@@ -398,7 +398,8 @@ class _Served:
                 if self.doorman is not None:
                     self.doorman.cancel()
         except HelloRefused as refusal:
-            _log.warning("an RPC hello is refused", code=refusal.code, reason=str(refusal))
+            peer = self.wire.peer_host
+            _log.warning("an RPC hello is refused", peer=peer, code=refusal.code, reason=str(refusal))
             self.fail(frame.header, refusal.code, str(refusal))
             self.is_over = True
             self.wire.close()

@@ -27,6 +27,7 @@ from sequencer.api import (
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
+from sequencer.http import SequencerPages
 from sequencer.methods import METHODS
 from sequencer.observer import Unobserved
 from sequencer.recovery.bucket_scan import read_checkpoints
@@ -340,6 +341,32 @@ def test_a_server_that_loads_its_copy_lets_a_late_committer_go_on_and_loads_once
         assert standby.is_committer and loads == 1
         known = await world.during(standby.sequencer.metadata(MetadataRequest()))
         assert {topic.name for topic in known.topics} == {"first", "second"}
+
+    run(use)
+
+
+def test_a_server_that_knows_no_committer_says_why() -> None:
+    async def reasons(node: SequencerServer) -> Sequence[str]:
+        pages = SequencerPages()
+        pages.server = node
+        return (await pages.readiness()).reasons
+
+    async def use(world: World) -> None:
+        committer, standby = world.nodes.values()
+        assert await reasons(committer) == await reasons(standby) == []
+        world.cuts["a:1"].is_open.clear()
+        world.cuts["b:1"].is_away = True
+        await world.pass_time(5)
+        assert await reasons(committer) == [
+            "no committer is known: the database does not confirm this server's lease as the committer"
+        ]
+        assert await reasons(standby) == ["no committer is known: the database is away"]
+        world.cuts["b:1"].is_away, world.cuts["b:1"].is_full = False, True
+        await world.pass_time(5)
+        assert await reasons(standby) == ["no committer is known: the disk is full"]
+        world.cuts["a:1"].is_open.set()
+        await world.pass_time(30)
+        assert await reasons(committer) == await reasons(standby) == []
 
     run(use)
 

@@ -611,10 +611,12 @@ def test_those_that_do_not_belong_together_are_told_why(
     ours: tuple[ClusterIdentity, bytes], theirs: tuple[ClusterIdentity, bytes], code: str
 ) -> None:
     async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
-        with pytest.raises(HelloRefused) as refused:
+        with capture_logs() as lines, pytest.raises(HelloRefused) as refused:
             await client.call("add", Number(1), Number, PATIENCE_SECONDS)
         assert refused.value.code == code
         assert desk.asked == []
+        told = [line for line in lines if line["event"] == "an RPC hello is refused"]
+        assert [(line["peer"], line["code"]) for line in told] == [("127.0.0.1", code)]
 
     with_server(
         use,

@@ -78,6 +78,13 @@ def test_a_line_begins_with_time_level_and_process(written: Written) -> None:
     ]  # fmt: skip
 
 
+def test_a_pool_that_tries_again_by_itself_says_nothing(written: Written) -> None:
+    pool = logging.getLogger("asyncpg.pool")
+    pool.warning("Failed to restore the pool connection floor; retrying")
+    pool.error("an error")
+    assert [line["event"] for line in written.lines] == ["an error"]
+
+
 def test_a_line_for_people_begins_so_too() -> None:
     stream = io.StringIO()
     configure_logging("info", "console", stream=stream, clock=ManualClock())

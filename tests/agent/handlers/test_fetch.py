@@ -152,6 +152,8 @@ def test_an_offset_outside_of_the_log_is_told_at_once() -> None:
                 await fetch(bench, request_of(topic, (0, offset), min_bytes=1, max_wait_ms=9_000))
             )
             assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        failures = bench.services.telemetry.fetch_failures.labels("OFFSET_OUT_OF_RANGE")
+        assert failures._value.get() == 3
 
     run(scenario)
 
