@@ -309,8 +309,9 @@ def _remove_unless_alive(left: Path) -> None:
 
 
 def _is_checkpoint(key: str) -> bool:
-    """Whether it is a key of `sequencer.checkpoint.format`: CLUSTER/meta/..."""
-    return key.split("/", 2)[1:2] == ["meta"]
+    """Whether it is a key of `sequencer.checkpoint.format`: CLUSTER/meta/... or CLUSTER/cluster.json, without which no
+    checkpoint is written."""
+    return key.split("/", 2)[1:2] in (["meta"], ["cluster.json"])
 
 
 def _check_room(key: str, descriptor: int, parts: Sequence[Buffer]) -> None:
