@@ -459,6 +459,16 @@ class GroupCommit:
             _fail(request, self._failed_alone(request, error))
         return []
 
+    def _not_decided(self, request: _Queued, error: Exception) -> SequencerError:
+        """The error of a decision that failed in a way that was not foreseen: a bug. Or this process was stopped for
+        longer than its lease, and what it read from the database before and after is of two terms."""
+        assert self._term is not None, "begin comes before run"
+        if not self._term.left_s:
+            return SequencerUnavailable(
+                f"the lease ran out during {request.name}; ask again: {cause_of(error)}"
+            )
+        return self._failed_alone(request, error)
+
     def _failed_alone(self, request: _Queued, error: Exception) -> RequestFailed:
         """The error that a request which failed alone is answered."""
         self._observer.request_failed_alone(request.name)
@@ -511,7 +521,7 @@ class GroupCommit:
         except SequencerError as error:
             outcomes.append(_Outcome(request, error=error))
         except Exception as error:  # noqa: BLE001 - it fails alone
-            outcomes.append(_Outcome(request, error=self._failed_alone(request, error)))
+            outcomes.append(_Outcome(request, error=self._not_decided(request, error)))
         else:
             savepoint.merge()
             outcomes.append(_Outcome(request, answer))
@@ -546,7 +556,7 @@ class GroupCommit:
                 outcomes.extend(_Outcome(early, error=error) for early in waiting)
             return None
         except Exception as error:  # noqa: BLE001 - it fails alone; its number can be committed again
-            outcome.error = self._failed_alone(request, error)
+            outcome.error = self._not_decided(request, error)
             return None
         if outcome.answer is None:
             outcomes.pop()  # It waits for an earlier number.

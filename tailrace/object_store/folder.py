@@ -322,7 +322,7 @@ def _check_room(key: str, descriptor: int, parts: Sequence[Buffer]) -> None:
     left = disk.f_bavail * disk.f_frsize - sum(memoryview(part).nbytes for part in parts)
     if kept and left < kept:
         raise StoreFull(
-            f"{key}: no space left on device but {kept:,} bytes, which are kept for checkpoints; "
+            f"{key}: No space left on device but {kept:,} bytes, which are kept for checkpoints; "
             "free some space, or lower the topics' retention"
         )
 

@@ -31,6 +31,7 @@ from sequencer.engine.committer import Committer
 from sequencer.observer import Unobserved
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row, TransactionRow
+from sequencer.store.state import Draft
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
@@ -448,6 +449,30 @@ def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.Mon
         assert not world.sequencer.is_committer
         with pytest.raises(SequencerUnavailable):
             await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), PATIENCE_SECONDS)
+
+    run(use)
+
+
+@pytest.mark.parametrize(("stopped_s", "error"), [(60.0, SequencerUnavailable), (0.0, RequestFailed)])
+def test_what_goes_wrong_while_the_lease_runs_out_is_no_bug(
+    stopped_s: float, error: type[SequencerError]
+) -> None:
+    """What was read of the database before and after may be of two committers."""
+
+    async def use(world: World) -> None:
+        noted = Noted()
+        await world.sequencer.close()
+        world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
+        await world.sequencer.start()
+
+        async def contradicted(draft: Draft) -> None:
+            world.clock.advance(stopped_s)
+            raise AssertionError("the rows contradict each other")
+
+        with pytest.raises(SequencerError, match="contradict") as told:
+            await world.sequencer._group_commit.decide_alone("apply_retention", contradicted)
+        assert type(told.value) is error
+        assert noted.failed == (["apply_retention"] if error is RequestFailed else [])
 
     run(use)
 

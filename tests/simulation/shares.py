@@ -302,7 +302,7 @@ class ShareMember(Client):
         try:
             came_by = self.stream(self._host)
         except NoAnswer:
-            self._host = ""  # its machine may be gone
+            self._host, self._session = "", 0  # its machine may be gone
             raise
         request = self._request(log, epoch, said, came_by, is_renewing=is_renewing)
         self._session = 0  # until it is known that the agent is where the member is

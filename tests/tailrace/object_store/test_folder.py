@@ -129,7 +129,7 @@ def test_the_last_room_is_for_checkpoints(
         monkeypatch.setattr(os, "fstatvfs", disk)
         await store.put("c/mixed/1", [b"ab", b"c"])
         with pytest.raises(
-            StoreFull, match=r"c/mixed/2: no space left on device but .* kept for checkpoints"
+            StoreFull, match=r"c/mixed/2: No space left on device but .* kept for checkpoints"
         ):
             await store.put("c/mixed/2", [b"ab", b"cd"])
         left = 4
