@@ -176,6 +176,36 @@ def test_few_runs_a_round_end_in_all_of_them() -> None:
     asyncio.run(scenario())
 
 
+class BesideAProducer:
+    """Runs items, while a producer commits one more object."""
+
+    def __init__(self, log: Log, clock: ManualClock) -> None:
+        self._log = log
+        self._clock = clock
+        self._here = InProcess(log.store, log.clock, SeededEntropy(9))
+
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        self._clock.advance(1)
+        await self._log.produce(("a", 0, batch_of([b"new"])))
+        async for outcome in self._here.run(items, output):
+            yield outcome
+
+
+def test_a_round_ends_while_a_producer_goes_on() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            for _ in range(5):
+                await log.produce(("a", 0, batch_of([b"old"])))
+            settings = replace(ALL, only_present=True, max_runs=2, merges=False, max_rounds=50)
+            summary = await compacted(log, BesideAProducer(log, clock), settings)
+            assert (summary.rounds, summary.runs_replaced) == (3, 6), (
+                "the five old ones, and a new one with the last"
+            )
+
+    asyncio.run(scenario())
+
+
 def test_only_old_or_many_bytes_are_compacted() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, clock):
