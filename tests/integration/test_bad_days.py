@@ -219,7 +219,7 @@ def test_a_full_disk_stops_producers_and_nothing_else_and_all_goes_on_with_room(
             so_far = len(load.acknowledged)
             seen = read_all_patiently(server.bootstrap)
             assert so_far and seen.total() >= so_far, "what is there is read from a full disk"
-            assert "no space left on device but" in server.said(), "the last room is left to checkpoints"
+            assert "No space left on device but" in server.said(), "the last room is left to checkpoints"
             ballast.unlink()
             until(lambda: len(load.acknowledged) > so_far + 200, lambda: f"all goes on: {server.said()}")
         nothing_is_lost_or_doubled(load, server.bootstrap)
