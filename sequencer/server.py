@@ -39,7 +39,7 @@ from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import RowStore
+from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import HotState
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
@@ -171,7 +171,7 @@ class SequencerServer:
     async def start(self, *, listen: bool = True) -> None:
         """Open the store, serve, and try to become the committer. Raises SequencerUnavailable, OSError."""
         identity = await self._store.open()
-        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
+        self._learn(identity)
         if listen:
             await self.server.listen(self._settings.host, self._settings.port)
             self._address = self._address or f"{self._settings.host}:{self.server.port}"
@@ -316,10 +316,13 @@ class SequencerServer:
         found = await self._store.committer_address()
         if not found or found == self._address:
             return False
-        identity = await self._store.identity()
-        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
+        self._learn(await self._store.identity())
         self._note_committer(found)
         return True
+
+    def _learn(self, identity: Identity) -> None:
+        """Raise IncarnationChanged or HelloRefused where this server knows another database, which was lost."""
+        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
 
     def _note_committer(self, address: str) -> None:
         self._committer = address
@@ -351,11 +354,7 @@ class SequencerServer:
             raise
 
     async def _begin(self, local: Committer, checkpointer: Checkpointer | None) -> None:
-        try:
-            await local.start()
-        finally:
-            # Also where another commits: this server may know a database that was lost.
-            self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
+        await local.start(self._learn)
         if checkpointer is not None:
             await self._begin_checkpoints(checkpointer)
         elif self._object_store is not None:

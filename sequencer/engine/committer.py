@@ -196,9 +196,14 @@ class Committer(SequencerMethods):
 
     # --- life
 
-    async def start(self) -> None:
-        """Become the committer and load the state. Raises SequencerUnavailable while another is."""
+    async def start(self, check: Callable[[Identity], None] | None = None) -> None:
+        """Become the committer and load the state. Raises SequencerUnavailable while another is.
+
+        `check` sees which database this is before its lease is taken: what it raises leaves the lease to others.
+        """
         self._view.identity = await self._store.open()
+        if check is not None:
+            check(self.identity)
         if self.identity.incarnation <= 0:
             raise IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
         self._term = self._new_term()

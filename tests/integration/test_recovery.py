@@ -123,9 +123,9 @@ def commit(bootstrap: str, group: str, positions: dict[int, int]) -> None:
     consumer.close()
 
 
-def run_command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
+def command(cluster: Cluster, *words: str, code: int = 0) -> Any:
+    """What a command prints as JSON."""
+    done = subprocess.run(
         [sys.executable, "-m", "tailrace_cli.app", *words, "--json"],
         env={**environ, **cluster.s3.environ, **cluster.environ},
         capture_output=True,
@@ -133,25 +133,8 @@ def run_command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[st
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-
-
-def command(cluster: Cluster, *words: str, code: int = 0) -> Any:
-    """What a command prints as JSON."""
-    done = run_command(cluster, *words)
     assert done.returncode == code, f"{done.returncode}: {done.stdout[-3000:]} {done.stderr[-3000:]}"
     return json.loads(done.stdout) if done.stdout else done.stderr
-
-
-def recovered(cluster: Cluster, *places: str) -> Any:
-    """What `recover` prints. A server of the lost database may take the new one's lease before it sees whose that is;
-    it ends then, and its lease runs out."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        done = run_command(cluster, "recover", *places)
-        if "has a live committer" not in done.stderr or time.monotonic() > until:
-            assert done.returncode == 0, f"{done.stdout[-3000:]} {done.stderr[-3000:]}"
-            return json.loads(done.stdout)
-        time.sleep(0.5)
 
 
 async def wait_until_checkpointed(cluster: Cluster) -> None:
@@ -214,7 +197,7 @@ def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> N
     cluster.postgres.execute(f'CREATE DATABASE "{name}"')
     say(f"{len(load.told)} acknowledged; recovery")
     dry = command(cluster, "recover", *places, "--dry-run")
-    told = recovered(cluster, *places)
+    told = command(cluster, "recover", *places)
     assert told["incarnation"] == 2 and dry["certain"] == told["certain"]
     say(f"recovered: {told['resequenced']}")
     # The old sequencer finds another database in the place of its own, and ends; the agent, when it meets a new one.

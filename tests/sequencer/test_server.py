@@ -641,6 +641,21 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
     asyncio.run(asyncio.wait_for(use(), PATIENCE_SECONDS))
 
 
+def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_its_lease_alone() -> None:
+    async def use(world: World) -> None:
+        committer, standby = world.nodes.values()
+        world.freeze("a:1")
+        another = world.cuts["b:1"]
+        another._store = MemoryRowStore(world.clock, cluster_id="another")
+        before = another.calls["take_committer_lease"]
+        await world.pass_time(30)
+        assert standby.lost is not None and "'another'" in str(standby.lost)
+        assert another.calls["take_committer_lease"] == before
+        assert not committer.is_committer
+
+    run(use)
+
+
 def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
     class SlowBucket(MemoryStore):
         seconds = 0.0
