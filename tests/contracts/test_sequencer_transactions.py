@@ -64,6 +64,8 @@ from sequencer.api import (
     UnknownPartition,
 )
 from sequencer.engine.committer import Committer
+from sequencer.pages import all_offsets
+from sequencer.reading import queries
 from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
@@ -959,6 +961,32 @@ def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory
         newest = await look_up(bench, OffsetSpec.MAX_TIMESTAMP)
         assert newest.run is not None and newest.run.base_offset == 3
         assert (await bench.look_up(T0 + 21)).run is None  # markers have no time to be found by
+
+    run(factory, scenario)
+
+
+def test_the_latest_of_many_parts_is_not_told_while_it_is_not_committed(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one part holds all. What the parts before it have is not the latest."""
+    monkeypatch.setattr(queries, "MAX_SCANNED", 2)
+
+    async def scenario(bench: Bench) -> None:
+        async def latest(*, read_committed: bool) -> OffsetResult:
+            query = OffsetQuery(bench.topic.topic_id, 0, OffsetSpec.MAX_TIMESTAMP, read_committed)
+            (found,) = await all_offsets(bench.sequencer, [query])
+            return found
+
+        for at in (T0, T0 + 1, T0 + 2):
+            await bench.commit(batch(1, at=at))
+        mine = await producer(bench)
+        await mine.write(at=T0 + 3)
+        everything, committed = await latest(read_committed=False), await latest(read_committed=True)
+        assert everything.run is not None and everything.run.base_offset == 3
+        assert committed.run is None and committed.last_stable_offset == 3
+        await mine.end(commit=True)
+        committed = await latest(read_committed=True)
+        assert committed.run is not None and committed.run.base_offset == 3
 
     run(factory, scenario)
 

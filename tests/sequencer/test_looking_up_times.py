@@ -10,13 +10,12 @@ from uuid import UUID
 import pytest
 
 import sequencer.reading.queries as reading
-from sequencer.api import OffsetQuery, OffsetResult, OffsetsAnswer, OffsetSpec, OffsetsRequest
+from sequencer.api import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, ScannedRuns
 from sequencer.store.state import replace_row
-from tests.contracts.test_sequencer_transactions import Producer
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.sequencer_bench import T0, Bench, batch
@@ -147,40 +146,6 @@ def test_the_latest_timestamp_is_found_while_a_later_record_is_committed() -> No
         store.commit_meanwhile = commit  # type: ignore[method-assign]
         found = await bench.look_up(OffsetSpec.MAX_TIMESTAMP)
         assert found.run is not None and found.run.base_offset == 1 and found.high_watermark == 2
-        await sequencer.close()
-
-    asyncio.run(scenario())
-
-
-def test_the_latest_of_many_parts_is_not_told_while_it_is_not_committed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As where one part holds all. What the parts before it have is not the latest."""
-    monkeypatch.setattr(reading, "MAX_SCANNED", 2)
-
-    async def scenario() -> None:
-        clock = ManualClock()
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await sequencer.start()
-        bench = Bench(Opened(sequencer, clock))
-        await bench.prepare()
-        for at in (T0, T0 + 1, T0 + 2):
-            await bench.commit(batch(1, at=at))
-        writer = Producer(bench, "tx")
-        await writer.init()
-        await writer.write(at=T0 + 3)
-
-        async def latest(*, read_committed: bool) -> OffsetResult:
-            query = OffsetQuery(bench.topic.topic_id, 0, OffsetSpec.MAX_TIMESTAMP, read_committed)
-            (found,) = await all_offsets(sequencer, [query])
-            return found
-
-        everything, committed = await latest(read_committed=False), await latest(read_committed=True)
-        assert everything.run is not None and everything.run.base_offset == 3
-        assert committed.run is None and committed.last_stable_offset == 3
-        await writer.end(commit=True)
-        committed = await latest(read_committed=True)
-        assert committed.run is not None and committed.run.base_offset == 3
         await sequencer.close()
 
     asyncio.run(scenario())
