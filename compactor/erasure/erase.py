@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -46,6 +47,7 @@ from sequencer.api import (
 from tailrace.clock import Clock, Entropy
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.header import InvalidParquetObject
 
 MAX_KEYS = 10_000
 MAX_PASSES = 10
@@ -92,23 +94,25 @@ class ErasureWork:
 @dataclass(slots=True)
 class Found:
     """What a search found: objects that hold records of the keys, and offsets that it could not look into, because
-    they are in no Parquet object, by partition."""
+    they are in no Parquet object, by partition. `corrupt`: the objects that cannot be read, and why."""
 
     hits: list[FileHits]
     cost: SearchCost
     unread: dict[int, int]
+    corrupt: dict[str, str]
 
 
 @dataclass(slots=True)
 class Erasure:
     """What was done. `began_at`: the commit number up to which records are erased. `objects`: the keys of those that
-    were written again. `proof`: what the last search read, which found nothing. `unread`: see Found."""
+    were written again. `proof`: what the last search read, which found nothing. `unread`, `corrupt`: see Found."""
 
     began_at: int
     objects: list[str] = field(default_factory=list)
     erased_records: int = 0
     proof: SearchCost = field(default_factory=SearchCost)
     unread: dict[int, int] = field(default_factory=dict)
+    corrupt: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,14 +134,14 @@ async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | N
     search = KeySearch(work.store, request.keys, reads_all=request.reads_all)
     hits = [hit async for hit in search.find(files.files)]
     number = files.commit_number if before is None else before
-    return Found(hits, search.cost, await _unread(work.sequencer, request.topic, files, number))
+    unread = await _unread(work.sequencer, request.topic, files, number)
+    return Found(hits, search.cost, unread, search.corrupt)
 
 
 async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
     """Erase all records of the keys that the topic has now.
 
-    Raises EraseFailed, SequencerError, StoreError, InvalidParquetObject. Whatever was swapped before that stays
-    swapped; run it again.
+    Raises EraseFailed, SequencerError, StoreError. Whatever was swapped before that stays swapped; run it again.
     """
     sequencer, topic = work.sequencer, request.topic
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
@@ -154,6 +158,8 @@ async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
     await write_record(work.store, cluster_id, record)
     await _when_free(work.clock, lambda: _compact(work, topic))
     await _when_free(work.clock, lambda: _erase(work, request, erasure, cluster_id))
+    if erasure.corrupt:
+        raise EraseFailed(corrupt_explained(topic.name, erasure.corrupt))
     if erasure.unread:
         raise EraseFailed(unread_explained(topic.name, erasure.unread))
     ended = msgspec.structs.replace(
@@ -197,6 +203,15 @@ def unread_explained(topic: str, unread: dict[int, int]) -> str:
     )
 
 
+def corrupt_explained(topic: str, corrupt: dict[str, str]) -> str:
+    """What to do about objects that cannot be read."""
+    first = "; ".join(f"{key}: {why}" for key, why in islice(corrupt.items(), 3))
+    return (
+        f"{len(corrupt)} objects of {topic!r} are corrupt, and may hold the keys ({first}): the keys are erased from"
+        " all others. Put back an earlier version of the object, or let retention delete it; then run this again"
+    )
+
+
 async def _compact(work: ErasureWork, topic: Topic) -> None:
     """Put all stable records of the topic into Parquet objects."""
     await run_cycle(
@@ -212,14 +227,16 @@ async def _compact(work: ErasureWork, topic: Topic) -> None:
 
 
 async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, cluster_id: str) -> None:
-    """Write again and swap what holds the keys, and search anew, until nothing is found."""
+    """Write again and swap what holds the keys, and search anew, until nothing is found but in corrupt objects."""
     async with held_lease(work.sequencer, work.clock, holder=str(work.entropy.uuid())) as lease:
         for _ in range(MAX_PASSES):
             found = await find_keys(work, request, before=erasure.began_at)
             erasure.proof, erasure.unread = found.cost, found.unread
-            if not found.hits:
+            erasure.corrupt |= found.corrupt
+            hits_left = [hits for hits in found.hits if hits.file.object.key not in erasure.corrupt]
+            if not hits_left:
                 return
-            for some in together(found.hits):
+            for some in together(hits_left):
                 output = output_under(lease, cluster_id)
                 rewriting = Rewriting(work.store, output, work.clock, work.entropy)
                 erasing = [
@@ -262,8 +279,9 @@ async def _erase_from(
         return  # retention was faster
     try:
         result, erased = await rewrite_without(request.keys, topic.name, runs, rewriting)
-    except RewriteFailed as error:
-        raise EraseFailed(f"{hits.file.object.key}: {error}; nothing of it was changed") from error
+    except (RewriteFailed, InvalidParquetObject) as error:
+        erasure.corrupt[hits.file.object.key] = str(error)
+        return
     refusal = await swap_in(work.sequencer, result, lease, clock=work.clock)
     if refusal is None:
         erasure.objects.append(result.object.key)

@@ -73,7 +73,7 @@ class FileHits:
 
 
 class KeySearch:
-    """Looks for keys in objects. `cost` grows with each.
+    """Looks for keys in objects. `cost` grows with each; `corrupt` has those that cannot be read, and why.
 
     Args:
         reads_all: every row group's keys are read, whatever its bounds and its filter say.
@@ -84,9 +84,10 @@ class KeySearch:
         self._keys = keys
         self._reads_all = reads_all
         self.cost = SearchCost()
+        self.corrupt: dict[str, str] = {}
 
     async def find(self, files: Sequence[LiveFile]) -> AsyncIterator[FileHits]:
-        """The objects that hold some. Raises StoreError, InvalidParquetObject."""
+        """The objects that hold some; those in `corrupt` may, too. Raises StoreError."""
         for first in range(0, len(files), FOOTERS_AT_ONCE):
             some = files[first : first + FOOTERS_AT_ONCE]
             counts = await asyncio.gather(*map(self._count, some))
@@ -101,6 +102,9 @@ class KeySearch:
             return await self._count_rows(file)
         except ObjectMissing:  # retention was faster
             self.cost.gone += 1
+            return 0
+        except InvalidParquetObject as error:
+            self.corrupt[file.object.key] = str(error)
             return 0
 
     async def _count_rows(self, file: LiveFile) -> int:

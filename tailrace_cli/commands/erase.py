@@ -118,6 +118,7 @@ async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
     return {
         "records": sum(hit.records for hit in found.hits),
         "not_compacted_offsets": sum(found.unread.values()),
+        "corrupt_objects": len(found.corrupt),
         **_cost(found.cost, "search"),
         "objects": [{"key": hit.file.object.key, "records": hit.records} for hit in found.hits],
     }

@@ -230,7 +230,7 @@ def test_objects_are_written_again_side_by_side_a_few_at_a_time_and_one_that_fai
                     await erased(log, b"mine")
             assert most == REWRITTEN_AT_ONCE
             left = len((await find_keys(work(log), asked(log, b"mine"))).hits)
-            assert left == 1 + REWRITTEN_AT_ONCE, "the bad one, and those whose turn had not come"
+            assert left == 1, "the corrupt one"
 
     asyncio.run(scenario())
 
@@ -291,6 +291,27 @@ def test_an_object_that_was_deleted_meanwhile_ends_no_search() -> None:
             await log.store.delete([files.files[0].object.key])
             found = await find_keys(work(log), asked(log, b"mine"))
             assert (len(found.hits), found.cost.gone) == (2, 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_index", [True, False])
+def test_a_corrupt_object_is_named_and_keeps_the_keys_in_no_other(is_index: bool) -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            first = (await find_keys(work(log), asked(log, b"mine"))).hits[0].file.object
+            sound = bytes(await log.store.get_range(first.key, 0, first.size))
+            at = first.index_start if is_index else first.index_start // 2
+            await log.store.delete([first.key])
+            await log.store.put(first.key, [sound[:at], bytes([sound[at] ^ 1]), sound[at + 1 :]])
+            with pytest.raises(EraseFailed, match=f"'t' are corrupt.*{first.key}"):
+                await erased(log, b"mine")
+            found = await find_keys(work(log), asked(log, b"mine"))
+            assert {hits.file.object.key for hits in found.hits} | set(found.corrupt) == {first.key}
+            await log.store.delete([first.key])
+            await log.store.put(first.key, [sound])
+            assert (await erased(log, b"mine")).erased_records == 1
 
     asyncio.run(scenario())
 

@@ -304,6 +304,11 @@ class Scenario:
         return self.plan == CALM and self.peer_delay_s < 0.1 and not self.misfortunes and not any(chances)
 
     @property
+    def has_wrong_clocks(self) -> bool:
+        """Whether agents' clocks may differ."""
+        return bool(self.wall_errors_ms) or any(kind == "a clock jumps" for _, kind in self.misfortunes)
+
+    @property
     def keeps_its_committer(self) -> bool:
         """Whether only a slow database is in the way of who holds the lease."""
         return not self.failing_writes and not any(

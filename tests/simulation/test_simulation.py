@@ -26,8 +26,9 @@ from tests.simulation.loop import (
 )
 from tests.simulation.mutations import MUTATIONS, PRODUCT, BrokenPatch, Mutation, find
 from tests.simulation.scenario import MISFORTUNES, Scenario, slowing_its_database
-from tests.simulation.world import simulate
+from tests.simulation.world import overtaken_at_the_end, simulate
 from tests.support.clocks import SeededEntropy
+from tests.support.history.events import Read, Sent
 
 SMALL = Scenario(
     idempotent_producers=1,
@@ -149,6 +150,20 @@ def test_a_client_or_a_watch_that_fails_is_a_violation(place: str, instead: Any)
 
 
 # --- planted bugs
+
+
+def test_after_a_recovery_a_record_that_overtook_another_of_its_idempotent_producer_is_told() -> None:
+    sent = [
+        Sent(client=client, topic="events", partition=0, record=f"{client}/{n}", number=n, guarantee=of, at=n)
+        for client, of in (("a", "idempotent"), ("b", "plain"))
+        for n in range(3)
+    ]
+    read = [
+        Read(client="last reader uncommitted#1", topic="events", partition=0, offset=n, record=record, at=9)
+        for n, record in enumerate(["b/1", "a/0", "b/0", "a/2", "a/1"])
+    ]
+
+    assert overtaken_at_the_end([*sent, *read]) == ["a/1 stands after a/2 after the recovery"]
 
 
 def test_planted_bugs_have_names_of_their_own() -> None:
