@@ -131,11 +131,11 @@ def _explain_address(error: OSError) -> str | None:
     """An address that can't be bound, as HOST:PORT and what to do about it."""
     from tailrace.rpc.link import join_address
 
-    found = re.search(r"\('([^']+)', (\d+)", str(error))
-    if found is None or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+    match = re.search(r"\('([^']+)', (\d+)", str(error))
+    if match is None or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
         return None
     return (
-        f"can't listen at {join_address(found[1], int(found[2]))}: {os.strerror(error.errno).lower()}; "
+        f"can't listen at {join_address(match[1], int(match[2]))}: {os.strerror(error.errno).lower()}; "
         "give another address with --listen, --http or --rpc"
     )
 

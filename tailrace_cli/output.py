@@ -39,8 +39,8 @@ def print_table(
     if not console.is_terminal:
         console.width = 10_000
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for place, column in enumerate(columns):
-        is_number = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+    for index, column in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))

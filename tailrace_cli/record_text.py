@@ -132,8 +132,8 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord]
             raise CommandFailed(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
 
     def write(record: TextRecord) -> str:
-        def field(found: re.Match[str]) -> str:
-            value = fields[found[1]](record)
+        def field(match: re.Match[str]) -> str:
+            value = fields[match[1]](record)
             return "" if value is None else str(value)
 
         return _FIELD.sub(field, text)
@@ -143,7 +143,7 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord]
 
 def unescape(text: str) -> str:
     """The text with \\t, \\n, \\r, \\0 and \\\\ replaced by their characters."""
-    return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], text)
+    return _ESCAPE.sub(lambda match: _ESCAPES[match[0]], text)
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:

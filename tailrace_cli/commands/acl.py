@@ -86,8 +86,8 @@ def list_acls(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the ACLs of a principal, of a resource, or all."""
-    wanted = _wanted(resource.named(), principal)
-    rows = ask_broker(bootstrap, lambda client: _described(client, wanted))
+    acl_filter = _wanted(resource.named(), principal)
+    rows = ask_broker(bootstrap, lambda client: _described(client, acl_filter))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     if as_json:
         print_json(rows)
@@ -178,20 +178,20 @@ def remove(
     print(ask_broker(bootstrap, run))
 
 
-async def _described(client: KafkaClient, wanted: AclFilter) -> list[dict[str, Any]]:
+async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[str, Any]]:
     from tailrace.acls import Operation, PatternType, Permission, ResourceType
     from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
     from tailrace_cli.connections.kafka_client import check
 
     request = DescribeAclsRequest(
-        resource_type_filter=wanted.resource_type,
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=wanted.pattern_type,
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=wanted.operation,
-        permission_type=wanted.permission,
+        resource_type_filter=acl_filter.resource_type,
+        resource_name_filter=acl_filter.resource_name,
+        pattern_type_filter=acl_filter.pattern_type,
+        principal_filter=acl_filter.principal,
+        host_filter=acl_filter.host,
+        operation=acl_filter.operation,
+        permission_type=acl_filter.permission,
     )
     answer = await client.ask(ApiKey.DESCRIBE_ACLS, request)
     check(answer.error_code, answer.error_message, "the ACLs")
@@ -224,5 +224,5 @@ def _operation(text: str) -> int:
     try:
         return Operation[text.strip().upper().replace("-", "_")]
     except KeyError:
-        known = ", ".join(operation.name.lower() for operation in Operation)
-        raise CommandFailed(f"--operation {text!r}: expected one of {known}") from None
+        names = ", ".join(operation.name.lower() for operation in Operation)
+        raise CommandFailed(f"--operation {text!r}: expected one of {names}") from None

@@ -42,16 +42,16 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
             ],
         }
 
-    found = ask_broker(bootstrap, run)
+    cluster = ask_broker(bootstrap, run)
     if as_json:
-        print_json(found)
+        print_json(cluster)
         return
     print(
-        f"cluster {found['cluster_id']}; topics: {found['topics']}; partitions: {found['partitions']}, "
-        f"of them without a leader: {found['partitions_without_leader']}"
+        f"cluster {cluster['cluster_id']}; topics: {cluster['topics']}; partitions: {cluster['partitions']}, "
+        f"of them without a leader: {cluster['partitions_without_leader']}"
     )
     print_table(
         ("broker", "host", "port", "rack", "leads partitions"),
-        [(row["id"], row["host"], row["port"], row["rack"], row["leads"]) for row in found["brokers"]],
+        [(row["id"], row["host"], row["port"], row["rack"], row["leads"]) for row in cluster["brokers"]],
         if_none="no brokers",
     )

@@ -98,8 +98,8 @@ async def tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
 async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
     """Raise CommandFailed for a topic that doesn't exist: a misspelt name would compact nothing, without a word."""
     if topics:
-        known = {topic.name for topic in (await sequencer.metadata(MetadataRequest())).topics or []}
-        if missing := sorted(topics - known):
+        names = {topic.name for topic in (await sequencer.metadata(MetadataRequest())).topics or []}
+        if missing := sorted(topics - names):
             raise CommandFailed(
                 f"--topic {missing[0]!r}: there is no such topic; `tailrace topic list` shows them"
             )

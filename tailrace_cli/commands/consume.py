@@ -168,7 +168,7 @@ def _read(
                     break
             sys.stdout.flush()
             if group is not None and read:
-                consumer.commit(offsets=_places(read), asynchronous=False)
+                consumer.commit(offsets=_topic_partitions(read), asynchronous=False)
             if printed == count:
                 return
     except KafkaException as error:
@@ -189,8 +189,8 @@ class Unread:
     def add(self, partitions: Sequence[Any], ends: Sequence[int] | None = None) -> None:
         """These were assigned."""
         self.is_assigned = True
-        for place, partition in enumerate(partitions):
-            self._ends[partition.topic, partition.partition] = None if ends is None else ends[place]
+        for index, partition in enumerate(partitions):
+            self._ends[partition.topic, partition.partition] = None if ends is None else ends[index]
 
     def remove(self, partitions: Sequence[Any]) -> None:
         """These were taken away."""
@@ -237,7 +237,7 @@ def _partitions(
     consumer: Any, topics: Sequence[str], chosen: Sequence[int], watch: BrokerWatch
 ) -> list[tuple[str, int]]:
     """The partitions to be read. Raises CommandFailed."""
-    found: list[tuple[str, int]] = []
+    pairs: list[tuple[str, int]] = []
     for name in topics:
         topic = _described(consumer, name, watch)
         if topic.error is not None:
@@ -247,8 +247,8 @@ def _partitions(
                 raise CommandFailed(
                     f"topic {name!r} has no partition {partition}; it has {len(topic.partitions)}"
                 )
-            found.append((name, partition))
-    return found
+            pairs.append((name, partition))
+    return pairs
 
 
 def _described(consumer: Any, topic: str, watch: BrokerWatch) -> Any:
@@ -270,10 +270,10 @@ def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, 
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     def offsets(time: int) -> list[int]:
-        asked = [TopicPartition(topic, partition, time) for topic, partition in partitions]
-        answered = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
-        found = {(position.topic, position.partition): position.offset for position in answered}
-        return [found[place] for place in partitions]
+        times = [TopicPartition(topic, partition, time) for topic, partition in partitions]
+        answered = consumer.offsets_for_times(times, PATIENCE_SECONDS)
+        offset_of = {(position.topic, position.partition): position.offset for position in answered}
+        return [offset_of[topic_partition] for topic_partition in partitions]
 
     firsts, ends = offsets(OFFSET_BEGINNING), offsets(OFFSET_END)
     if began.since_ms is not None:
@@ -288,14 +288,14 @@ def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, 
         starts = [max(first, end + began.offset) for first, end in zip(firsts, ends, strict=True)]
     else:
         starts = [max(first, began.offset) for first in firsts]
-    consumer.assign(_places(dict(zip(partitions, starts, strict=True))))
-    unread.add([TopicPartition(*place) for place in partitions], ends)
-    for place, start, end in zip(partitions, starts, ends, strict=True):
+    consumer.assign(_topic_partitions(dict(zip(partitions, starts, strict=True))))
+    unread.add([TopicPartition(*topic_partition) for topic_partition in partitions], ends)
+    for topic_partition, start, end in zip(partitions, starts, ends, strict=True):
         if start >= end:
-            unread.ended(*place)
+            unread.ended(*topic_partition)
 
 
-def _places(offsets: dict[tuple[str, int], int]) -> list[Any]:
+def _topic_partitions(offsets: dict[tuple[str, int], int]) -> list[Any]:
     from confluent_kafka import TopicPartition
 
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]

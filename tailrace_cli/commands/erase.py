@@ -62,8 +62,8 @@ def erase(
         from compactor.erasure.erase import EraseFailed, EraseRequest
         from compactor.erasure.search import SoughtKeys
 
-        found = await log.topic(topic)
-        request = EraseRequest(found, SoughtKeys.of(keys), by=_who(), reason=reason, reads_all=full)
+        described = await log.topic(topic)
+        request = EraseRequest(described, SoughtKeys.of(keys), by=_who(), reason=reason, reads_all=full)
         try:
             return await (_previewed if dry_run else _erased)(log, request)
         except EraseFailed as error:
@@ -94,7 +94,7 @@ def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes
         if file.stat().st_size > MAX_KEY_FILE_BYTES:
             raise CommandFailed(f"{file}: at most {MAX_KEY_FILE_BYTES >> 20} MiB; divide it")
         lines += file.read_text("utf-8", "surrogateescape").splitlines()
-    keys = {found for line in lines if (found := to_bytes(line, encoding)) is not None}
+    keys = {key for line in lines if (key := to_bytes(line, encoding)) is not None}
     if not 1 <= len(keys) <= MAX_KEYS:
         raise CommandFailed(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
     return sorted(keys)
@@ -114,13 +114,13 @@ def _who() -> str:
 async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
     from compactor.erasure.erase import find_keys
 
-    found = await find_keys(_work(log), request)
+    search = await find_keys(_work(log), request)
     return {
-        "records": sum(hit.records for hit in found.hits),
-        "not_compacted_offsets": sum(found.unread.values()),
-        "corrupt_objects": len(found.corrupt),
-        **_cost(found.cost, "search"),
-        "objects": [{"key": hit.file.object.key, "records": hit.records} for hit in found.hits],
+        "records": sum(hit.records for hit in search.hits),
+        "not_compacted_offsets": sum(search.unread.values()),
+        "corrupt_objects": len(search.corrupt),
+        **_cost(search.cost, "search"),
+        "objects": [{"key": hit.file.object.key, "records": hit.records} for hit in search.hits],
     }
 
 

@@ -29,18 +29,18 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         from tailrace.kafka.messages.list_groups import ListGroupsRequest
         from tailrace_cli.connections.kafka_client import check
 
-        found: dict[str, dict[str, Any]] = {}
+        rows: dict[str, dict[str, Any]] = {}
         async for broker in client.brokers():  # each coordinator lists its own, as in Kafka
             answer = await broker.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
             check(answer.error_code, None, "groups")
             for group in answer.groups:
-                found[group.group_id] = {
+                rows[group.group_id] = {
                     "group": group.group_id,
                     "kind": group.group_type.lower(),
                     "state": group.group_state,
                     "protocol_type": group.protocol_type,
                 }
-        return [found[name] for name in sorted(found)]
+        return [rows[name] for name in sorted(rows)]
 
     groups = ask_broker(bootstrap, run)
     if as_json:
@@ -48,7 +48,7 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
     else:
         print_table(
             ("group", "kind", "state", "protocol type"),
-            [(one["group"], one["kind"], one["state"], one["protocol_type"]) for one in groups],
+            [(row["group"], row["kind"], row["state"], row["protocol_type"]) for row in groups],
             if_none="no groups",
         )
 
@@ -65,24 +65,24 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
             offsets = await group_offsets(coordinator, group, described.kind)
             return {**described.as_json(), "offsets": await lags(coordinator, offsets)}
 
-    found = ask_broker(bootstrap, run)
+    shown = ask_broker(bootstrap, run)
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
-    print(f"{found['group']}  {found['kind']}  {found['state']}  {found['protocol']}")
+    print(f"{shown['group']}  {shown['kind']}  {shown['state']}  {shown['protocol']}")
     print_table(
         ("member", "instance", "client", "host", "assigned"),
         [
-            (one["member_id"], one["instance_id"], one["client_id"], one["host"], _shown(one["assigned"]))
-            for one in found["members"]
+            (row["member_id"], row["instance_id"], row["client_id"], row["host"], _shown(row["assigned"]))
+            for row in shown["members"]
         ],
         if_none="no members",
     )
     print_table(
         ("topic", "partition", "committed", "end offset", "lag"),
         [
-            (one["topic"], one["partition"], one["committed"], one["end_offset"], one["lag"])
-            for one in found["offsets"]
+            (row["topic"], row["partition"], row["committed"], row["end_offset"], row["lag"])
+            for row in shown["offsets"]
         ],
         if_none="no committed offsets",
     )
@@ -132,23 +132,23 @@ def reset(
             kind = await kind_of(coordinator, group)
             committed = await group_offsets(coordinator, group, kind)
             if topic is None:
-                places = sorted(committed)
+                partitions = sorted(committed)
             else:
-                places = await partitions_of(coordinator, topic)
-            places = [place for place in places if not partition or place[1] in partition]
-            if not places:
+                partitions = await partitions_of(coordinator, topic)
+            partitions = [key for key in partitions if not partition or key[1] in partition]
+            if not partitions:
                 raise CommandFailed(f"group {group!r} has no offsets there; name a topic with --topic")
-            targets = await offsets_at(coordinator, places, to, committed)
+            targets = await offsets_at(coordinator, partitions, to, committed)
             if execute:
                 await move_group(coordinator, group, kind, targets)
         return [
             {
-                "topic": place[0],
-                "partition": place[1],
-                "committed": committed.get(place),
-                "new": targets[place],
+                "topic": key[0],
+                "partition": key[1],
+                "committed": committed.get(key),
+                "new": targets[key],
             }
-            for place in places
+            for key in partitions
         ]
 
     moved = ask_broker(bootstrap, run)

@@ -36,18 +36,18 @@ def list_objects(
     """Show keys and sizes."""
 
     async def run(opened: ObjectStore) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         async for info in opened.list(prefix):
-            found.append({"key": info.key, "size": info.size})
-            if len(found) >= limit:
+            rows.append({"key": info.key, "size": info.size})
+            if len(rows) >= limit:
                 break
-        return found
+        return rows
 
     objects = _with_store(store, run)
     if as_json:
         print_json(objects)
         return
-    print_table(("key", "bytes"), [(one["key"], one["size"]) for one in objects], if_none="no objects")
+    print_table(("key", "bytes"), [(row["key"], row["size"]) for row in objects], if_none="no objects")
     if len(objects) == limit:
         print(f"showing the first {limit}; --limit shows more")
 
@@ -62,12 +62,12 @@ def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) 
             return await _parquet_index(opened, key, size)
         return await _mixed_footer(opened, key, size)
 
-    found = _with_store(store, run)
+    content = _with_store(store, run)
     if as_json:
-        print_json(found)
+        print_json(content)
         return
-    runs = found["runs"]
-    for name, value in found.items():
+    runs = content["runs"]
+    for name, value in content.items():
         if name != "runs":
             print(f"{name.replace('_', ' ')}: {value}")
     if runs:

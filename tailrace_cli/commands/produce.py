@@ -216,8 +216,8 @@ def _of_line(
 ) -> TextRecord:
     key, value = shared.key, line
     if separator is not None:
-        head, found, value = line.partition(separator)
-        if not found:
+        head, has_separator, value = line.partition(separator)
+        if not has_separator:
             raise CommandFailed(f"--key-separator {separator!r} is not in the line {line[:80]!r}")
         key = to_bytes(head, encoding)
     data = None if is_tombstone and not value else to_bytes(value, encoding)

@@ -168,9 +168,9 @@ def _as_json(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
         case dict():
-            return {str(_as_json(key)): _as_json(each) for key, each in value.items()}
+            return {str(_as_json(key)): _as_json(item) for key, item in value.items()}
         case list() | tuple():
-            return [_as_json(each) for each in value]
+            return [_as_json(item) for item in value]
         case None | bool() | int() | float() | str():
             return value
     return str(value)

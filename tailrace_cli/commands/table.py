@@ -41,14 +41,14 @@ def files(
     async def ask(log: OpenedLog) -> tuple[TopicFiles, list[FileRows]]:
         from compactor.tables.live import count_rows, list_live_files
 
-        found = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
-        return found, await count_rows(log.store, found)
+        listing = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
+        return listing, await count_rows(log.store, listing)
 
-    store_url, (found, counted) = ask_log(flags, ask)
+    store_url, (listing, counted) = ask_log(flags, ask)
     if as_json:
-        print_json(_as_json(topic, store_url, found, counted))
+        print_json(_as_json(topic, store_url, listing, counted))
     else:
-        _show(found, counted)
+        _show(listing, counted)
 
 
 @app.command("list")
@@ -67,8 +67,8 @@ def list_tables(
 
         return await wanted_tables(log.sequencer)
 
-    _, found = ask_log(flags, ask)
-    rows = [(wanted.topic_name, str(wanted.topic_id), wanted.is_wanted) for wanted in found]
+    _, tables = ask_log(flags, ask)
+    rows = [(table.topic_name, str(table.topic_id), table.is_wanted) for table in tables]
     if as_json:
         print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
         return
@@ -97,32 +97,32 @@ def show(
         from compactor.tables.iceberg import COLUMNS
 
         async with _tables(log) as (tables, _):
-            found = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
-            if found is None:
+            table = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
+            if table is None:
                 raise await _no_table(log, topic)
             return {
                 "table": f"{log.settings.tables.namespace}.{topic}",
-                "metadata": found.metadata_location,
-                "columns": found.properties.get(COLUMNS),
+                "metadata": table.metadata_location,
+                "columns": table.properties.get(COLUMNS),
                 "snapshots": [
                     {
                         "snapshot_id": snapshot.snapshot_id,
                         "timestamp_ms": snapshot.timestamp_ms,
                         **(snapshot.summary.additional_properties if snapshot.summary is not None else {}),
                     }
-                    for snapshot in found.metadata.snapshots
+                    for snapshot in table.metadata.snapshots
                 ],
             }
 
-    _, found = ask_log(flags, ask)
+    _, shown = ask_log(flags, ask)
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
-    print(f"table: {found['table']}\nmetadata: {found['metadata']}")
-    if found["columns"] is not None:
-        print(f"columns: {found['columns']}")
+    print(f"table: {shown['table']}\nmetadata: {shown['metadata']}")
+    if shown["columns"] is not None:
+        print(f"columns: {shown['columns']}")
     columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")
-    rows = [[snapshot.get(column, "") for column in columns] for snapshot in found["snapshots"]]
+    rows = [[snapshot.get(column, "") for column in columns] for snapshot in shown["snapshots"]]
     print_table([column.replace("_", " ").replace("-", " ") for column in columns], rows)
 
 
@@ -161,10 +161,10 @@ def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> N
     async def ask(log: OpenedLog) -> SyncedTable:
         from compactor.tables.follow import wanted_tables
 
-        for wanted in await wanted_tables(log.sequencer):
-            if wanted.topic_name == topic:
+        for table in await wanted_tables(log.sequencer):
+            if table.topic_name == topic:
                 async with _tables(log) as (_, syncing):
-                    return await (syncing.replay(wanted) if is_replay else syncing.sync(wanted))
+                    return await (syncing.replay(table) if is_replay else syncing.sync(table))
         raise await _no_table(log, topic)
 
     _, done = ask_log(flags, ask)
@@ -188,7 +188,7 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
     from compactor.tables.follow import wanted_tables
     from tailrace_cli.errors import CommandFailed
 
-    if any(wanted.topic_name == topic for wanted in await wanted_tables(log.sequencer)):
+    if any(table.topic_name == topic for table in await wanted_tables(log.sequencer)):
         return CommandFailed(
             f"topic {topic!r} has no table yet: `tailrace compact` makes it with the first Parquet file"
         )
@@ -242,13 +242,13 @@ def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> t
         ) from error
 
 
-def _as_json(topic: str, store_url: str, found: TopicFiles, counted: Sequence[FileRows]) -> dict[str, Any]:
+def _as_json(topic: str, store_url: str, listing: TopicFiles, counted: Sequence[FileRows]) -> dict[str, Any]:
     from tailrace.object_store.open import object_url
 
     return {
         "topic": topic,
-        "topic_id": str(found.topic_id),
-        "commit_number": found.commit_number,
+        "topic_id": str(listing.topic_id),
+        "commit_number": listing.commit_number,
         "files": [
             {
                 "path": object_url(store_url, file.file.object.key),
@@ -270,12 +270,12 @@ def _as_json(topic: str, store_url: str, found: TopicFiles, counted: Sequence[Fi
                 "last_stable_offset": bounds.last_stable_offset,
                 "uncompacted_offsets": bounds.uncompacted_offsets,
             }
-            for bounds in found.partitions
+            for bounds in listing.partitions
         ],
     }
 
 
-def _show(found: TopicFiles, counted: Sequence[FileRows]) -> None:
+def _show(listing: TopicFiles, counted: Sequence[FileRows]) -> None:
     rows = [
         (
             file.file.object.key,
@@ -289,11 +289,11 @@ def _show(found: TopicFiles, counted: Sequence[FileRows]) -> None:
     print_table(
         ("key", "bytes", "rows", "live rows", "partition: live offsets"), rows, if_none="no Parquet files"
     )
-    uncompacted = sum(partition.uncompacted_offsets for partition in found.partitions)
+    uncompacted = sum(partition.uncompacted_offsets for partition in listing.partitions)
     live = sum(file.live_count for file in counted)
     small = sum(file.file.object.size < 64 << 20 for file in counted)
     print(
-        f"commit {found.commit_number}: {len(counted)} files ({small} below 64 MiB), {live} live rows;"
+        f"commit {listing.commit_number}: {len(counted)} files ({small} below 64 MiB), {live} live rows;"
         f" {uncompacted} offsets are in no Parquet file yet"
     )
 

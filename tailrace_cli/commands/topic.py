@@ -40,13 +40,13 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         return [_summary(topic) for topic in await client.topics(None)]
 
-    found = sorted(ask_broker(bootstrap, run), key=lambda topic: str(topic["name"]))
+    topics = sorted(ask_broker(bootstrap, run), key=lambda topic: str(topic["name"]))
     if as_json:
-        print_json(found)
+        print_json(topics)
     else:
         print_table(
             ("topic", "partitions", "id"),
-            [(topic["name"], topic["partitions"], topic["topic_id"]) for topic in found],
+            [(topic["name"], topic["partitions"], topic["topic_id"]) for topic in topics],
             if_none="no topics",
         )
 
@@ -87,8 +87,8 @@ def create(
         is_new = not (if_not_exists and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS)
         if is_new:
             check(result.error_code, result.error_message, f"topic {name!r} was not created")
-        (found,) = await client.topics([name])
-        return {**_summary(found), "created": is_new}
+        (created,) = await client.topics([name])
+        return {**_summary(created), "created": is_new}
 
     made = ask_broker(bootstrap, run)
     if as_json:
@@ -122,11 +122,11 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
             )
         return described
 
-    found = ask_broker(bootstrap, run)
+    topics = ask_broker(bootstrap, run)
     if as_json:
-        print_json(found)
+        print_json(topics)
         return
-    for topic in found:
+    for topic in topics:
         print(f"{topic['name']}  id {topic['topic_id']}")
         for name, value in topic["configs"].items():
             print(f"  {name} = {value}")
@@ -205,18 +205,18 @@ def trim(
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace_cli.connections.offsets import EARLIEST, list_offsets, offsets_at, partitions_of
 
-        places = [
-            place for place in await partitions_of(client, name) if not partition or place[1] in partition
+        partitions = [
+            key for key in await partitions_of(client, name) if not partition or key[1] in partition
         ]
-        if not places:
+        if not partitions:
             raise CommandFailed(f"topic {name!r} has none of these partitions")
-        firsts = await list_offsets(client, places, EARLIEST)
-        targets = await offsets_at(client, places, before, firsts)
+        firsts = await list_offsets(client, partitions, EARLIEST)
+        targets = await offsets_at(client, partitions, before, firsts)
         if execute:
-            await _delete_records(client, name, {index: targets[name, index] for _, index in places})
+            await _delete_records(client, name, {index: targets[name, index] for _, index in partitions})
         return [
-            {"partition": place[1], "start_offset": firsts[place], "new_start_offset": targets[place]}
-            for place in places
+            {"partition": key[1], "start_offset": firsts[key], "new_start_offset": targets[key]}
+            for key in partitions
         ]
 
     trimmed = ask_broker(bootstrap, run)
@@ -274,9 +274,9 @@ def _summary(topic: Any) -> dict[str, Any]:
 async def _partitions(client: KafkaClient, topic: Any) -> list[dict[str, Any]]:
     from tailrace_cli.connections.offsets import EARLIEST, LATEST, list_offsets
 
-    places = [(topic.name, row.partition_index) for row in topic.partitions]
-    firsts = await list_offsets(client, places, EARLIEST)
-    ends = await list_offsets(client, places, LATEST)
+    partitions = [(topic.name, row.partition_index) for row in topic.partitions]
+    firsts = await list_offsets(client, partitions, EARLIEST)
+    ends = await list_offsets(client, partitions, LATEST)
     return [
         {
             "partition": row.partition_index,

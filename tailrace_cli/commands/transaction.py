@@ -38,18 +38,18 @@ def list_transactions(
         from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
         from tailrace_cli.connections.kafka_client import check
 
-        asked = ListTransactionsRequest(state_filters=state or [], duration_filter=longer_than_ms or -1)
-        found: dict[str, dict[str, Any]] = {}
+        request = ListTransactionsRequest(state_filters=state or [], duration_filter=longer_than_ms or -1)
+        rows: dict[str, dict[str, Any]] = {}
         async for broker in client.brokers():
-            answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, asked)
+            answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, request)
             check(answer.error_code, None, "transactions")
             for row in answer.transaction_states:
-                found[row.transactional_id] = {
+                rows[row.transactional_id] = {
                     "transactional_id": row.transactional_id,
                     "producer_id": row.producer_id,
                     "state": row.transaction_state,
                 }
-        return [found[name] for name in sorted(found)]
+        return [rows[name] for name in sorted(rows)]
 
     transactions = ask_broker(bootstrap, run)
     if as_json:
@@ -78,35 +78,35 @@ def describe(
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             )
-        (found,) = answer.transaction_states
-        check(found.error_code, None, f"transactional id {transactional_id!r}")
-        began = found.transaction_start_time_ms
+        (transaction,) = answer.transaction_states
+        check(transaction.error_code, None, f"transactional id {transactional_id!r}")
+        began = transaction.transaction_start_time_ms
         return {
             "transactional_id": transactional_id,
-            "state": found.transaction_state,
-            "producer_id": found.producer_id,
-            "producer_epoch": found.producer_epoch,
-            "timeout_ms": found.transaction_timeout_ms,
+            "state": transaction.transaction_state,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "timeout_ms": transaction.transaction_timeout_ms,
             "began": iso_time(began) if began > 0 else None,
             "partitions": [
                 {"topic": topic.topic, "partition": partition}
-                for topic in found.topics
+                for topic in transaction.topics
                 for partition in topic.partitions
             ],
         }
 
-    found = ask_broker(bootstrap, run)
+    shown = ask_broker(bootstrap, run)
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
-    began = f", began {found['began']}" if found["began"] else ""
+    began = f", began {shown['began']}" if shown["began"] else ""
     print(
-        f"{found['transactional_id']}  {found['state']}, producer {found['producer_id']} epoch "
-        f"{found['producer_epoch']}, timeout {found['timeout_ms']} ms{began}"
+        f"{shown['transactional_id']}  {shown['state']}, producer {shown['producer_id']} epoch "
+        f"{shown['producer_epoch']}, timeout {shown['timeout_ms']} ms{began}"
     )
     print_table(
         ("topic", "partition"),
-        [(row["topic"], row["partition"]) for row in found["partitions"]],
+        [(row["topic"], row["partition"]) for row in shown["partitions"]],
         if_none="no partitions",
     )
 
@@ -125,12 +125,12 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
         from tailrace_cli.connections.kafka_client import TRANSACTION, check
 
         async with await client.coordinator_of(transactional_id, TRANSACTION) as coordinator:
-            known = await coordinator.ask(
+            described = await coordinator.ask(
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             )
             # InitProducerId would create an unknown id: a misspelt one is refused instead.
-            check(known.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
+            check(described.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
             answer = await coordinator.ask(
                 ApiKey.INIT_PRODUCER_ID,
                 InitProducerIdRequest(

@@ -79,8 +79,8 @@ def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
         ScramCredentialDeletion,
     )
 
-    known = _mechanisms_of(bootstrap, user)
-    deletions = [ScramCredentialDeletion(user, mechanism) for mechanism in known]
+    mechanisms = _mechanisms_of(bootstrap, user)
+    deletions = [ScramCredentialDeletion(user, mechanism) for mechanism in mechanisms]
     _alter(bootstrap, user, AlterUserScramCredentialsRequest(deletions=deletions))
 
 

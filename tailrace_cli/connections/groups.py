@@ -28,7 +28,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace_cli.connections.kafka_client import KafkaClient, KafkaRefused, check
-from tailrace_cli.connections.offsets import LATEST, Place, list_offsets
+from tailrace_cli.connections.offsets import LATEST, TopicPartition, list_offsets
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 
@@ -75,9 +75,9 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
         (CONSUMER, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group])),
         (SHARE, ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group])),
     ):
-        (found,) = (await coordinator.ask(api, request)).groups
-        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check_described(found, group)
+        (described,) = (await coordinator.ask(api, request)).groups
+        if described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _check_described(described, group)
             members = [
                 ShownMember(
                     member_id=member.member_id,
@@ -86,17 +86,17 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
                     host=member.client_host,
                     assigned=_assigned(member.assignment.topic_partitions),
                 )
-                for member in found.members
+                for member in described.members
             ]
             return ShownGroup(
                 group=group,
                 kind=kind,
-                state=found.group_state,
-                protocol=found.assignor_name,
+                state=described.group_state,
+                protocol=described.assignor_name,
                 members=members,
             )
-    (found,) = (await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group]))).groups
-    _check_described(found, group)
+    (described,) = (await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group]))).groups
+    _check_described(described, group)
     members = [
         ShownMember(
             member_id=member.member_id,
@@ -104,10 +104,14 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
             client_id=member.client_id,
             host=member.client_host,
         )
-        for member in found.members
+        for member in described.members
     ]
     return ShownGroup(
-        group=group, kind=CLASSIC, state=found.group_state, protocol=found.protocol_data, members=members
+        group=group,
+        kind=CLASSIC,
+        state=described.group_state,
+        protocol=described.protocol_data,
+        members=members,
     )
 
 
@@ -121,8 +125,8 @@ async def kind_of(coordinator: KafkaClient, group: str) -> str:
         raise
 
 
-def _check_described(found: Any, group: str) -> None:
-    check(found.error_code, found.error_message, f"group {group!r}")
+def _check_described(described: Any, group: str) -> None:
+    check(described.error_code, described.error_message, f"group {group!r}")
 
 
 def _assigned(topics: Iterable[Any]) -> list[str]:
@@ -132,62 +136,64 @@ def _assigned(topics: Iterable[Any]) -> list[str]:
 # --- where groups are
 
 
-async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[Place, int]:
+async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[TopicPartition, int]:
     """Where a group is: committed offsets, or the first offset that a share group has not done with.
 
     Raises KafkaRefused.
     """
     if kind == SHARE:
         return await _share_offsets(coordinator, group)
-    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
-    (found,) = (await coordinator.ask(ApiKey.OFFSET_FETCH, asked)).groups
-    check(found.error_code, None, f"offsets of group {group!r}")
-    known = (await coordinator.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
-    names = {topic.topic_id: topic.name for topic in known}
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    (fetched,) = (await coordinator.ask(ApiKey.OFFSET_FETCH, request)).groups
+    check(fetched.error_code, None, f"offsets of group {group!r}")
+    topics = (await coordinator.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+    names = {topic.topic_id: topic.name for topic in topics}
     return {
         (
             topic.name or names.get(topic.topic_id, str(topic.topic_id)),
             partition.partition_index,
         ): partition.committed_offset
-        for topic in found.topics
+        for topic in fetched.topics
         for partition in topic.partitions
     }
 
 
-async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[Place, int]:
-    asked = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(group, topics=None)])
-    (found,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, asked)).groups
-    check(found.error_code, found.error_message, f"offsets of group {group!r}")
+async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[TopicPartition, int]:
+    request = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(group, topics=None)])
+    (fetched,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, request)).groups
+    check(fetched.error_code, fetched.error_message, f"offsets of group {group!r}")
     return {
         (topic.topic_name, partition.partition_index): partition.start_offset
-        for topic in found.topics
+        for topic in fetched.topics
         for partition in topic.partitions
         if partition.error_code == ErrorCode.NONE and partition.start_offset >= 0
     }
 
 
-async def lags(coordinator: KafkaClient, offsets: Mapping[Place, int]) -> list[dict[str, Any]]:
+async def lags(coordinator: KafkaClient, offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
     """Each offset with its partition's end and what lies between. Raises KafkaRefused."""
     ends = await list_offsets(coordinator, list(offsets), LATEST)
     return [
         {
-            "topic": place[0],
-            "partition": place[1],
+            "topic": key[0],
+            "partition": key[1],
             "committed": offset,
-            "end_offset": ends.get(place),
-            "lag": max(0, ends[place] - offset) if place in ends else None,
+            "end_offset": ends.get(key),
+            "lag": max(0, ends[key] - offset) if key in ends else None,
         }
-        for place, offset in sorted(offsets.items())
+        for key, offset in sorted(offsets.items())
     ]
 
 
-async def move_group(coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[Place, int]) -> None:
+async def move_group(
+    coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[TopicPartition, int]
+) -> None:
     """Have a group without members go on at these offsets. Raises KafkaRefused."""
     if kind == SHARE:
         await _move_share_group(coordinator, group, offsets)
         return
     ids = {topic.name: topic.topic_id for topic in await coordinator.topics(_topics_of(offsets))}
-    asked = OffsetCommitRequest(
+    request = OffsetCommitRequest(
         group_id=group,
         topics=[
             OffsetCommitRequestTopic(
@@ -201,12 +207,14 @@ async def move_group(coordinator: KafkaClient, group: str, kind: str, offsets: M
             for name in _topics_of(offsets)
         ],
     )
-    for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, asked)).topics:
+    for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, request)).topics:
         for partition in topic.partitions:
             _check_moved(partition.error_code, None, group)
 
 
-async def _move_share_group(coordinator: KafkaClient, group: str, offsets: Mapping[Place, int]) -> None:
+async def _move_share_group(
+    coordinator: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]
+) -> None:
     topics = [
         AlterShareOffsetsTopic(
             name,
@@ -214,19 +222,19 @@ async def _move_share_group(coordinator: KafkaClient, group: str, offsets: Mappi
         )
         for name in _topics_of(offsets)
     ]
-    asked = AlterShareGroupOffsetsRequest(group, topics)
-    answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, asked)
+    request = AlterShareGroupOffsetsRequest(group, topics)
+    answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
     _check_moved(answer.error_code, answer.error_message, group)
     for topic in answer.responses:
         for partition in topic.partitions:
             _check_moved(partition.error_code, partition.error_message, group)
 
 
-def _topics_of(offsets: Mapping[Place, int]) -> list[str]:
+def _topics_of(offsets: Mapping[TopicPartition, int]) -> list[str]:
     return sorted({topic for topic, _ in offsets})
 
 
-def _of_topic(offsets: Mapping[Place, int], name: str) -> Sequence[tuple[int, int]]:
+def _of_topic(offsets: Mapping[TopicPartition, int], name: str) -> Sequence[tuple[int, int]]:
     return [(partition, offset) for (topic, partition), offset in sorted(offsets.items()) if topic == name]
 
 

@@ -70,9 +70,9 @@ class KafkaClient:
             raise no_broker(self._bootstrap, error or "timed out") from error
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
-            known = APIS.get(served.api_key)
-            if known is not None:
-                self._versions[served.api_key] = min(served.max_version, known.listed.last)
+            api = APIS.get(served.api_key)
+            if api is not None:
+                self._versions[served.api_key] = min(served.max_version, api.listed.last)
         mechanism = sasl_mechanism(self._properties)
         if mechanism is not None:
             answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
@@ -104,9 +104,9 @@ class KafkaClient:
 
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
         """The metadata of these topics, or of all. Does not create topics. Raises KafkaRefused."""
-        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = await self.ask(
-            ApiKey.METADATA, MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+            ApiKey.METADATA, MetadataRequest(topics=requested, allow_auto_topic_creation=False)
         )
         for topic in answer.topics:
             check(topic.error_code, None, f"topic {topic.name!r}")
@@ -120,10 +120,10 @@ class KafkaClient:
         answer = await self.ask(
             ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         )
-        found = answer.coordinators[0]
+        coordinator = answer.coordinators[0]
         kind = "group" if key_type == GROUP else "transactional id"
-        check(found.error_code, found.error_message, f"{kind} {key!r} has no coordinator")
-        return KafkaClient(join_address(found.host, found.port), self._properties)
+        check(coordinator.error_code, coordinator.error_message, f"{kind} {key!r} has no coordinator")
+        return KafkaClient(join_address(coordinator.host, coordinator.port), self._properties)
 
     async def _exchange(self, api: ApiKey, version: int, request: Any) -> Any:
         assert self._reader is not None and self._writer is not None, "connect first"

@@ -13,14 +13,16 @@ from tailrace_cli.record_text import parse_time_ms
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic's name and a partition."""
 
 EARLIEST, LATEST = -2, -1
 """ListOffsets' timestamps for the two ends of a log."""
 
 
-async def list_offsets(client: KafkaClient, places: Sequence[Place], timestamp: int) -> dict[Place, int]:
+async def list_offsets(
+    client: KafkaClient, partitions: Sequence[TopicPartition], timestamp: int
+) -> dict[TopicPartition, int]:
     """Each partition's first offset at or after a timestamp in ms (-1 for none), or one of its ends.
 
     Raises CommandFailed.
@@ -38,51 +40,59 @@ async def list_offsets(client: KafkaClient, places: Sequence[Place], timestamp: 
             name=name,
             partitions=[
                 ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-                for topic, partition in places
+                for topic, partition in partitions
                 if topic == name
             ],
         )
-        for name in sorted({topic for topic, _ in places})
+        for name in sorted({topic for topic, _ in partitions})
     ]
-    found: dict[Place, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
     for topic in answer.topics:
         for partition in topic.partitions:
             check(partition.error_code, None, f"offsets of {topic.name}-{partition.partition_index}")
-            found[topic.name, partition.partition_index] = partition.offset
-    return found
+            offsets[topic.name, partition.partition_index] = partition.offset
+    return offsets
 
 
-async def partitions_of(client: KafkaClient, topic: str) -> list[Place]:
+async def partitions_of(client: KafkaClient, topic: str) -> list[TopicPartition]:
     """A topic's partitions, in order. Raises CommandFailed."""
-    (found,) = await client.topics([topic])
-    return [(topic, partition) for partition in sorted(row.partition_index for row in found.partitions)]
+    (described,) = await client.topics([topic])
+    return [(topic, partition) for partition in sorted(row.partition_index for row in described.partitions)]
 
 
 async def offsets_at(
-    client: KafkaClient, places: Sequence[Place], where: str, committed: Mapping[Place, int]
-) -> dict[Place, int]:
+    client: KafkaClient,
+    partitions: Sequence[TopicPartition],
+    where: str,
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """The offset that `where` names in each partition, within its log.
 
     `where` is start, end, an offset, +N or -N from the committed offset, or a time (see `parse_time_ms`) other than a
     bare number. Raises CommandFailed.
     """
-    firsts = await list_offsets(client, places, EARLIEST)
-    ends = await list_offsets(client, places, LATEST)
+    firsts = await list_offsets(client, partitions, EARLIEST)
+    ends = await list_offsets(client, partitions, LATEST)
     if where == "start":
         return firsts
     if where == "end":
         return ends
     if re.fullmatch(r"\d{1,18}", where):
-        wanted = dict.fromkeys(places, int(where))
+        targets = dict.fromkeys(partitions, int(where))
     elif re.fullmatch(r"[+-]\d{1,18}", where):
-        if missing := [place for place in places if place not in committed]:
+        if missing := [partition for partition in partitions if partition not in committed]:
             raise CommandFailed(
                 f"{where} counts from a committed offset; {missing[0][0]}-{missing[0][1]} has none"
             )
-        wanted = {place: committed[place] + int(where) for place in places}
+        targets = {partition: committed[partition] + int(where) for partition in partitions}
     else:
         moment = parse_time_ms(where, SystemClock().wall_ms())
-        at = await list_offsets(client, places, moment)
-        wanted = {place: ends[place] if at[place] < 0 else at[place] for place in places}
-    return {place: min(max(wanted[place], firsts[place]), ends[place]) for place in places}
+        at = await list_offsets(client, partitions, moment)
+        targets = {
+            partition: ends[partition] if at[partition] < 0 else at[partition] for partition in partitions
+        }
+    return {
+        partition: min(max(targets[partition], firsts[partition]), ends[partition])
+        for partition in partitions
+    }

@@ -77,11 +77,11 @@ async def opened_log(
     async with AsyncExitStack() as stack:
         try:
             stack.enter_context(held_folder(data))
-            found: dict[str, Any] = {"database": served.database}
+            addresses: dict[str, Any] = {"database": served.database}
         except FolderInUse:
-            found = {"sequencers": (find_serving(data).rpc,)}
-        found["store"] = served.store
-        opened = _opened(settings.model_copy(update=found), served.database, observer)
+            addresses = {"sequencers": (find_serving(data).rpc,)}
+        addresses["store"] = served.store
+        opened = _opened(settings.model_copy(update=addresses), served.database, observer)
         yield await stack.enter_async_context(opened)
 
 

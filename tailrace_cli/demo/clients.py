@@ -128,9 +128,9 @@ class GroupReading:
         """Count and keep what a member is about to commit."""
         with self.lock:
             for message in messages:
-                place = (message.topic(), message.partition())
-                self.processed[(*place, message.offset())] += 1
-                self.records.setdefault(place, []).append(_read(message))
+                topic_partition = (message.topic(), message.partition())
+                self.processed[(*topic_partition, message.offset())] += 1
+                self.records.setdefault(topic_partition, []).append(_read(message))
 
 
 class DemoConsumer(threading.Thread):
@@ -221,9 +221,9 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
 def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int:
     """The offset that a seek to this time lands on (-1: past the end)."""
     consumer = _assigned(bootstrap, [], "read_uncommitted")
-    found = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=30)
+    positions = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=30)
     consumer.close()
-    return int(found[0].offset)
+    return int(positions[0].offset)
 
 
 def watermarks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:

@@ -98,7 +98,7 @@ def run(cluster: DemoCluster, console: Console) -> int:
     with _timed() as figures.consume_time:
         reading = _read_in_group(cluster, len(records), console)
     _check_reading(checks, reading, records)
-    log = {place: _once_each(read) for place, read in reading.records.items()}
+    log = {partition: _once_each(read) for partition, read in reading.records.items()}
     seeks = _seek_points(log)
     _check_seeks(checks, cluster, seeks, "before compaction")
 
@@ -111,7 +111,7 @@ def run(cluster: DemoCluster, console: Console) -> int:
     console.rule("replay from the Parquet")
     with _timed() as figures.replay_time:
         replayed = clients.replay(cluster.bootstrap, "flights", PARTITIONS["flights"])
-    wrong = [place for place, read in replayed.items() if read != log.get(place, [])]
+    wrong = [partition for partition, read in replayed.items() if read != log.get(partition, [])]
     checks.that(
         not wrong,
         "the replayed flights equal the first reading, record for record",
@@ -211,9 +211,9 @@ def _any_failed(members: list[clients.DemoConsumer]) -> bool:
 
 
 def _check_reading(checks: Checks, reading: clients.GroupReading, records: list[source.SourceRecord]) -> None:
-    twice = [place for place, count in reading.processed.items() if count > 1]
+    twice = [partition for partition, count in reading.processed.items() if count > 1]
     checks.that(not twice, "no record was read twice by committed position", f"{len(twice)} were")
-    wanted: Counter[_Content] = Counter(
+    expected: Counter[_Content] = Counter(
         (record.topic, record.key, record.value, record.timestamp_ms, record.headers) for record in records
     )
     seen: Counter[_Content] = Counter(
@@ -221,16 +221,16 @@ def _check_reading(checks: Checks, reading: clients.GroupReading, records: list[
         for (topic, _), log in reading.records.items()
         for read in log
     )
-    missing = wanted - seen
-    extra = seen - wanted
+    missing = expected - seen
+    extra = seen - expected
     checks.that(
         not missing and not extra,
         "every record was read, with its key, value, timestamp and headers",
         f"{sum(missing.values())} missing, {sum(extra.values())} not asked for",
     )
     gaps = [
-        place
-        for place, log in reading.records.items()
+        partition
+        for partition, log in reading.records.items()
         if sorted({read.offset for read in log}) != list(range(len({read.offset for read in log})))
     ]
     checks.that(not gaps, "offsets are contiguous from 0 in every partition", f"{gaps} are not")
@@ -254,9 +254,9 @@ def _check_seeks(
     checks: Checks, cluster: DemoCluster, seeks: list[tuple[str, int, int, int]], when: str
 ) -> None:
     wrong = [
-        (topic, partition, time_ms, wanted, found)
-        for topic, partition, time_ms, wanted in seeks
-        if (found := clients.offset_at_time(cluster.bootstrap, topic, partition, time_ms)) != wanted
+        (topic, partition, time_ms, expected, offset)
+        for topic, partition, time_ms, expected in seeks
+        if (offset := clients.offset_at_time(cluster.bootstrap, topic, partition, time_ms)) != expected
     ]
     checks.that(not wrong, f"{len(seeks)} seeks by timestamp land on the right record {when}", f"{wrong[:3]}")
 

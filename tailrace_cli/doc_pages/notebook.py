@@ -26,11 +26,11 @@ class Cell(NamedTuple):
 def cells_of(page: str) -> Iterator[Cell]:
     """The page's pieces, in order."""
     at = 0
-    for found in _BLOCK.finditer(page):
-        if text := page[at : found.start()].strip():
+    for block in _BLOCK.finditer(page):
+        if text := page[at : block.start()].strip():
             yield Cell("text", text)
-        yield Cell(found[1], found[2].rstrip())
-        at = found.end()
+        yield Cell(block[1], block[2].rstrip())
+        at = block.end()
     if text := page[at:].strip():
         yield Cell("text", text)
 

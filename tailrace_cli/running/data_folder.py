@@ -164,12 +164,12 @@ def open_data_folder(path: Path, entropy: Entropy) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
     if not mode & 0o077:
         return
     is_ours = (path / DATABASE).exists() or not any(path.iterdir())
-    if is_ours and found.st_uid == os.geteuid():
+    if is_ours and status.st_uid == os.geteuid():
         path.chmod(0o700)
         _log.info("the data folder was open to others and is closed now", folder=str(path), was=f"{mode:04o}")
         return

@@ -31,10 +31,10 @@ def read_first_user(file: Path) -> tuple[str, str]:
 async def create_first_user(sequencer: Sequencer, file: Path) -> None:
     """Create the user of this file, unless there is one of the name. Raises CommandFailed, SequencerError."""
     user, password = read_first_user(file)
-    known = await whole_security(sequencer)
-    if known is None:
+    security = await whole_security(sequencer)
+    if security is None:
         raise SequencerUnavailable("users and ACLs change all the time; try again")
-    if any(known_user.name.user == user for known_user in known.users or ()):
+    if any(known_user.name.user == user for known_user in security.users or ()):
         return
     stored = [
         new_credentials(ScramName(user, mechanism), password, iterations=ITERATIONS)

@@ -98,12 +98,12 @@ class LoopWatch:
 
 def where_is(frame: FrameType | None) -> str:
     """A stack in one line, innermost frame first."""
-    places: list[str] = []
-    while frame is not None and len(places) < _FRAMES:
+    frames: list[str] = []
+    while frame is not None and len(frames) < _FRAMES:
         path = PurePath(frame.f_code.co_filename)
-        places.append(f"{path.parent.name}/{path.name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        frames.append(f"{path.parent.name}/{path.name}:{frame.f_lineno} {frame.f_code.co_qualname}")
         frame = frame.f_back
-    return " < ".join(places)
+    return " < ".join(frames)
 
 
 @contextmanager

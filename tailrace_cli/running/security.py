@@ -135,13 +135,13 @@ def check_tenants(settings: Settings) -> None:
 
 def open_kafka_tls(settings: Settings) -> Tls | None:
     """The TLS identity of `listeners`; None for plain ones. Raises CommandFailed."""
-    asked, files = settings.security.client_auth, settings.tls
+    client_auth, files = settings.security.client_auth, settings.tls
     tls = _open_tls(
         purpose="kafka",
         certificate=files.kafka_cert_file,
         key=files.kafka_key_file,
-        authorities=None if asked == "none" else files.kafka_client_ca_file,
-        peers=ssl.CERT_REQUIRED if asked == "required" else ssl.CERT_OPTIONAL,
+        authorities=None if client_auth == "none" else files.kafka_client_ca_file,
+        peers=ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL,
     )
     listeners, _ = read_listeners(settings.listeners, settings.advertised_listeners)
     if tls is None and any(listener.protocol.has_tls for listener in listeners):
