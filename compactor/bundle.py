@@ -60,32 +60,32 @@ def bundled_files() -> Iterator[tuple[str, Path]]:
     """Each file of the archive: its name there, and where it is."""
     for package in OWN_PACKAGES:
         yield from _files_of_package(package)
-    for found in required("tailrace", extra="compactor"):
-        yield from _files_of_distribution(found)
+    for needed in required("tailrace", extra="compactor"):
+        yield from _files_of_distribution(needed)
 
 
 def required(name: str, *, extra: str = "") -> list[Distribution]:
     """One distribution and its installed requirements, without the cluster's own."""
-    found: dict[str, Distribution] = {}
-    asked = [(name, frozenset({extra}))]
+    distributions: dict[str, Distribution] = {}
+    queue = [(name, frozenset({extra}))]
     followed: set[tuple[str, frozenset[str]]] = set()
-    while asked:
-        wanted, with_extras = asked.pop()
-        key = re.sub(r"[-_.]+", "-", wanted).lower()
+    while queue:
+        requirement_name, with_extras = queue.pop()
+        key = re.sub(r"[-_.]+", "-", requirement_name).lower()
         if (key, with_extras) in followed or key in LEFT_TO_THE_CLUSTER:
             continue
         followed.add((key, with_extras))
         try:
-            found[key] = distribution(wanted)
+            distributions[key] = distribution(requirement_name)
         except PackageNotFoundError:
             continue  # for another system or version of Python
-        for requirement in found[key].requires or ():
+        for requirement in distributions[key].requires or ():
             needed_for = set(_EXTRA.findall(requirement.partition(";")[2]))
             named = _REQUIREMENT.match(requirement)
             if named is not None and (not needed_for or needed_for & with_extras):
                 extras = frozenset(part.strip() for part in (named[2] or "").split(",") if part.strip())
-                asked.append((named[1], extras))
-    return list(found.values())
+                queue.append((named[1], extras))
+    return list(distributions.values())
 
 
 def _files_of_package(package: str) -> Iterator[tuple[str, Path]]:
@@ -97,9 +97,9 @@ def _files_of_package(package: str) -> Iterator[tuple[str, Path]]:
             yield f"{package}/{path.relative_to(folder)}", path
 
 
-def _files_of_distribution(found: Distribution) -> Iterator[tuple[str, Path]]:
-    for file in found.files or ():
-        path = Path(str(found.locate_file(file)))
+def _files_of_distribution(bundled: Distribution) -> Iterator[tuple[str, Path]]:
+    for file in bundled.files or ():
+        path = Path(str(bundled.locate_file(file)))
         is_within = ".." not in file.parts and "__pycache__" not in file.parts
         if is_within and file.suffix != ".pth" and file.parts[0] not in OWN_PACKAGES and path.is_file():
             yield str(file), path

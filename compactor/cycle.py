@@ -326,8 +326,8 @@ class _Round:
     def _chosen(self, candidates: Iterable[C], settings: CompactionSettings) -> Iterator[C]:
         for candidate in candidates:
             is_chosen = not settings.topics or candidate.topic.name in settings.topics
-            places = {(run.topic_id, run.partition) for run in candidate.runs}
-            if is_chosen and not places & self._left_out:
+            partitions = {(run.topic_id, run.partition) for run in candidate.runs}
+            if is_chosen and not partitions & self._left_out:
                 yield candidate
 
     async def _compact_wave(self, wave: Sequence[WorkItem]) -> None:
@@ -337,11 +337,11 @@ class _Round:
         left: list[WorkItem] = []
         waiting = list(wave)
         while waiting:
-            running = {item.places[0]: item for item in waiting}
+            running = {item.positions[0]: item for item in waiting}
             waiting = []
             async with aclosing(self._runner.run(list(running.values()), self._output())) as outcomes:
                 async for outcome in outcomes:
-                    item = running.pop(outcome.places[0])
+                    item = running.pop(outcome.positions[0])
                     smaller = parts(item) if _has_bad_input(outcome) else []
                     if item.is_merge and _has_bad_input(outcome):
                         left += halves(item)
@@ -363,13 +363,13 @@ class _Round:
     def _note_failure(self, failure: RewriteFailure, *, is_merge: bool) -> None:
         self._summary.failures.append(failure)
         if failure.is_of_input and not is_merge and len(self._unreadable) < MAX_UNREADABLE:
-            self._unreadable += failure.places
+            self._unreadable += failure.positions
             self._has_changed = True
         else:
             self._leave_out(failure)
 
     def _leave_out(self, outcome: RewriteFailure | RewriteResult) -> None:
-        self._left_out.update((topic_id, partition) for topic_id, partition, _ in outcome.places)
+        self._left_out.update((topic_id, partition) for topic_id, partition, _ in outcome.positions)
 
     async def _swap(self, result: RewriteResult) -> bool:
         """Carry out a swap; whether it was not refused."""

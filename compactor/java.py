@@ -28,9 +28,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     seen: list[str] = []
     home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    places = [Path(home) / "bin" / "java"] if home else []
-    places += [Path(on_path).resolve()] if on_path else []
-    for java in places:
+    paths = [Path(home) / "bin" / "java"] if home else []
+    paths += [Path(on_path).resolve()] if on_path else []
+    for java in paths:
         version = java_version(java)
         if version is not None and version >= OLDEST_JAVA:
             return java.parent.parent

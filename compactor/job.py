@@ -210,8 +210,8 @@ class SparkRunner:
                     group=group,
                     topic_name=item.topic_name,
                 )
-                found: KeyedResult | RewriteFailure = _found_in(_keyed_outcomes.decode(encoded))
-                return found
+                outcome: KeyedResult | RewriteFailure = _found_in(_keyed_outcomes.decode(encoded))
+                return outcome
             except (Py4JError, PySparkException) as error:
                 cause = cause_of_death(str(error))
                 if is_last:
@@ -259,9 +259,9 @@ class SparkRunner:
 
 
 def _found_in(outcome: TaskOutcome | KeyedOutcome) -> Any:
-    found = outcome.result or outcome.failure
-    assert found is not None, "a task's outcome is a result or a failure"
-    return found
+    result = outcome.result or outcome.failure
+    assert result is not None, "a task's outcome is a result or a failure"
+    return result
 
 
 def run_task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
@@ -286,9 +286,9 @@ def _rewritten(
             outcomes: list[bytes] = []
             for payload in payloads:
                 item = kind.items.decode(payload)
-                found = await kind.rewrite(item, store, output, clock=clock, entropy=entropy)
-                is_failure = isinstance(found, RewriteFailure)
-                outcome = kind.outcome(None, found) if is_failure else kind.outcome(found, None)
+                result = await kind.rewrite(item, store, output, clock=clock, entropy=entropy)
+                is_failure = isinstance(result, RewriteFailure)
+                outcome = kind.outcome(None, result) if is_failure else kind.outcome(result, None)
                 outcomes.append(_encoder.encode(outcome))
             return outcomes
         finally:

@@ -95,7 +95,7 @@ def cleanable(runs: Sequence[Run], point: CleanPoint, settings: TopicSettings, n
 
     `min.compaction.lag.ms` holds for a run as for Kafka's segments: by its newest record.
     """
-    found: list[Run] = []
+    eligible: list[Run] = []
     for run in runs:
         is_young = settings.min_compaction_lag_ms > 0 and (
             run.max_timestamp > now_ms - settings.min_compaction_lag_ms
@@ -103,12 +103,12 @@ def cleanable(runs: Sequence[Run], point: CleanPoint, settings: TopicSettings, n
         is_stable = run.end_offset <= point.last_stable_offset
         if run.kind is ObjectKind.MIXED or is_young or not is_stable:
             break
-        if found and found[-1].end_offset != run.base_offset:
+        if eligible and eligible[-1].end_offset != run.base_offset:
             break
-        found.append(run)
-    while found and found[-1].kind is not ObjectKind.PARQUET:
-        found.pop()
-    return found
+        eligible.append(run)
+    while eligible and eligible[-1].kind is not ObjectKind.PARQUET:
+        eligible.pop()
+    return eligible
 
 
 def dirty_bytes(runs: Sequence[Run], clean_end: int) -> int:

@@ -86,12 +86,12 @@ async def due_partitions(
         first = page.next
         points = [point for point in page.points if point.clean_end < point.last_stable_offset]
         for begin in range(0, len(points), PARTITIONS_AT_ONCE):
-            some = points[begin : begin + PARTITIONS_AT_ONCE]
+            part = points[begin : begin + PARTITIONS_AT_ONCE]
             yield await _due(
                 sequencer=sequencer,
                 topic=topic,
                 settings=settings,
-                points=some,
+                points=part,
                 now_ms=page.now_ms,
                 max_dirty=max_dirty,
                 summary=summary,
@@ -122,30 +122,30 @@ async def _due(
     logs = await runs_within(
         sequencer, topic, {point.partition: point.log_start_offset for point in chosen}, ends
     )
-    found: list[Due] = []
+    due: list[Due] = []
     for point in chosen:
         runs = cleanable(logs[point.partition], point, settings, now_ms)
         runs = fitting(runs, point.clean_end, max_dirty)
         if runs and runs[-1].end_offset > point.clean_end:
-            found.append(Due(point, runs, now_ms))
-    return found
+            due.append(Due(point, runs, now_ms))
+    return due
 
 
 async def runs_within(
     sequencer: Sequencer, topic: Topic, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, list[Run]]:
     """The runs of partitions from `starts` to `ends`, up to the first of a mixed object; in few calls."""
-    found: dict[int, list[Run]] = {partition: [] for partition in starts}
+    runs: dict[int, list[Run]] = {partition: [] for partition in starts}
     left = {partition: start for partition, start in starts.items() if start < ends[partition]}
     while left:
-        asked = [
+        queries = [
             FindPartition(topic.topic_id, partition, start, _ALL_BYTES) for partition, start in left.items()
         ]
-        answer = await sequencer.find_batches(FindRequest(asked))
-        for sought, seen in zip(asked, answer.partitions, strict=True):
+        answer = await sequencer.find_batches(FindRequest(queries))
+        for sought, seen in zip(queries, answer.partitions, strict=True):
             partition = sought.partition
             compacted = list(itertools.takewhile(lambda run: run.kind is not ObjectKind.MIXED, seen.runs))
-            found[partition] += [run for run in compacted if run.base_offset < ends[partition]]
+            runs[partition] += [run for run in compacted if run.base_offset < ends[partition]]
             del left[partition]  # and last in line, if it has more
             if len(compacted) < len(seen.runs):
                 continue
@@ -155,7 +155,7 @@ async def runs_within(
                 not seen.runs and not seen.error and sought.offset < min(ends[partition], seen.high_watermark)
             ):
                 left[partition] = max(sought.offset, seen.log_start_offset)
-    return found
+    return runs
 
 
 def items_of(
@@ -239,15 +239,15 @@ async def compact_keys(
 
 async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
     """Carry passes out. Of an item with bad input each partition is tried once more by itself."""
-    by_name = {item.as_work.places[0]: item for item in items}
+    by_name = {item.as_work.positions[0]: item for item in items}
     alone: list[KeyedItem] = []
     async with aclosing(work.runner.run_keyed(items, work.output())) as outcomes:
         async for outcome in outcomes:
             if isinstance(outcome, KeyedResult):
                 summary.spilled_bytes += outcome.spilled_bytes
                 await _carry_out(work, outcome, summary)
-            elif outcome.is_of_input and len(outcome.places) > 1:
-                item = by_name[outcome.places[0]]
+            elif outcome.is_of_input and len(outcome.positions) > 1:
+                item = by_name[outcome.positions[0]]
                 alone += [msgspec.structs.replace(item, pieces=[piece]) for piece in item.pieces]
             else:
                 work.fail(outcome)

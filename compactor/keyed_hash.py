@@ -50,14 +50,14 @@ def hash_keys(offsets, data, secret, hashes):
         v3 = np.uint64(0x7465646279746573) ^ secret[1]
         while end - at >= 8:
             word = np.uint64(0)
-            for place in range(8):
-                word |= np.uint64(data[at + place]) << np.uint64(8 * place)
+            for index in range(8):
+                word |= np.uint64(data[at + index]) << np.uint64(8 * index)
             v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
             v0 ^= word
             at += 8
         word = np.uint64(size & 0xFF) << np.uint64(56)
-        for place in range(end - at):
-            word |= np.uint64(data[at + place]) << np.uint64(8 * place)
+        for index in range(end - at):
+            word |= np.uint64(data[at + index]) << np.uint64(8 * index)
         v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
         v0 ^= word
         v0, v1, v2, v3 = _rounds(v0, v1, v2 ^ np.uint64(0xEE), v3, 4)

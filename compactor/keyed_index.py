@@ -95,9 +95,9 @@ class KeyIndex:
     def _add_hashes(self, hashes: Array, offsets: Array) -> None:
         assert not self._is_complete, "rows are added before the first look-up"
         for begin in range(0, len(offsets), self._in_memory):
-            some = slice(begin, begin + self._in_memory)
-            rows = np.empty((len(offsets[some]), 3), np.uint64)
-            rows[:, :2], rows[:, 2] = hashes[some], offsets[some].astype(np.uint64)
+            part = slice(begin, begin + self._in_memory)
+            rows = np.empty((len(offsets[part]), 3), np.uint64)
+            rows[:, :2], rows[:, 2] = hashes[part], offsets[part].astype(np.uint64)
             if self._block_rows + len(rows) > self._in_memory:
                 self._end_block()
             self._block.append(rows)
@@ -106,18 +106,18 @@ class KeyIndex:
     def find(self, hashes: Array) -> Array:
         """The newest offset of each key; -1 where it was not added."""
         self._complete()
-        found = np.full(len(hashes), -1, np.int64)
+        offsets = np.full(len(hashes), -1, np.int64)
         if not self._bits:
-            _look_up(self._held, hashes, found, np.arange(len(hashes)))
-            return found
+            _look_up(self._held, hashes, offsets, np.arange(len(hashes)))
+            return offsets
         buckets = self._bucket_of(hashes[:, 0])
         order = np.argsort(buckets, kind="stable")
         ends = np.searchsorted(buckets[order], np.arange(len(self._files) + 1))
         for number, path in enumerate(self._files):
-            wanted = order[ends[number] : ends[number + 1]]
-            if len(wanted):
-                _look_up(_read(path), hashes, found, wanted)
-        return found
+            rows = order[ends[number] : ends[number + 1]]
+            if len(rows):
+                _look_up(_read(path), hashes, offsets, rows)
+        return offsets
 
     def _bucket_of(self, first: Array) -> Array:
         return (first >> np.uint64(64 - self._bits)).astype(np.int64)
@@ -180,15 +180,15 @@ def _unique(rows: Array) -> Array:
     return rows[is_last]
 
 
-def _look_up(rows: Array, hashes: Array, found: Array, wanted: Array) -> None:
-    """Write the offsets of the `wanted` hashes into `found`."""
+def _look_up(rows: Array, hashes: Array, offsets: Array, sought: Array) -> None:
+    """Write the offsets of the hashes in these rows into `offsets`."""
     firsts = np.ascontiguousarray(rows[:, 0])
-    places = np.searchsorted(firsts, hashes[wanted, 0])
-    while len(wanted):
-        is_there = places < len(rows)
-        wanted, places = wanted[is_there], places[is_there]
-        has_first = firsts[places] == hashes[wanted, 0]
-        wanted, places = wanted[has_first], places[has_first]
-        is_it = rows[places, 1] == hashes[wanted, 1]
-        found[wanted[is_it]] = rows[places[is_it], 2].astype(np.int64)
-        wanted, places = wanted[~is_it], places[~is_it] + 1
+    positions = np.searchsorted(firsts, hashes[sought, 0])
+    while len(sought):
+        is_there = positions < len(rows)
+        sought, positions = sought[is_there], positions[is_there]
+        has_first = firsts[positions] == hashes[sought, 0]
+        sought, positions = sought[has_first], positions[has_first]
+        is_it = rows[positions, 1] == hashes[sought, 1]
+        offsets[sought[is_it]] = rows[positions[is_it], 2].astype(np.int64)
+        sought, positions = sought[~is_it], positions[~is_it] + 1

@@ -249,11 +249,11 @@ def _filter_groups(groups: Sequence[RunGroup], newest: KeyIndex, of: Pass, into:
     if not groups:
         return
     hashes = [newest.hashes(group.column("key")) for group in groups]
-    found = newest.find(np.concatenate(hashes))
+    offsets = newest.find(np.concatenate(hashes))
     begin = 0
     for group in groups:
         end = begin + group.table.num_rows
-        _filter_group(group=group, newest=found[begin:end], head=newest.newest, of=of, into=into)
+        _filter_group(group=group, newest=offsets[begin:end], head=newest.newest, of=of, into=into)
         begin = end
 
 

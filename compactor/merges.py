@@ -43,8 +43,8 @@ def halves(item: WorkItem) -> list[WorkItem]:
         objects.setdefault(run.object_id, []).append(run)
     in_time = sorted(objects.values(), key=lambda runs: max(run.created_ms for run in runs))
     middle = len(in_time) // 2
-    found = [_item(item.topic_name, half) for half in (in_time[:middle], in_time[middle:]) if len(half) > 1]
-    return [merge for merge in found if all(map(_is_contiguous, merge.pieces))]
+    items = [_item(item.topic_name, half) for half in (in_time[:middle], in_time[middle:]) if len(half) > 1]
+    return [merge for merge in items if all(map(_is_contiguous, merge.pieces))]
 
 
 def _is_contiguous(piece: Piece) -> bool:
@@ -57,22 +57,24 @@ def _together(runs: Sequence[Run], settings: PlanSettings) -> Iterator[list[list
     ends: dict[int, int] = {}
     size = footers = count = 0
     for _, of_object in itertools.groupby(runs, key=_object_id):
-        found = list(of_object)
-        is_contiguous = all(ends.get(run.partition, run.base_offset) == run.base_offset for run in found)
-        footer = found[0].object_size - found[0].index_start
+        object_runs = list(of_object)
+        is_contiguous = all(
+            ends.get(run.partition, run.base_offset) == run.base_offset for run in object_runs
+        )
+        footer = object_runs[0].object_size - object_runs[0].index_start
         has_room = (
-            size + found[0].object_size <= settings.target_bytes
+            size + object_runs[0].object_size <= settings.target_bytes
             and footers + footer <= MOST_FOOTER_BYTES
-            and count + len(found) <= settings.most_runs
+            and count + len(object_runs) <= settings.most_runs
         )
         if group and not (is_contiguous and has_room):
             yield group
             group, ends, size, footers, count = [], {}, 0, 0, 0
-        group.append(found)
+        group.append(object_runs)
         footers += footer
-        ends.update((run.partition, run.end_offset) for run in found)
-        size += found[0].object_size
-        count += len(found)
+        ends.update((run.partition, run.end_offset) for run in object_runs)
+        size += object_runs[0].object_size
+        count += len(object_runs)
     yield group
 
 

@@ -17,14 +17,14 @@ from uuid import UUID
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 
-Place = tuple[UUID, int, int]
+LogPosition = tuple[UUID, int, int]
 """Topic id, partition, base offset: the first of an item's names it."""
 
 
 @dataclass(slots=True)
 class _Expected:
-    name: Place
-    places: list[Place]
+    name: LogPosition
+    positions: list[LogPosition]
     """Where it has its turn in an order."""
     result: RewriteResult | None = None
 
@@ -33,7 +33,7 @@ class SwapOrder:
     """The items of one wave, and the results that wait for an earlier item of one of their partitions."""
 
     def __init__(self, items: Sequence[WorkItem]) -> None:
-        self._items: dict[Place, _Expected] = {}
+        self._items: dict[LogPosition, _Expected] = {}
         self._queues: dict[tuple[UUID, int], dict[int, _Expected]] = {}
         for item in items:
             self._expect(item)
@@ -45,19 +45,19 @@ class SwapOrder:
 
     def split(self, item: WorkItem, smaller: Sequence[WorkItem]) -> None:
         """Replace an item by smaller ones, which are tried instead."""
-        self._remove(item.places[0])
+        self._remove(item.positions[0])
         for part in smaller:
             self._expect(part)
 
     def add(self, outcome: RewriteResult | RewriteFailure) -> list[RewriteResult]:
         """Take an item's last outcome; the results that may be swapped now, in the order of their swaps."""
-        expected = self._items[outcome.places[0]]
-        assert expected.result is None, f"two outcomes for {outcome.places[0]}"
+        expected = self._items[outcome.positions[0]]
+        assert expected.result is None, f"two outcomes for {outcome.positions[0]}"
         if isinstance(outcome, RewriteResult):
             expected.result = outcome
             looked_at = [expected]
         else:
-            looked_at = self._remove(outcome.places[0])
+            looked_at = self._remove(outcome.positions[0])
         ready: list[RewriteResult] = []
         while looked_at:
             item = looked_at.pop(0)
@@ -67,21 +67,21 @@ class SwapOrder:
         return ready
 
     def _expect(self, item: WorkItem) -> None:
-        name = item.places[0]
-        expected = self._items[name] = _Expected(name, [] if item.is_merge else item.places)
-        for topic_id, partition, base_offset in expected.places:
+        name = item.positions[0]
+        expected = self._items[name] = _Expected(name, [] if item.is_merge else item.positions)
+        for topic_id, partition, base_offset in expected.positions:
             self._queues.setdefault((topic_id, partition), {})[base_offset] = expected
 
     def _is_first(self, item: _Expected) -> bool:
         return all(
             min(self._queues[topic_id, partition]) == base_offset
-            for topic_id, partition, base_offset in item.places
+            for topic_id, partition, base_offset in item.positions
         )
 
-    def _remove(self, name: Place) -> list[_Expected]:
+    def _remove(self, name: LogPosition) -> list[_Expected]:
         """The items that have become the first of a partition."""
         following: list[_Expected] = []
-        for topic_id, partition, base_offset in self._items.pop(name).places:
+        for topic_id, partition, base_offset in self._items.pop(name).positions:
             queue = self._queues[topic_id, partition]
             del queue[base_offset]
             if queue:

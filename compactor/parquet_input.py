@@ -41,9 +41,9 @@ class ParquetInput:
     def _held(self, run: Run) -> ParquetRun:
         held = self._index(run).run_of(run.topic_id, run.partition)
         if held is None or (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
-            found = "nothing" if held is None else f"offsets {held.base_offset} to {held.end_offset}"
+            held_text = "nothing" if held is None else f"offsets {held.base_offset} to {held.end_offset}"
             raise InvalidParquetObject(
-                f"{run.key} has {found} of partition {run.partition};"
+                f"{run.key} has {held_text} of partition {run.partition};"
                 f" {run.base_offset} to {run.end_offset} are expected"
             )
         return held

@@ -91,7 +91,7 @@ class WorkItem(msgspec.Struct, frozen=True, array_like=True):
     pieces: list[Piece]
 
     @property
-    def places(self) -> list[tuple[UUID, int, int]]:
+    def positions(self) -> list[tuple[UUID, int, int]]:
         """(topic id, partition, base offset) of each piece."""
         return [(piece.runs[0].topic_id, piece.partition, piece.base_offset) for piece in self.pieces]
 
@@ -197,7 +197,7 @@ def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
     numbered: list[tuple[int, WorkItem]] = []
     counts: dict[tuple[UUID, int], int] = {}
     for item in items:
-        partitions = [(topic_id, partition) for topic_id, partition, _ in item.places]
+        partitions = [(topic_id, partition) for topic_id, partition, _ in item.positions]
         number = max(counts.get(partition, 0) for partition in partitions)
         counts.update(dict.fromkeys(partitions, number + 1))
         numbered.append((number, item))
@@ -246,10 +246,9 @@ def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]
 
 
 class _Placed(NamedTuple):
-    """A run, and when its object was made: the place of the newest one so far in its partition, so that places rise
-    with offsets."""
+    """A run, and (created ms, key) of the newest object so far in its partition, which rises with the offsets."""
 
-    place: tuple[int, str]
+    newest_object: tuple[int, str]
     share: _Share
     run: Run
 
@@ -259,7 +258,9 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
 
     An object is not cut where that can be helped: it would be read by two tasks.
     """
-    placed = sorted(itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda run: run.place)
+    placed = sorted(
+        itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda run: run.newest_object
+    )
     count = max(1, -(-band.stored_bytes // settings.target_bytes))
     part: list[_Placed] = []
     number = done = 0
@@ -275,17 +276,17 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
 
 def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
     """The runs of one object after another, in groups of at most `most_runs`."""
-    for _, of_object in itertools.groupby(placed, key=lambda run: (run.place, run.run.key)):
+    for _, of_object in itertools.groupby(placed, key=lambda run: (run.newest_object, run.run.key)):
         runs = list(of_object)
         for begin in range(0, len(runs), most_runs):
             yield runs[begin : begin + most_runs]
 
 
 def _placed(share: _Share) -> Iterator[_Placed]:
-    place = (0, "")
+    newest_object = (0, "")
     for run in share.runs:
-        place = max(place, (run.created_ms, run.key))
-        yield _Placed(place, share, run)
+        newest_object = max(newest_object, (run.created_ms, run.key))
+        yield _Placed(newest_object, share, run)
 
 
 def _item(part: Sequence[_Placed]) -> WorkItem:

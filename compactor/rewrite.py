@@ -84,7 +84,7 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
     merged_objects: int = 0
 
     @property
-    def places(self) -> list[tuple[UUID, int, int]]:
+    def positions(self) -> list[tuple[UUID, int, int]]:
         """(topic id, partition, base offset) of each piece."""
         return [(run.topic_id, run.partition, run.base_offset) for run in self.runs]
 
@@ -92,14 +92,14 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
     """An item that could not be rewritten, and why, in one line.
 
-    `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was to be read is not sound, or not
-    there; it will not be better the next time.
+    `positions`: (topic id, partition, base offset) of each piece. `is_of_input`: what was to be read is not sound, or
+    not there; it will not be better the next time.
     """
 
     topic_name: str
     partitions: list[int]
     reason: str
-    places: list[tuple[UUID, int, int]]
+    positions: list[tuple[UUID, int, int]]
     is_of_input: bool
 
 
@@ -116,14 +116,14 @@ def ranges_to_read(
 ) -> list[ByteRange]:
     """Few ranges that hold all runs: neighbours are read together. No run is cut; Parquet objects are read whole."""
     whole = {run.key: run for piece in pieces for run in piece.runs if run.kind is ObjectKind.PARQUET}
-    wanted = sorted(
+    mixed_ranges = sorted(
         ByteRange(run.key, run.start, run.start + run.length)
         for piece in pieces
         for run in piece.runs
         if run.kind is ObjectKind.MIXED
     )
     ranges = [ByteRange(run.key, 0, run.object_size) for run in whole.values()]
-    for byte_range in wanted:
+    for byte_range in mixed_ranges:
         last = ranges[-1] if ranges else None
         if (
             last is not None
@@ -231,7 +231,7 @@ def failure_of(item: WorkItem, error: BaseException, reason: str = "") -> Rewrit
         topic_name=item.topic_name,
         partitions=[piece.partition for piece in item.pieces],
         reason=line,
-        places=item.places,
+        positions=item.positions,
         is_of_input=isinstance(error, RewriteFailed | InvalidParquetObject | ObjectMissing),
     )
 
@@ -260,12 +260,13 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
     ranges = ranges_to_read(pieces)
     gate = asyncio.Semaphore(CONCURRENT_READS)
 
-    async def read(asked: ByteRange) -> bytes | bytearray:
+    async def read(byte_range: ByteRange) -> bytes | bytearray:
         async with gate:
-            data = await store.get_range(asked.key, asked.start, asked.end - asked.start)
-        if len(data) != asked.end - asked.start:
+            data = await store.get_range(byte_range.key, byte_range.start, byte_range.end - byte_range.start)
+        expected = byte_range.end - byte_range.start
+        if len(data) != expected:
             raise RewriteFailed(
-                f"{asked.key}: {len(data)} bytes from {asked.start}; {asked.end - asked.start} expected"
+                f"{byte_range.key}: {len(data)} bytes from {byte_range.start}; {expected} expected"
             )
         return data
 
@@ -379,8 +380,8 @@ class AbortedRanges:
         if not header.is_transactional or header.is_control:
             return False
         mine = self._of.get(header.producer_id, [])
-        place = bisect.bisect_right(mine, base_offset, key=lambda transaction: transaction.first_offset) - 1
-        return place >= 0 and base_offset <= mine[place].last_offset
+        index = bisect.bisect_right(mine, base_offset, key=lambda transaction: transaction.first_offset) - 1
+        return index >= 0 and base_offset <= mine[index].last_offset
 
 
 def replacement_of(

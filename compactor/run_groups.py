@@ -38,25 +38,27 @@ KEPT_GROUP_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The rows of one run in one row group. `places`: of its batches in the object; `table`: just these rows."""
+    """The rows of one run in one row group. `batch_range`: its batches in the object; `table`: just these rows."""
 
     parquet: ParquetIndex
-    places: range
+    batch_range: range
     table: Any
 
     @cached_property
     def headers(self) -> list[BatchHeader]:
         """The batches' headers."""
-        return self.parquet.batches[self.places.start : self.places.stop]
+        return self.parquet.batches[self.batch_range.start : self.batch_range.stop]
 
     @cached_property
     def counts(self) -> Array:
         """Each batch's records."""
-        return np.array(self.parquet.header.record_counts[self.places.start : self.places.stop], np.int64)
+        return np.array(
+            self.parquet.header.record_counts[self.batch_range.start : self.batch_range.stop], np.int64
+        )
 
     @cached_property
     def batches(self) -> Array:
-        """Each row's batch, counted from the first of `places`."""
+        """Each row's batch, counted from the first of `batch_range`."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def column(self, name: str) -> Any:
@@ -78,24 +80,24 @@ class RunGroup:
         left = np.bincount(self.batches[stays], minlength=len(self.counts))
         newest = np.full(len(self.counts), -1, np.int64)
         np.maximum.at(newest, self.batches[stays], numbers(table.column("timestamp").combine_chunks()))
-        places = np.flatnonzero(left).tolist()
+        kept = np.flatnonzero(left).tolist()
         changed = {
-            place: _changed(self.headers[place], int(newest[place]), horizons_ms.get(place))
-            for place in places
-            if left[place] != self.counts[place] or place in horizons_ms
+            number: _changed(self.headers[number], int(newest[number]), horizons_ms.get(number))
+            for number in kept
+            if left[number] != self.counts[number] or number in horizons_ms
         }
-        headers = [changed.get(place, self.headers[place]) for place in places]
-        records = encode_records(table, headers, left[places].tolist())
+        headers = [changed.get(number, self.headers[number]) for number in kept]
+        records = encode_records(table, headers, left[kept].tolist())
         return [
-            _rewritten(changed[place], encoded, int(left[place]))
-            if place in changed
-            else self._unchanged(self.places.start + place, encoded)
-            for place, encoded in zip(places, records, strict=True)
+            _rewritten(changed[number], encoded, int(left[number]))
+            if number in changed
+            else self._unchanged(self.batch_range.start + number, encoded)
+            for number, encoded in zip(kept, records, strict=True)
         ]
 
-    def _unchanged(self, place: int, records: memoryview) -> PlainBatch:
-        head = self.parquet.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES]
-        batch = PlainBatch(self.parquet.batches[place], head, records, bool(self.parquet.header.exact[place]))
+    def _unchanged(self, index: int, records: memoryview) -> PlainBatch:
+        head = self.parquet.header.batch_headers[index * HEADER_BYTES : (index + 1) * HEADER_BYTES]
+        batch = PlainBatch(self.parquet.batches[index], head, records, bool(self.parquet.header.exact[index]))
         if batch.header.compression is Compression.NONE and batch.is_exact:
             rebuild(batch.header, head, records, batch.header.record_count, is_exact=True)
         return batch

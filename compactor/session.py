@@ -56,16 +56,16 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
     most of which Arrow's allocator reserves and never touches.
     """
     if master.startswith("local"):
-        wanted = _LOCAL_SETTINGS
+        added = _LOCAL_SETTINGS
     else:
         slots = max(
             1, int(chosen.get("spark.executor.cores", "1")) // int(chosen.get("spark.task.cpus", "1"))
         )
         needed = JVM_OVERHEAD_BYTES + slots * keyed_task_memory_bytes(item_bytes)
-        wanted = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
+        added = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
     if any(f"#{ENVIRONMENT}" in chosen.get(name, "") for name in _ARCHIVES):
-        wanted = {**wanted, "spark.executorEnv.PYTHONPATH": ENVIRONMENT}
-    return {name: value for name, value in wanted.items() if name not in chosen}
+        added = {**added, "spark.executorEnv.PYTHONPATH": ENVIRONMENT}
+    return {name: value for name, value in added.items() if name not in chosen}
 
 
 def task_memory_bytes(item_bytes: int) -> int:
@@ -112,18 +112,18 @@ def spark_session(
 
     chosen = dict(settings or {})
     if is_submitted():
-        known = {**_submitted_settings(), **chosen}
-        master = master or known.get("spark.master", "local[*]")
+        spark_settings = {**_submitted_settings(), **chosen}
+        master = master or spark_settings.get("spark.master", "local[*]")
     else:
-        known = {**file_settings(), **chosen}
-        master = master or known.get("spark.master", "local[*]")
+        spark_settings = {**file_settings(), **chosen}
+        master = master or spark_settings.get("spark.master", "local[*]")
         os.environ["JAVA_HOME"] = str(find_java())
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName(known.get("spark.app.name", name))
-    for key, value in {**added_settings(master, known, item_bytes=item_bytes), **chosen}.items():
+    builder = SparkSession.builder.master(master).appName(spark_settings.get("spark.app.name", name))
+    for key, value in {**added_settings(master, spark_settings, item_bytes=item_bytes), **chosen}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

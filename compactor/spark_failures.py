@@ -18,7 +18,7 @@ def cause_of_death(trace: str) -> str:
         if raised:
             return raised[-1]
     for line in lines:
-        _, found, cause = line.partition("most recent failure: ")
-        if found:
+        _, separator, cause = line.partition("most recent failure: ")
+        if separator:
             return cause
     return lines[0] if lines else "no reason was given"

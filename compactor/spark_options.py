@@ -14,16 +14,16 @@ SECURITY = (
 
 
 def known_options(
-    options: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str]
+    options: Mapping[str, str], names: Sequence[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
     """The options under their proper names. `refused`: names that a user may expect here, and why there is none.
 
     Raises ValueError for one that is unknown or refused.
     """
-    by_lower = {name.lower(): name for name in (*known, *refused)}
+    by_lower = {name.lower(): name for name in (*names, *refused)}
     unknown = sorted(name for name in options if name.lower() not in by_lower)
     if unknown:
-        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(known)}")
+        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(names)}")
     given = {by_lower[name.lower()]: value for name, value in options.items()}
     for name, why in refused.items():
         if name in given:

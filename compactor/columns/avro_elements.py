@@ -80,8 +80,8 @@ class Elements:
             least = self._least(item) + is_map
             self.least_bytes = min(self.least_bytes or least, least)
         keyed = [_skip_bytes, walk]
-        each = (lambda data, at: _record(keyed, data, at)) if is_map else walk
-        return lambda data, at: self._blocks(each, is_counted, data, at)
+        walk_item = (lambda data, at: _record(keyed, data, at)) if is_map else walk
+        return lambda data, at: self._blocks(walk_item, is_counted, data, at)
 
     def _blocks(self, walk: _Walk, is_counted: bool, data: bytes, at: int) -> int:
         while True:

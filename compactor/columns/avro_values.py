@@ -65,9 +65,9 @@ _LOGICAL = {
 def avro_columns(schema: RegisteredSchema) -> Columns:
     """The columns of values with this schema. Raises SchemaRefused."""
     try:
-        found = parse_columns(columns_text(_Types(schema).columns()))  # bounded as any
+        columns = parse_columns(columns_text(_Types(schema).columns()))  # bounded as any
         _parsed(schema)
-        return found
+        return columns
     except (SchemaRefused, InvalidColumns, ColumnsConflict) as error:
         raise SchemaRefused(str(error)) from error
     except (
@@ -105,10 +105,10 @@ class _Types:
                 self._note(part, space)
 
     def columns(self) -> Columns:
-        found = self._type(self._root, "", ())
-        if not isinstance(found, StructOf):
+        root_type = self._type(self._root, "", ())
+        if not isinstance(root_type, StructOf):
             raise SchemaRefused("the schema is of no record")
-        return found.fields
+        return root_type.fields
 
     def _type(self, kind: Any, space: str, above: tuple[str, ...]) -> ColumnType:
         if isinstance(kind, str) and kind not in _PRIMITIVES:
@@ -151,13 +151,13 @@ class _Types:
         others = [kind for kind in kinds if kind != "null"]
         if not others:
             raise SchemaRefused("a field that is always null has no type")
-        found = self._type(others[0], space, above)
+        column_type = self._type(others[0], space, above)
         for kind in others[1:]:
             (column,) = merged(
-                (TypedColumn("union", found),), (TypedColumn("union", self._type(kind, space, above)),)
+                (TypedColumn("union", column_type),), (TypedColumn("union", self._type(kind, space, above)),)
             )
-            found = column.type
-        return found
+            column_type = column.type
+        return column_type
 
 
 def _parts(kind: dict[str, Any]) -> Iterator[Any]:

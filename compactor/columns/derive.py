@@ -194,11 +194,11 @@ def resolved(encoding: ValueFormat, schema: RegisteredSchema) -> ResolvedSchema:
     if schema.kind != encoding.kind:
         raise SchemaRefused(f"it is of {schema.kind}; the topic's values are of {encoding.kind}")
     if schema.kind == "avro":
-        found = avro_columns(schema)
+        columns = avro_columns(schema)
     else:
         schema = msgspec.structs.replace(schema, compiled=compiled(schema))
-        found = protobuf_columns(schema)
-    return ResolvedSchema(schema, () if encoding.columns else found)
+        columns = protobuf_columns(schema)
+    return ResolvedSchema(schema, () if encoding.columns else columns)
 
 
 def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
@@ -212,12 +212,12 @@ def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
     """What must be known before the object can be derived."""
     kind = item.order.encoding.kind
     if kind != "json":
-        known = {schema.key for schema in item.order.schemas}
-        room = max(0, MAX_SCHEMAS - len(known))
-        missing = [key for key in _schema_keys(kind, file) if key not in known][:room]
+        stored_keys = {schema.key for schema in item.order.schemas}
+        room = max(0, MAX_SCHEMAS - len(stored_keys))
+        missing = [key for key in _schema_keys(kind, file) if key not in stored_keys][:room]
         return DeriveOutcome(item.object.object_id, missing=missing) if missing else None
-    found = () if item.order.columns else inferred(_sample(file))
-    return DeriveOutcome(item.object.object_id, columns=columns_text(found)) if found else None
+    columns = () if item.order.columns else inferred(_sample(file))
+    return DeriveOutcome(item.object.object_id, columns=columns_text(columns)) if columns else None
 
 
 def _schema_keys(kind: str, file: pq.ParquetFile) -> list[SchemaKey]:
@@ -320,10 +320,10 @@ class _Sheets:
     """The two files of an object as they grow."""
 
     def __init__(self, order: DeriveOrder) -> None:
-        known = parse_columns(order.columns) if order.columns else ()
-        chosen = parse_columns(order.encoding.columns) if order.encoding.columns else known
+        typed = parse_columns(order.columns) if order.columns else ()
+        chosen = parse_columns(order.encoding.columns) if order.encoding.columns else typed
         chosen_names = {column.name for column in chosen}
-        named = list(zip(known, column_names(known, SCHEMA.names), strict=True))
+        named = list(zip(typed, column_names(typed, SCHEMA.names), strict=True))
         self._columns = tuple(column for column, _ in named if column.name in chosen_names)
         self._names = [name for column, name in named if column.name in chosen_names]
         self._decoder = _decoder_of(order, self._columns)

@@ -171,11 +171,11 @@ def parse(given, plan, slots, opened):
                 continue
 
             if state == _FIRST_KEY or state == _KEY:
-                node, entry, of, place = np.int64(-1), entries[top], nodes[top], np.int64(0)
+                node, entry, of, index = np.int64(-1), entries[top], nodes[top], np.int64(0)
                 if of >= 0 and child_counts[of]:
                     # Fields mostly come in one order.
-                    place = next_children[top] if next_children[top] < child_counts[of] else np.int64(0)
-                    node = first_children[of] + place
+                    index = next_children[top] if next_children[top] < child_counts[of] else np.int64(0)
+                    node = first_children[of] + index
                     stop = at + 1 + name_offsets[node + 1] - name_offsets[node]
                     if not _is_key(source, at, stop, end, names, name_offsets[node]):
                         node = np.int64(-1)
@@ -184,8 +184,8 @@ def parse(given, plan, slots, opened):
                     if stop < 0:
                         break
                     for _ in range(child_counts[of] if of >= 0 else 0):
-                        place = place + 1 if place + 1 < child_counts[of] else np.int64(0)
-                        child = first_children[of] + place
+                        index = index + 1 if index + 1 < child_counts[of] else np.int64(0)
+                        child = first_children[of] + index
                         if name_offsets[child + 1] - name_offsets[child] == stop - at - 1 and _is_key(
                             source, at, stop, end, names, name_offsets[child]
                         ):
@@ -197,7 +197,7 @@ def parse(given, plan, slots, opened):
                     if seen[node] == stamps[top]:
                         break
                     seen[node] = stamps[top]
-                    next_children[top] = place + 1
+                    next_children[top] = index + 1
                 at = _blank(source, stop + 1, end)
                 if at >= end or source[at] != _COLON:
                     break
@@ -376,12 +376,12 @@ def _text_end(source, at, end):
         if at + 8 <= end:
             word = _eight(source, at)
             quotes, escapes = word ^ (_ONES * _QUOTE_64), word ^ (_ONES * _BACKSLASH_64)
-            found = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes
-            found = (found | (word - _ONES * _SPACE_64) & ~word) & (_ONES << np.uint64(7))
-            if found == 0:
+            stops = (quotes - _ONES) & ~quotes | (escapes - _ONES) & ~escapes
+            stops = (stops | (word - _ONES * _SPACE_64) & ~word) & (_ONES << np.uint64(7))
+            if stops == 0:
                 at += 8
                 continue
-            at += _zeros_below(found) >> 3
+            at += _zeros_below(stops) >> 3
         byte = source[at]
         if byte == _QUOTE:
             return np.int64(at), is_escaped
@@ -429,8 +429,8 @@ def _code(source, at, end):
     if at + 4 > end:
         return np.int64(-1)
     code = np.int64(0)
-    for place in range(at, at + 4):
-        byte = np.int64(source[place])
+    for index in range(at, at + 4):
+        byte = np.int64(source[index])
         if ord("0") <= byte <= ord("9"):
             code = code * 16 + byte - ord("0")
         elif ord("a") <= byte | 32 <= ord("f"):
@@ -508,27 +508,27 @@ def _moment(source, at, stop, kind):
         return none
     if source[at + 10] != _TIME or source[at + 13] != _COLON or source[at + 16] != _COLON:
         return none
-    place, micros = at + 19, np.int64(0)
-    if place < stop and source[place] == _POINT:
-        point = place
-        place, micros, _ = _digits(source, point + 1, stop, np.int64(0), np.int64(0))
-        digits = place - point - 1
+    index, micros = at + 19, np.int64(0)
+    if index < stop and source[index] == _POINT:
+        point = index
+        index, micros, _ = _digits(source, point + 1, stop, np.int64(0), np.int64(0))
+        digits = index - point - 1
         if not 1 <= digits <= 6:
             return none
         micros *= 10 ** (6 - digits)
-    if place == stop - 1 and source[place] == _ZULU:
-        place = stop
+    if index == stop - 1 and source[index] == _ZULU:
+        index = stop
     elif (
-        place == stop - 6
-        and source[place + 3] == _COLON
-        and (source[place] == _PLUS or source[place] == _MINUS)
+        index == stop - 6
+        and source[index + 3] == _COLON
+        and (source[index] == _PLUS or source[index] == _MINUS)
     ):
-        ahead, ahead_minutes = _fixed(source, place + 1, stop, 2), _fixed(source, place + 4, stop, 2)
+        ahead, ahead_minutes = _fixed(source, index + 1, stop, 2), _fixed(source, index + 4, stop, 2)
         if not (0 <= ahead < 24 and 0 <= ahead_minutes < 60):
             return none
-        minute += (ahead * 60 + ahead_minutes) * (1 if source[place] == _MINUS else -1)
-        place = stop
-    return place == stop, (((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros
+        minute += (ahead * 60 + ahead_minutes) * (1 if source[index] == _MINUS else -1)
+        index = stop
+    return index == stop, (((days * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros
 
 
 @njit(cache=True, nogil=True)
@@ -557,8 +557,8 @@ def _fixed(source, at, stop, digits):
     if at + digits > stop:
         return np.int64(-1)
     value = np.int64(0)
-    for place in range(at, at + digits):
-        digit = np.int64(source[place]) - _ZERO
+    for index in range(at, at + digits):
+        digit = np.int64(source[index]) - _ZERO
         if not 0 <= digit <= 9:
             return np.int64(-1)
         value = value * 10 + digit

@@ -146,11 +146,11 @@ def inferred(values: Iterable[Buffer]) -> Columns:
     sample = _Sample()
     for value in values:
         try:
-            found = msgspec.json.decode(value)
+            document = msgspec.json.decode(value)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             continue
-        if isinstance(found, dict):
-            sample.add(found)
+        if isinstance(document, dict):
+            sample.add(document)
     return _columns(sample.shape)
 
 
@@ -173,12 +173,12 @@ class _Sample:
         self._add_fields(self.shape, value, 1)
 
     def _add_fields(self, shape: dict[str, _Shape], value: dict[str, Any], depth: int) -> None:
-        known = {name.lower() for name in shape}
+        names = {name.lower() for name in shape}
         for name, field in value.items():
             if name not in shape:
-                if name.lower() in known or not is_name(name) or not self._left:
+                if name.lower() in names or not is_name(name) or not self._left:
                     continue
-                known.add(name.lower())
+                names.add(name.lower())
                 self._left -= 1
                 shape[name] = None
             shape[name] = self._with(shape[name], field, depth + 1)

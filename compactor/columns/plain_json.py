@@ -76,8 +76,8 @@ class PlainJson:
         slots = _slots(size, len(self._nodes), given)
         hard = kernels.parse(given, plan, slots, _none_open(len(self._nodes)))
         _fill_hard_numbers(given.source, slots, hard)
-        found = _Found(self._nodes, plan, slots, given.source)
-        arrays = [found.array(1 + number, len(values)) for number in range(int(self._counts[0]))]
+        parsed = _Parsed(self._nodes, plan, slots, given.source)
+        arrays = [parsed.array(1 + number, len(values)) for number in range(int(self._counts[0]))]
         return PlainValues(arrays, slots.is_plain)
 
     def _bases(self, given: kernels.Given) -> tuple[Any, int]:
@@ -139,10 +139,10 @@ def _is_utf8(values: pa.Array) -> bool:
 
 def _given(values: pa.Array) -> kernels.Given:
     _, offsets, data = values.buffers()
-    places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    source = np.frombuffer(data or b"", np.uint8)[places[0] : places[-1]]
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    source = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
     is_null = values.is_null().cast(pa.uint8()).to_numpy()
-    return kernels.Given(source=source, offsets=places - places[0], is_null=is_null)
+    return kernels.Given(source=source, offsets=bounds - bounds[0], is_null=is_null)
 
 
 def _slots(size: int, nodes: int, given: kernels.Given) -> kernels.Slots:
@@ -178,7 +178,7 @@ def _texts(source: Any, words: Any) -> list[pa.Buffer]:
     return [pa.py_buffer(ends), pa.py_buffer(target[: ends[-1]])]
 
 
-class _Found(NamedTuple):
+class _Parsed(NamedTuple):
     """Slots as arrays."""
 
     nodes: list[_Node]
@@ -197,7 +197,7 @@ class _Found(NamedTuple):
         children: list[pa.Array] = []
         match kind:
             case StructOf(fields):
-                children = [self.array(child + place, count) for place in range(len(fields))]
+                children = [self.array(child + index, count) for index in range(len(fields))]
                 buffers = []
             case ListOf():
                 children = [self.array(child, int(self.slots.counts[number]))]

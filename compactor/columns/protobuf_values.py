@@ -89,31 +89,31 @@ _SCALARS: Mapping[int, ColumnType] = {
 def protobuf_key(value: Buffer) -> tuple[SchemaKey, int]:
     """The schema's id with the path to the message, and where the message begins. Raises ValueUnfit."""
     schema_id = schema_id_of(value)
-    count, place = _zigzag(value, HEADER.size)
+    count, at = _zigzag(value, HEADER.size)
     if count == 0:
-        return (schema_id, 0), place
+        return (schema_id, 0), at
     if not 0 < count <= MAX_PATH:
         raise ValueUnfit(f"a path of {count} message indexes; at most {MAX_PATH} are read")
     path: list[int] = []
     for _ in range(count):
-        index, place = _zigzag(value, place)
+        index, at = _zigzag(value, at)
         path.append(index)
     if not 0 <= min(path) <= max(path) <= MAX_INDEX:
         raise ValueUnfit(f"message indexes {path}")
-    return (schema_id, *path), place
+    return (schema_id, *path), at
 
 
-def _zigzag(value: Buffer, place: int) -> tuple[int, int]:
+def _zigzag(value: Buffer, at: int) -> tuple[int, int]:
     """A varint of at most five bytes, and what follows it."""
     raw = 0
     for shift in range(0, 35, 7):
-        if place >= len(value):
+        if at >= len(value):
             break
-        byte = value[place]
-        place += 1
+        byte = value[at]
+        at += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), place
+            return (raw >> 1) ^ -(raw & 1), at
     raise ValueUnfit("the message's index is cut off")
 
 
@@ -172,8 +172,8 @@ def _message(schema: RegisteredSchema) -> Descriptor:
         )
         level = by_name[protos[index].name]
         protos = protos[index].nested_type
-    found: Descriptor = level
-    return found
+    descriptor: Descriptor = level
+    return descriptor
 
 
 def _leave_extensions_out(scope: FileDescriptorProto | DescriptorProto) -> None:
@@ -197,8 +197,8 @@ def _struct(message: Descriptor, above: tuple[str, ...]) -> StructOf:
 def _field_type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
     if _is_map(field):
         return MapOf(_type(field.message_type.fields_by_name["value"], above))
-    found = _type(field, above)
-    return ListOf(found) if field.is_repeated else found
+    column_type = _type(field, above)
+    return ListOf(column_type) if field.is_repeated else column_type
 
 
 def _type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:

@@ -98,10 +98,10 @@ class RegisteredValues:
 
     def prepared(self, key: SchemaKey) -> PreparedSchema:
         """What decodes a value that carries this. Raises ValueUnfit."""
-        found = self._prepared.get(key)
-        if found is None:
+        schema = self._prepared.get(key)
+        if schema is None:
             raise ValueUnfit(self._refusals.get(key, f"schema {key[0]} is one too many for a topic"))
-        return found
+        return schema
 
     @staticmethod
     def plain(values: Any, most_bytes: int) -> None:

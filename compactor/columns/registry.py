@@ -41,7 +41,7 @@ class HttpRegistry:
         self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._auth = aiohttp.BasicAuth(parts.username, parts.password or "") if parts.username else None
         self._session: aiohttp.ClientSession | None = None
-        self._known: dict[int, RegisteredSchema] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
 
     async def close(self) -> None:
         """Release the connections."""
@@ -50,37 +50,42 @@ class HttpRegistry:
 
     async def schema(self, schema_id: int) -> RegisteredSchema:
         """See Registry."""
-        known = self._known.get(schema_id)
-        if known is not None:
-            return known
+        cached = self._schemas.get(schema_id)
+        if cached is not None:
+            return cached
         answer = await self._ask(f"/schemas/ids/{schema_id}")
         if answer is None:
             return RegisteredSchema(schema_id, refusal=f"schema {schema_id} is not in the registry")
-        found: dict[str, str] = {}
+        references: dict[str, str] = {}
         try:
-            await self._add_references(answer, found, ())
+            await self._add_references(answer, references, ())
         except _BadReference as error:
             return RegisteredSchema(schema_id, refusal=f"schema {schema_id}: {error}")
         schema = RegisteredSchema(
-            schema_id, kind=answer.schema_type.lower(), text=answer.schema, references=list(found.items())
+            schema_id,
+            kind=answer.schema_type.lower(),
+            text=answer.schema,
+            references=list(references.items()),
         )
-        if len(self._known) < MAX_KNOWN:
-            self._known[schema_id] = schema
+        if len(self._schemas) < MAX_KNOWN:
+            self._schemas[schema_id] = schema
         return schema
 
-    async def _add_references(self, answer: _Answer, found: dict[str, str], above: tuple[str, ...]) -> None:
+    async def _add_references(
+        self, answer: _Answer, references: dict[str, str], above: tuple[str, ...]
+    ) -> None:
         """What the schema needs, deepest first."""
         for reference in answer.references:
-            if reference.name in found:
+            if reference.name in references:
                 continue
-            if reference.name in above or len(above) + len(found) >= MAX_REFERENCES:
+            if reference.name in above or len(above) + len(references) >= MAX_REFERENCES:
                 raise _BadReference(f"it has more than {MAX_REFERENCES} references, or they form a circle")
             path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
             needed = await self._ask(path)
             if needed is None:
                 raise _BadReference(f"its reference {reference.name!r} is not in the registry")
-            await self._add_references(needed, found, (*above, reference.name))
-            found[reference.name] = needed.schema
+            await self._add_references(needed, references, (*above, reference.name))
+            references[reference.name] = needed.schema
 
     async def _ask(self, path: str) -> _Answer | None:
         """The answer; None where there is no such thing."""

@@ -53,7 +53,7 @@ class SparkDeriver:
         loop = asyncio.get_running_loop()
         waiting = [loop.run_in_executor(self._executor, self._collect, group) for group in packed(items)]
         try:
-            return [outcome for found in await asyncio.gather(*waiting) for outcome in found]
+            return [outcome for outcomes in await asyncio.gather(*waiting) for outcome in outcomes]
         finally:
             if not all(future.done() for future in waiting):
                 for future in waiting:
@@ -75,10 +75,10 @@ class SparkDeriver:
 
         payload = [_encoder.encode(item) for item in items]
         try:
-            found = context.parallelize([payload], 1).mapPartitions(task).collect()
+            encoded = context.parallelize([payload], 1).mapPartitions(task).collect()
         except (Py4JError, PySparkException) as error:
             raise DeriveFailed(f"typed columns: {cause_of_death(str(error))}") from error
-        return [_outcomes.decode(data) for data in found]
+        return [_outcomes.decode(data) for data in encoded]
 
 
 def derive_in_task(payloads: Sequence[bytes], store_url: str) -> list[bytes]:

@@ -87,8 +87,8 @@ def _completed(plain: PlainValues, left: Any, others: FittedValues) -> FittedVal
     source[fit_after_all] = len(reasons) + np.arange(len(fit_after_all))
     rows = pa.array(source[source >= 0])
     arrays = [
-        pa.concat_arrays([one, other]).take(rows)
-        for one, other in zip(plain.arrays, others.arrays, strict=True)
+        pa.concat_arrays([column, other_column]).take(rows)
+        for column, other_column in zip(plain.arrays, others.arrays, strict=True)
     ]
     return FittedValues(arrays, reasons)
 

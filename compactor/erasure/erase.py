@@ -230,18 +230,18 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
     """Write again and swap what holds the keys, and search anew, until nothing is found but in corrupt objects."""
     async with held_lease(work.sequencer, work.clock, holder=str(work.entropy.uuid())) as lease:
         for _ in range(MAX_PASSES):
-            found = await find_keys(work, request, before=erasure.began_at)
-            erasure.proof, erasure.unread = found.cost, found.unread
-            erasure.corrupt |= found.corrupt
-            hits_left = [hits for hits in found.hits if hits.file.object.key not in erasure.corrupt]
+            search = await find_keys(work, request, before=erasure.began_at)
+            erasure.proof, erasure.unread = search.cost, search.unread
+            erasure.corrupt |= search.corrupt
+            hits_left = [hits for hits in search.hits if hits.file.object.key not in erasure.corrupt]
             if not hits_left:
                 return
-            for some in together(hits_left):
+            for part in together(hits_left):
                 output = output_under(lease, cluster_id)
                 rewriting = Rewriting(work.store, output, work.clock, work.entropy)
                 erasing = [
                     _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
-                    for hits in some
+                    for hits in part
                 ]
                 # One that fails does not keep the keys in the others.
                 for error in await asyncio.gather(*erasing, return_exceptions=True):
@@ -274,7 +274,12 @@ async def _erase_from(
     ends = {live.partition: live.end for live in hits.file.ranges}
     of_partitions = await runs_within(work.sequencer, topic, starts, ends)
     object_id = hits.file.object.object_id
-    runs = [run for found in of_partitions.values() for run in found if run.object_id == object_id]
+    runs = [
+        run
+        for partition_runs in of_partitions.values()
+        for run in partition_runs
+        if run.object_id == object_id
+    ]
     if not runs:
         return  # retention was faster
     try:
@@ -310,22 +315,24 @@ async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before:
         starts[gap.partition.number] = min(starts[gap.partition.number], gap.start)
     unread: dict[int, int] = {}
     while starts:
-        asked = [
+        queries = [
             FindPartition(topic.topic_id, partition, starts.pop(partition), _ALL_BYTES)
             for partition in sorted(starts)[:PARTITIONS_AT_ONCE]
         ]
-        answer = await sequencer.find_batches(FindRequest(asked))
-        for sought, found in zip(asked, answer.partitions, strict=True):
+        answer = await sequencer.find_batches(FindRequest(queries))
+        for sought, partition_batches in zip(queries, answer.partitions, strict=True):
             partition = sought.partition
-            count = sum(run.end_offset - run.base_offset for run in found.runs if _is_unread(run, before))
+            count = sum(
+                run.end_offset - run.base_offset for run in partition_batches.runs if _is_unread(run, before)
+            )
             if count:
                 unread[partition] = unread.get(partition, 0) + count
-            last = found.runs[-1] if found.runs else None
+            last = partition_batches.runs[-1] if partition_batches.runs else None
             if last is not None and (last.kind is not ObjectKind.MIXED or _is_unread(last, before)):
                 starts[partition] = last.end_offset
-            elif not found.runs and sought.offset < found.high_watermark:
+            elif not partition_batches.runs and sought.offset < partition_batches.high_watermark:
                 # The answer had no room for it, or retention was faster.
-                starts[partition] = max(sought.offset, found.log_start_offset)
+                starts[partition] = max(sought.offset, partition_batches.log_start_offset)
     return unread
 
 

@@ -48,12 +48,12 @@ async def write_record(store: ObjectStore, cluster_id: str, record: ErasureRecor
 async def read_records(store: ObjectStore, cluster_id: str, topic: str) -> list[ErasureRecord]:
     """The topic's newest erasures, oldest first. Raises StoreError, msgspec.ValidationError."""
     keys = [info.key async for info in store.list(_prefix(cluster_id))]
-    found: dict[UUID, ErasureRecord] = {}
+    records: dict[UUID, ErasureRecord] = {}
     for key in _newest(keys):
         record = msgspec.json.decode(await store.get(key), type=ErasureRecord)
-        if record.topic == topic and (record.ended_ms or record.erasure_id not in found):
-            found[record.erasure_id] = record
-    return sorted(found.values(), key=lambda record: record.begun_ms)
+        if record.topic == topic and (record.ended_ms or record.erasure_id not in records):
+            records[record.erasure_id] = record
+    return sorted(records.values(), key=lambda record: record.begun_ms)
 
 
 def _prefix(cluster_id: str) -> str:

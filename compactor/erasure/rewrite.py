@@ -83,8 +83,8 @@ async def rewrite_without(
 async def _filtered(objects: ParquetRuns, run: Run, keys: SoughtKeys) -> _Left:
     left = _Left(run)
     async for group in objects.groups(run, REPLAY_COLUMNS):
-        found = pc.is_in(group.column("key"), value_set=keys.values)
-        dropped = found.to_numpy(zero_copy_only=False)
+        is_sought = pc.is_in(group.column("key"), value_set=keys.values)
+        dropped = is_sought.to_numpy(zero_copy_only=False)
         if not dropped.all():
             left.packed.append(PackedGroup.of(group.without(dropped, {})))
         left.erased += int(dropped.sum())

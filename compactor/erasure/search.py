@@ -89,9 +89,9 @@ class KeySearch:
     async def find(self, files: Sequence[LiveFile]) -> AsyncIterator[FileHits]:
         """The objects that hold some; those in `corrupt` may, too. Raises StoreError."""
         for first in range(0, len(files), FOOTERS_AT_ONCE):
-            some = files[first : first + FOOTERS_AT_ONCE]
-            counts = await asyncio.gather(*map(self._count, some))
-            for file, count in zip(some, counts, strict=True):
+            part = files[first : first + FOOTERS_AT_ONCE]
+            counts = await asyncio.gather(*map(self._count, part))
+            for file, count in zip(part, counts, strict=True):
                 if count:
                     yield FileHits(file, count)
 
@@ -112,50 +112,52 @@ class KeySearch:
         tail = await self._range(file, described.index_start, described.size - described.index_start)
         index = read_index(tail, described.size, crc=described.index_crc)
         self.cost.row_groups += len(index.header.row_groups)
-        found = 0
+        matching = 0
         for number in await self._row_groups(file, index):
             start, length = index.bytes_of(number, KEY_COLUMN)
             table = row_group_table(index, number, await self._range(file, start, length), KEY_COLUMN)
             count = pc.sum(pc.is_in(table.column("key"), value_set=self._keys.values)).as_py() or 0
             self.cost.false_alarms += not count
-            found += count
-        return found
+            matching += count
+        return matching
 
     async def _row_groups(self, file: LiveFile, index: ParquetIndex) -> list[int]:
         """Those that may hold a key."""
         numbers = range(len(index.header.row_groups))
         if self._reads_all:
             return list(numbers)
-        found: list[int] = []
-        asked: list[tuple[int, KeyFilter, np.ndarray]] = []
+        candidates: list[int] = []
+        filters: list[tuple[int, KeyFilter, np.ndarray]] = []
         for number in numbers:
             within = np.fromiter(within_bounds(index, number, self._keys.keys), bool)
             of_keys = key_filter(index, number)
             if not within.any():
                 self.cost.without_by_bounds += 1
             elif of_keys is None:
-                found.append(number)
+                candidates.append(number)
             else:
-                asked.append((number, of_keys, self._keys.hashes[within]))
-        places = np.unique(np.concatenate([of.places(hashes) for _, of, hashes in asked] or [np.empty(0)]))
-        blocks = await self._blocks(file, places.astype(np.int64))
-        for number, of_keys, hashes in asked:
-            at = np.searchsorted(places, of_keys.places(hashes))
+                filters.append((number, of_keys, self._keys.hashes[within]))
+        block_offsets = np.unique(
+            np.concatenate([of.places(hashes) for _, of, hashes in filters] or [np.empty(0)])
+        )
+        blocks = await self._blocks(file, block_offsets.astype(np.int64))
+        for number, of_keys, hashes in filters:
+            at = np.searchsorted(block_offsets, of_keys.places(hashes))
             if may_hold(blocks[at], hashes).any():
-                found.append(number)
+                candidates.append(number)
             else:
                 self.cost.without_by_filter += 1
-        return sorted(found)
+        return sorted(candidates)
 
-    async def _blocks(self, file: LiveFile, places: np.ndarray) -> np.ndarray:
+    async def _blocks(self, file: LiveFile, block_offsets: np.ndarray) -> np.ndarray:
         """The filters' blocks at these bytes, a row of words each."""
-        blocks = np.empty((len(places), 8), np.dtype("<u4"))
-        for run in _together(places):
-            start = int(places[run.start])
-            data = await self._range(file, start, int(places[run.stop - 1]) + BLOCK_BYTES - start)
+        blocks = np.empty((len(block_offsets), 8), np.dtype("<u4"))
+        for run in _together(block_offsets):
+            start = int(block_offsets[run.start])
+            data = await self._range(file, start, int(block_offsets[run.stop - 1]) + BLOCK_BYTES - start)
             view = memoryview(data)
             for number in range(run.start, run.stop):
-                at = int(places[number]) - start
+                at = int(block_offsets[number]) - start
                 blocks[number] = np.frombuffer(view[at : at + BLOCK_BYTES], np.dtype("<u4"))
         return blocks
 
@@ -170,9 +172,9 @@ class KeySearch:
         return data
 
 
-def _together(places: np.ndarray) -> Iterator[slice]:
+def _together(block_offsets: np.ndarray) -> Iterator[slice]:
     """Places whose blocks one request reads."""
-    if len(places):
-        ends = np.flatnonzero(np.diff(places) > MAX_GAP_BYTES + BLOCK_BYTES) + 1
-        bounds = [0, *ends.tolist(), len(places)]
+    if len(block_offsets):
+        ends = np.flatnonzero(np.diff(block_offsets) > MAX_GAP_BYTES + BLOCK_BYTES) + 1
+        bounds = [0, *ends.tolist(), len(block_offsets)]
         yield from (slice(begin, end) for begin, end in itertools.pairwise(bounds))

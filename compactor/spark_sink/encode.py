@@ -39,24 +39,30 @@ Array = Any
 def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[RunInput]:
     """The runs of one object. Raises InvalidRow for a record that its topic does not take."""
     order = np.lexsort((rows.partitions, rows.topics))
-    places = (rows.topics.astype(np.int64) << 32 | rows.partitions)[order]
+    partition_keys = (rows.topics.astype(np.int64) << 32 | rows.partitions)[order]
     sizes = _most_bytes(rows)[order]
-    cuts = list(_cuts(places, sizes, rows))
-    headers = [_unfinished_header(rows.targets[place >> 32], start, now_ms) for place, start, _ in cuts]
+    cuts = list(_cuts(partition_keys, sizes, rows))
+    headers = [
+        _unfinished_header(rows.targets[partition_key >> 32], start, now_ms)
+        for partition_key, start, _ in cuts
+    ]
     columns = _in_order(rows, order, now_ms)
     encoded = encode_records(columns, headers, [end - start for _, start, end in cuts])
     runs: dict[int, list[tuple[BatchCoordinates, list[bytes]]]] = {}
-    for (place, start, end), header, records in zip(cuts, headers, encoded, strict=True):
+    for (partition_key, start, end), header, records in zip(cuts, headers, encoded, strict=True):
         batch = _assembled(records, header, end - start, compression)
-        target = rows.targets[place >> 32]
+        target = rows.targets[partition_key >> 32]
         if len(batch) > target.settings.max_message_bytes:
             row = rows.first + int(order[start])
             raise InvalidRow(
                 f"row {row} of its task is a record batch of {len(batch)} bytes; max.message.bytes of topic"
                 f" {target.topic.name!r} is {target.settings.max_message_bytes}"
             )
-        runs.setdefault(place, []).append((coordinates(read_header(batch)), [batch]))
-    return [_run(rows.targets[place >> 32], place & 0xFFFFFFFF, batches) for place, batches in runs.items()]
+        runs.setdefault(partition_key, []).append((coordinates(read_header(batch)), [batch]))
+    return [
+        _run(rows.targets[partition_key >> 32], partition_key & 0xFFFFFFFF, batches)
+        for partition_key, batches in runs.items()
+    ]
 
 
 def _run(target: Target, partition: int, batches: list[tuple[BatchCoordinates, list[bytes]]]) -> RunInput:
@@ -78,22 +84,22 @@ def _most_bytes(rows: SinkRows) -> Array:
     return sizes
 
 
-def _cuts(places: Array, sizes: Array, rows: SinkRows) -> Iterator[tuple[int, int, int]]:
+def _cuts(partition_keys: Array, sizes: Array, rows: SinkRows) -> Iterator[tuple[int, int, int]]:
     """Place, first row and end of each batch. One record may be larger than the bound: its batch is judged later."""
-    if not len(places):
+    if not len(partition_keys):
         return
-    ends = np.append(np.flatnonzero(places[1:] != places[:-1]) + 1, len(places))
+    ends = np.append(np.flatnonzero(partition_keys[1:] != partition_keys[:-1]) + 1, len(partition_keys))
     sums = np.cumsum(sizes)
     start = 0
     for group_end in ends.tolist():
-        place = int(places[start])
-        most = rows.targets[place >> 32].settings.max_message_bytes - HEADER_BYTES
+        partition_key = int(partition_keys[start])
+        most = rows.targets[partition_key >> 32].settings.max_message_bytes - HEADER_BYTES
         bound = min(BATCH_BYTES, most)
         while start < group_end:
             before = int(sums[start - 1]) if start else 0
             end = int(np.searchsorted(sums, before + bound, "right"))
             end = min(max(end, start + 1), group_end)
-            yield place, start, end
+            yield partition_key, start, end
             start = end
 
 

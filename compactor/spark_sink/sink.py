@@ -112,7 +112,7 @@ async def _left(opened: Any) -> None:
     await opened.__aexit__(None, None, None)
 
 
-def _asked(options: SinkOptions, ask: Callable[[Sequencer], Awaitable[T]]) -> T:
+def _ask_sequencer(options: SinkOptions, ask: Callable[[Sequencer], Awaitable[T]]) -> T:
     async def asked() -> T:
         async with _sequencer(options, COMMIT_PATIENCE_S) as sequencer:
             return await ask(sequencer)
@@ -144,12 +144,12 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
                 await _commit(sequencer, request, "or give option atomic=false")
             await _close(sequencer, objects)
 
-        _asked(self._options, commit)
+        _ask_sequencer(self._options, commit)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         objects = _all_objects(messages)
         if objects:
-            _asked(self._options, lambda sequencer: _close(sequencer, objects))
+            _ask_sequencer(self._options, lambda sequencer: _close(sequencer, objects))
 
 
 class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -177,7 +177,9 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         [(write_id, epoch)] = named
         assert epoch == batchId, f"tasks of epoch {epoch} in the commit of {batchId}"
         request = WriteRequest(write_id, epoch, is_stream=True, objects=objects)
-        _asked(self._options, lambda sequencer: _commit(sequencer, request, "or have smaller triggers"))
+        _ask_sequencer(
+            self._options, lambda sequencer: _commit(sequencer, request, "or have smaller triggers")
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: what was uploaded goes with the day's session."""

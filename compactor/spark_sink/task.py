@@ -94,11 +94,11 @@ class WriteTask:
     async def _topics(self) -> dict[str, Target]:
         topics = (await self.sequencer.metadata(MetadataRequest())).topics or []
         defaults = (await self.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
-        wanted = self.options.topic
+        topic_name = self.options.topic
         return {
             topic.name: Target(topic, topic_settings(topic.configs, defaults))
             for topic in topics
-            if not wanted or topic.name == wanted
+            if not topic_name or topic.name == topic_name
         }
 
     async def _session(self) -> SessionGrant:

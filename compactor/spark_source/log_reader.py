@@ -105,7 +105,7 @@ Bounds = Mapping[LogPartition, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundLog:
     log_start: int
     stable: int
     runs: list[Run]
@@ -144,7 +144,7 @@ class LogReader:
         self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
         self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self._ahead: dict[tuple[str, int], memoryview] = {}
-        """Bytes of runs of mixed objects, by key and place."""
+        """Bytes of runs of mixed objects, by key and start."""
 
     async def bounds(self, topics: Iterable[Topic]) -> Bounds:
         """What there is of the topics' partitions now; without those of a topic that was deleted since."""
@@ -153,25 +153,25 @@ class LogReader:
             for topic in topics
             for number in range(topic.partitions)
         ]
-        found = await self._find_all([(partition, 0) for partition in partitions], max_bytes=1)
+        positions = await self._find_all([(partition, 0) for partition in partitions], max_bytes=1)
         return {
             partition: (bounds.log_start, bounds.stable)
-            for partition, bounds in zip(partitions, found, strict=True)
+            for partition, bounds in zip(partitions, positions, strict=True)
             if bounds is not None
         }
 
     async def offsets_at(self, times_ms: Mapping[LogPartition, int]) -> dict[LogPartition, int | None]:
         """Of each partition the first offset with a record at or after the time; None where there is none."""
         offsets: dict[LogPartition, int | None] = dict.fromkeys(times_ms)
-        asked = {
+        queries = {
             partition: OffsetQuery(partition.topic_id, partition.number, time_ms, True)
             for partition, time_ms in times_ms.items()
         }
-        while asked:
-            results = await all_offsets(self._index, list(asked.values()))
-            found = dict(zip(asked, results, strict=True))
-            for partition, result in found.items():
-                query, run = asked.pop(partition), result.run
+        while queries:
+            results = await all_offsets(self._index, list(queries.values()))
+            results_of = dict(zip(queries, results, strict=True))
+            for partition, result in results_of.items():
+                query, run = queries.pop(partition), result.run
                 if run is None:
                     continue
                 first = max(result.log_start_offset, run.base_offset)
@@ -179,20 +179,20 @@ class LogReader:
                 within = OffsetRange(partition, first, end)
                 offsets[partition] = await self._first_at(within, query.timestamp)
                 if offsets[partition] is None:  # that record was aborted: one may follow
-                    asked[partition] = msgspec.structs.replace(query, from_offset=run.end_offset)
+                    queries[partition] = msgspec.structs.replace(query, from_offset=run.end_offset)
         return offsets
 
     async def committed(self, group: str, partitions: Iterable[LogPartition]) -> dict[LogPartition, int]:
         """The offsets that a consumer group has committed, of those of the partitions that it has any of."""
-        asked = list(partitions)
-        found: dict[LogPartition, int] = {}
-        while asked:
-            request = FetchOffsets(group, [(key.topic_id, key.number) for key in asked])
+        remaining = list(partitions)
+        offsets: dict[LogPartition, int] = {}
+        while remaining:
+            request = FetchOffsets(group, [(key.topic_id, key.number) for key in remaining])
             positions = (await self._index.fetch_offsets(request)).positions
-            pairs = zip(asked, positions, strict=False)  # an answer may have fewer
-            found |= {key: position.offset for key, position in pairs if position.offset >= 0}
-            asked = asked[len(positions) :]
-        return found
+            pairs = zip(remaining, positions, strict=False)  # an answer may have fewer
+            offsets |= {key: position.offset for key, position in pairs if position.offset >= 0}
+            remaining = remaining[len(positions) :]
+        return offsets
 
     async def _first_at(self, within: OffsetRange, time_ms: int) -> int | None:
         timed = LogReader(
@@ -208,7 +208,7 @@ class LogReader:
         return None
 
     async def cut(
-        self, wanted: Sequence[OffsetRange], *, task_bytes: int = TASK_BYTES, min_tasks: int = 1
+        self, ranges: Sequence[OffsetRange], *, task_bytes: int = TASK_BYTES, min_tasks: int = 1
     ) -> list[list[OffsetRange]]:
         """The ranges as tasks of about `task_bytes`, or less for `min_tasks` of them; cut between runs, and large files
         between row groups.
@@ -216,7 +216,7 @@ class LogReader:
         Raises DataLost.
         """
         pieces = Pieces(task_bytes)
-        async for piece, size in self._pieces(wanted, task_bytes):
+        async for piece, size in self._pieces(ranges, task_bytes):
             pieces.add(piece, size)
         total = pieces.total_bytes
         limit = max(1, min(task_bytes, -(-total // max(1, min_tasks))))
@@ -235,28 +235,34 @@ class LogReader:
         return tasks
 
     async def _pieces(
-        self, wanted: Sequence[OffsetRange], task_bytes: int
+        self, ranges: Sequence[OffsetRange], task_bytes: int
     ) -> AsyncIterator[tuple[OffsetRange, int]]:
         """What of the ranges lies in each run, and the run's bytes."""
-        left = {here.partition: here for here in wanted if here.start < here.end}
+        left = {
+            offset_range.partition: offset_range
+            for offset_range in ranges
+            if offset_range.start < offset_range.end
+        }
         while left:
-            asked = list(left.values())[:PARTITIONS_AT_ONCE]
-            found = await self._find_all([(here.partition, here.start) for here in asked])
-            for here, known in zip(asked, found, strict=True):
-                start = self._first_left(here, known)
-                if known is not None:
-                    for run in known.runs:
-                        end = min(run.end_offset, here.end, known.stable)
+            part = list(left.values())[:PARTITIONS_AT_ONCE]
+            logs = await self._find_all(
+                [(offset_range.partition, offset_range.start) for offset_range in part]
+            )
+            for offset_range, log in zip(part, logs, strict=True):
+                start = self._first_left(offset_range, log)
+                if log is not None:
+                    for run in log.runs:
+                        end = min(run.end_offset, offset_range.end, log.stable)
                         if start >= end:
                             continue
                         if not self._is_too_old(run):
                             for piece, size in await self._of_run(run, start, end, task_bytes):
-                                yield here._replace(start=piece[0], end=piece[1]), size
+                                yield offset_range._replace(start=piece[0], end=piece[1]), size
                         start = end
                 # In this order, so that those that there was no room for are asked first.
-                del left[here.partition]
-                if start < here.end:
-                    left[here.partition] = here._replace(start=start)
+                del left[offset_range.partition]
+                if start < offset_range.end:
+                    left[offset_range.partition] = offset_range._replace(start=start)
 
     async def _of_run(
         self, run: Run, start: int, end: int, task_bytes: int
@@ -274,57 +280,59 @@ class LogReader:
             if group.first_offset < end
         ]
         cuts = [start, *(group.first_offset for group in groups[1:]), end]
-        return [((cuts[place], cuts[place + 1]), group.length) for place, group in enumerate(groups)]
+        return [((cuts[number], cuts[number + 1]), group.length) for number, group in enumerate(groups)]
 
     def _is_too_old(self, run: Run) -> bool:
         return run.kind is ObjectKind.MARKERS or run.max_timestamp * 1000 < self._limits.times_us.first
 
-    async def read_all(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
+    async def read_all(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[Any]:
         """As `read`, of many ranges one after another: a few calls find the first runs of all, and small record batches
         are joined."""
         joined = Joined()
-        async for batch in self._read_each(wanted):
+        async for batch in self._read_each(ranges):
             for ready in joined.add(batch):
                 yield ready
         for ready in joined.rest():
             yield ready
 
-    async def _read_each(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
-        for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
-            some = wanted[first : first + PARTITIONS_AT_ONCE]
-            found = await self._find_all([(asked.partition, asked.start) for asked in some])
-            for group in self._together(list(zip(some, found, strict=True))):
+    async def _read_each(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[Any]:
+        for first in range(0, len(ranges), PARTITIONS_AT_ONCE):
+            part = ranges[first : first + PARTITIONS_AT_ONCE]
+            logs = await self._find_all(
+                [(offset_range.partition, offset_range.start) for offset_range in part]
+            )
+            for group in self._together(list(zip(part, logs, strict=True))):
                 self._ahead = await self._read_ahead([run for *_, runs in group for run in runs])
-                for asked, known, _ in group:
-                    async for batch in self.read(asked, known):
+                for offset_range, log, _ in group:
+                    async for batch in self.read(offset_range, log):
                         yield batch
 
     def _together(
-        self, pairs: Sequence[tuple[OffsetRange, _Found | None]]
-    ) -> Iterator[list[tuple[OffsetRange, _Found | None, list[Run]]]]:
+        self, pairs: Sequence[tuple[OffsetRange, _FoundLog | None]]
+    ) -> Iterator[list[tuple[OffsetRange, _FoundLog | None, list[Run]]]]:
         """The ranges in groups, with the runs of each that are read ahead: of mixed objects, unless there are many."""
-        group: list[tuple[OffsetRange, _Found | None, list[Run]]] = []
+        group: list[tuple[OffsetRange, _FoundLog | None, list[Run]]] = []
         held = 0
-        for wanted, found in pairs:
-            runs = [] if found is None else self._mixed_runs(wanted, found)
+        for offset_range, log in pairs:
+            runs = [] if log is None else self._mixed_runs(offset_range, log)
             size = sum(run.length + AHEAD_GAP_BYTES for run in runs)
             if size > AHEAD_BYTES:
                 runs, size = [], 0
             if held + size > AHEAD_BYTES:
                 yield group
                 group, held = [], 0
-            group.append((wanted, found, runs))
+            group.append((offset_range, log, runs))
             held += size
         yield group
 
-    def _mixed_runs(self, wanted: OffsetRange, found: _Found) -> list[Run]:
-        end = min(wanted.end, found.stable)
+    def _mixed_runs(self, offset_range: OffsetRange, log: _FoundLog) -> list[Run]:
+        end = min(offset_range.end, log.stable)
         return [
             run
-            for run in found.runs
+            for run in log.runs
             if run.kind is ObjectKind.MIXED
             and run.base_offset < end
-            and run.end_offset > wanted.start
+            and run.end_offset > offset_range.start
             and not self._is_too_old(run)
         ]
 
@@ -332,46 +340,51 @@ class LogReader:
         """The runs' bytes, by few requests. An object that is gone is left out: it was compacted since."""
         gate = asyncio.Semaphore(AHEAD_READS)
 
-        async def read(wanted: ByteRange) -> bytes | bytearray:
+        async def read(byte_range: ByteRange) -> bytes | bytearray:
             async with gate:
-                return await self._store.get_range(wanted.key, wanted.start, wanted.end - wanted.start)
+                return await self._store.get_range(
+                    byte_range.key, byte_range.start, byte_range.end - byte_range.start
+                )
 
         ranges = ranges_to_read([Piece(0, runs, [])], max_gap=AHEAD_GAP_BYTES)
         answers = await asyncio.gather(*map(read, ranges), return_exceptions=True)
         ahead: dict[tuple[str, int], memoryview] = {}
         for run in runs:
-            place = bisect.bisect_right(ranges, (run.key, run.start), key=lambda held: held[:2]) - 1
-            answer = answers[place]
+            index = bisect.bisect_right(ranges, (run.key, run.start), key=lambda held: held[:2]) - 1
+            answer = answers[index]
             if isinstance(answer, BaseException):
                 if not isinstance(answer, ObjectMissing):
                     raise answer
                 continue
-            start = run.start - ranges[place].start
+            start = run.start - ranges[index].start
             ahead[run.key, run.start] = memoryview(answer)[start : start + run.length]
         return ahead
 
-    async def read(self, wanted: OffsetRange, known: _Found | None = None) -> AsyncIterator[Any]:
+    async def read(
+        self, offset_range: OffsetRange, log_at_start: _FoundLog | None = None
+    ) -> AsyncIterator[Any]:
         """The range's records as Arrow record batches, in order. Raises DataLost, DamagedRecords, UnreadableRecords.
 
-        `known`: what was found at the range's start. Without runs (an answer had no room for them) it is asked again.
+        `log_at_start`: the log as it was looked up at the range's start. Without runs (an answer had no room for
+        them) it is looked up again.
         """
-        position, attempts = wanted.start, 0
-        while position < wanted.end:
-            found, known = known if known and known.runs else None, None
-            if found is None:
-                (found,) = await self._find_all([(wanted.partition, position)])
-            position = self._first_left(wanted._replace(start=position), found)
-            if found is None:
+        position, attempts = offset_range.start, 0
+        while position < offset_range.end:
+            log, log_at_start = log_at_start if log_at_start and log_at_start.runs else None, None
+            if log is None:
+                (log,) = await self._find_all([(offset_range.partition, position)])
+            position = self._first_left(offset_range._replace(start=position), log)
+            if log is None:
                 return
             try:
-                for run in found.runs:
-                    upto = min(run.end_offset, wanted.end, found.stable)
+                for run in log.runs:
+                    upto = min(run.end_offset, offset_range.end, log.stable)
                     if position >= upto:
                         continue
-                    within = wanted._replace(start=position, end=upto)
-                    async for table in self._read_sound(run, within, found.aborted):
+                    within = offset_range._replace(start=position, end=upto)
+                    async for table in self._read_sound(run, within, log.aborted):
                         last = table.column("offset")[-1].as_py() if table.num_rows else position - 1
-                        for batch in self._shaped(table, wanted.partition):
+                        for batch in self._shaped(table, offset_range.partition):
                             yield batch
                         position = max(position, last + 1)
                     position = max(position, upto)
@@ -382,52 +395,55 @@ class LogReader:
                 if attempts == _ATTEMPTS:
                     raise _damaged(within._replace(start=position), error) from error
 
-    def _first_left(self, wanted: OffsetRange, found: _Found | None) -> int:
+    def _first_left(self, offset_range: OffsetRange, log: _FoundLog | None) -> int:
         """Where the range is to be read on. Raises DataLost where that is not its start."""
-        if found is None:
-            return self._lost(wanted, wanted.end, "the topic or the partition was deleted")
-        if found.log_start > wanted.start:
-            end = min(found.log_start, wanted.end)
+        if log is None:
+            return self._lost(offset_range, offset_range.end, "the topic or the partition was deleted")
+        if log.log_start > offset_range.start:
+            end = min(log.log_start, offset_range.end)
             return self._lost(
-                wanted, end, f"retention or DeleteRecords moved the log start to {found.log_start}"
+                offset_range, end, f"retention or DeleteRecords moved the log start to {log.log_start}"
             )
-        if found.stable < wanted.end:
-            rest = wanted._replace(start=max(wanted.start, found.stable))
-            end = self._lost(rest, wanted.end, f"the log is shorter than it was and ends at {found.stable}")
-            return end if wanted.start >= found.stable else wanted.start
-        return wanted.start
+        if log.stable < offset_range.end:
+            rest = offset_range._replace(start=max(offset_range.start, log.stable))
+            end = self._lost(
+                rest, offset_range.end, f"the log is shorter than it was and ends at {log.stable}"
+            )
+            return end if offset_range.start >= log.stable else offset_range.start
+        return offset_range.start
 
-    def _lost(self, wanted: OffsetRange, end: int, why: str) -> int:
+    def _lost(self, offset_range: OffsetRange, end: int, why: str) -> int:
         if self._passes_over_lost:
             return end
+        partition = offset_range.partition
         raise DataLost(
-            f"topic {wanted.partition.topic!r}, partition {wanted.partition.number}: offsets {wanted.start} to"
+            f"topic {partition.topic!r}, partition {partition.number}: offsets {offset_range.start} to"
             f" {end - 1} are lost, as {why}. Start a new query (a stream: with a new checkpoint), or give option"
             " failOnDataLoss=false to go on without them"
         )
 
     async def _find_all(
         self, positions: Sequence[tuple[LogPartition, int]], *, max_bytes: int = _ALL
-    ) -> list[_Found | None]:
+    ) -> list[_FoundLog | None]:
         """(partition, offset) looked up, many by one call; None where there is no such partition any more."""
-        found: list[_Found | None] = []
+        logs: list[_FoundLog | None] = []
         for first in range(0, len(positions), PARTITIONS_AT_ONCE):
-            asked = [
+            queries = [
                 FindPartition(partition.topic_id, partition.number, offset, max_bytes)
                 for partition, offset in positions[first : first + PARTITIONS_AT_ONCE]
             ]
-            found += [
+            logs += [
                 None
                 if partition.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
-                else _Found(
+                else _FoundLog(
                     partition.log_start_offset,
                     partition.last_stable_offset,
                     partition.runs,
                     partition.aborted,
                 )
-                for partition in (await self._index.find_batches(FindRequest(asked))).partitions
+                for partition in (await self._index.find_batches(FindRequest(queries))).partitions
             ]
-        return found
+        return logs
 
     async def _read_sound(
         self, run: Run, within: OffsetRange, aborted: Sequence[AbortedTransaction]
@@ -515,15 +531,15 @@ class LogReader:
 
     def _may_hold_wanted(self, index: ParquetIndex, group: RowGroupRange) -> bool:
         """By the row group's least and greatest time, of all its partitions."""
-        wanted = self._limits.times_us
-        if wanted == EVERYTHING:
+        times_us = self._limits.times_us
+        if times_us == EVERYTHING:
             return True
-        place = index.metadata.schema.names.index("timestamp")
-        statistics = index.metadata.row_group(group.number).column(place).statistics
+        column = index.metadata.schema.names.index("timestamp")
+        statistics = index.metadata.row_group(group.number).column(column).statistics
         if statistics is None or not statistics.has_min_max:
             return True
         least, greatest = statistics.min_raw * 1000, statistics.max_raw * 1000
-        return bool(least <= wanted.last and greatest >= wanted.first)
+        return bool(least <= times_us.last and greatest >= times_us.first)
 
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
@@ -539,10 +555,10 @@ class LogReader:
         return _between(table.slice(first, count), start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
-        wanted = self._limits.times_us
-        if wanted != EVERYTHING and table.num_rows:
+        times_us = self._limits.times_us
+        if times_us != EVERYTHING and table.num_rows:
             times = table.column("timestamp").cast(pa.int64())  # ms
-            first_ms, last_ms = -(-wanted.first // 1000), wanted.last // 1000
+            first_ms, last_ms = -(-times_us.first // 1000), times_us.last // 1000
             table = table.filter(pc.and_(pc.greater_equal(times, first_ms), pc.less_equal(times, last_ms)))
         rows = table.num_rows
         if not rows:

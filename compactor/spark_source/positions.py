@@ -51,41 +51,41 @@ async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, i
     Raises ValueError where the option does not fit the partitions, or has no record for its time.
     """
     if position.edge:
-        place = 0 if position.edge == EARLIEST else 1
+        edge = 0 if position.edge == EARLIEST else 1
         committed = await reader.committed(position.group, bounds) if position.group else {}
         if position.group and not committed:
             raise ValueError(
                 f"option {position.option!r}: group {position.group!r} has no offsets of these topics"
             )
-        return {partition: committed.get(partition, edges[place]) for partition, edges in bounds.items()}
+        return {partition: committed.get(partition, edges[edge]) for partition, edges in bounds.items()}
     if position.offsets is not None:
-        asked = _of_each(position, position.offsets, bounds)
+        given = _of_each(position, position.offsets, bounds)
         return {
             partition: {EARLIEST_OFFSET: bounds[partition][0], LATEST_OFFSET: bounds[partition][1]}.get(
                 offset, offset
             )
-            for partition, offset in asked.items()
+            for partition, offset in given.items()
         }
     times_ms = (
         dict.fromkeys(bounds, position.time_ms or 0)
         if position.times_ms is None
         else _of_each(position, position.times_ms, bounds)
     )
-    found = await reader.offsets_at(times_ms)
-    for partition, offset in found.items():
+    offsets = await reader.offsets_at(times_ms)
+    for partition, offset in offsets.items():
         if offset is None and if_none != LATEST:
             raise ValueError(
                 f"option {position.option!r}: topic {partition.topic!r}, partition {partition.number} has no record at"
                 f" or after {times_ms[partition]}; startingOffsetsByTimestampStrategy=latest reads it from its end"
             )
-    return {key: bounds[key][1] if offset is None else offset for key, offset in found.items()}
+    return {key: bounds[key][1] if offset is None else offset for key, offset in offsets.items()}
 
 
 def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[LogPartition, int]:
     named = {(topic, number) for topic, of_topic in given.items() for number in of_topic}
-    there = {(partition.topic, partition.number) for partition in bounds}
-    if named != there:
-        different = sorted(named ^ there)
+    existing = {(partition.topic, partition.number) for partition in bounds}
+    if named != existing:
+        different = sorted(named ^ existing)
         raise ValueError(
             f"option {position.option!r} names other partitions than are read; different are"
             f" {', '.join(f'{topic}-{number}' for topic, number in different[:5])}"
@@ -97,7 +97,7 @@ async def batch_ranges(
     options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
 ) -> list[OffsetRange]:
     """What a batch query reads of each partition, within what Spark's filters want. Raises ValueError."""
-    wanted = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
+    chosen = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
     starting = options.starting or Position("startingOffsets", edge=EARLIEST)
     ending = options.ending or Position("endingOffsets", edge=LATEST)
     if_none = "error" if options.fails_without_time else LATEST
@@ -110,7 +110,7 @@ async def batch_ranges(
             )
     ranges = (
         OffsetRange(key, max(starts[key], limits.offsets.first), min(ends[key], limits.offsets.last + 1))
-        for key in wanted
+        for key in chosen
     )
     return [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
 
@@ -194,8 +194,8 @@ def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss
     return [unread for unread in ranges if unread.start < unread.end]
 
 
-def _why_gone(gone: LogPartition, there: Iterable[LogPartition]) -> str:
-    ids = {partition.topic_id for partition in there if partition.topic == gone.topic}
+def _why_gone(gone: LogPartition, existing: Iterable[LogPartition]) -> str:
+    ids = {partition.topic_id for partition in existing if partition.topic == gone.topic}
     if not ids:
         return "it was deleted since the stream read it"
     if gone.topic_id in ids:

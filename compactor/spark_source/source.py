@@ -257,6 +257,6 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
 
     async def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TaskPartition]:
         options = self._options
-        wanted = ranges_between(start, end, fails_on_data_loss=options.fails_on_data_loss)
+        ranges = ranges_between(start, end, fails_on_data_loss=options.fails_on_data_loss)
         async with _opened(options, Limits()) as (reader, _):
-            return _tasks(await reader.cut(wanted, min_tasks=options.min_tasks))
+            return _tasks(await reader.cut(ranges, min_tasks=options.min_tasks))

@@ -38,7 +38,7 @@ class TablesFollowing:
         self._sequencer = sequencer
         self._syncing = syncing
         self._clock = clock
-        self._wanted: dict[UUID, WantedTable] = {}
+        self._tables: dict[UUID, WantedTable] = {}
         self._behind: set[UUID] = set()
         self._not_before: dict[UUID, float] = {}
         self.failures: list[str] = []
@@ -50,40 +50,40 @@ class TablesFollowing:
     async def begin_round(self) -> None:
         """Repair what happened since the last round, a crash between a swap and its table among it."""
         self.failures = []
-        self._wanted = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
-        for wanted in list(self._wanted.values()):
-            await self._sync(wanted)
+        self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
+        for known_table in list(self._tables.values()):
+            await self._sync(known_table)
 
     async def swapped(self, topic_ids: Iterable[UUID]) -> None:
         """Bring the tables of these topics up to date, now or at the end of the round."""
         for topic_id in dict.fromkeys(topic_ids):
-            wanted = self._wanted.get(topic_id)
-            if wanted is None:
+            table = self._tables.get(topic_id)
+            if table is None:
                 continue
             if self._clock.monotonic() < self._not_before.get(topic_id, 0.0):
                 self._behind.add(topic_id)
             else:
-                await self._sync(wanted)
+                await self._sync(table)
 
     async def end_round(self) -> None:
         """Bring up to date what was put off."""
         for topic_id in sorted(self._behind):
-            await self._sync(self._wanted[topic_id])
+            await self._sync(self._tables[topic_id])
 
-    async def _sync(self, wanted: WantedTable) -> SyncedTable | None:
-        self._behind.discard(wanted.topic_id)
+    async def _sync(self, table: WantedTable) -> SyncedTable | None:
+        self._behind.discard(table.topic_id)
         began = self._clock.monotonic()
         try:
-            return await self._syncing.sync(wanted)
+            return await self._syncing.sync(table)
         except Exception as error:  # noqa: BLE001 - a catalog raises what its drivers raise
-            line = f"table {wanted.topic_name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
+            line = f"table {table.topic_name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
             log.warning("a table is behind its log; the next round repairs it", failure=line)
             if len(self.failures) < MAX_TABLE_FAILURES:
                 self.failures.append(line)
             return None
         finally:
             ended = self._clock.monotonic()
-            self._not_before[wanted.topic_id] = ended + (SHARE_OF_TIME - 1) * (ended - began)
+            self._not_before[table.topic_id] = ended + (SHARE_OF_TIME - 1) * (ended - began)
 
 
 async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
@@ -98,12 +98,12 @@ def choose_tables(
     topics: Iterable[Topic], cluster: dict[str, str], pins: Iterable[TablePin]
 ) -> Iterator[WantedTable]:
     """See wanted_tables. Pure."""
-    wanted: set[UUID] = set()
+    chosen: set[UUID] = set()
     snapshot_ms: dict[UUID, int] = {}
     for topic in topics:
         snapshot_ms[topic.topic_id] = int(effective("tailrace.table.snapshot.ms", topic.configs, cluster))
         if effective("tailrace.table", topic.configs, cluster) == "iceberg":
-            wanted.add(topic.topic_id)
+            chosen.add(topic.topic_id)
             yield WantedTable(
                 topic.topic_id,
                 topic.name,
@@ -112,7 +112,7 @@ def choose_tables(
             )
     default_ms = int(effective("tailrace.table.snapshot.ms", {}, cluster))
     for pin in pins:
-        if pin.topic_id not in wanted:
+        if pin.topic_id not in chosen:
             life_ms = snapshot_ms.get(pin.topic_id, default_ms)
             yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
 

@@ -101,17 +101,17 @@ def store_properties(store_url: str) -> dict[str, str]:
     if urlsplit(store_url).scheme != "s3":
         return {}
     location = s3_location(store_url)
-    found = {"s3.region": location.region}
+    properties = {"s3.region": location.region}
     if location.endpoint is not None:
-        found["s3.endpoint"] = location.endpoint
+        properties["s3.endpoint"] = location.endpoint
     if location.path_style is False:
-        found["s3.force-virtual-addressing"] = "true"
+        properties["s3.force-virtual-addressing"] = "true"
     if location.credentials is not None:
-        found["s3.access-key-id"] = location.credentials.access_key_id
-        found["s3.secret-access-key"] = location.credentials.secret_access_key
+        properties["s3.access-key-id"] = location.credentials.access_key_id
+        properties["s3.secret-access-key"] = location.credentials.secret_access_key
         if location.credentials.session_token is not None:
-            found["s3.session-token"] = location.credentials.session_token
-    return found
+            properties["s3.session-token"] = location.credentials.session_token
+    return properties
 
 
 class IcebergTables:
@@ -155,9 +155,9 @@ class IcebergTables:
     def _create(self, topic_id: UUID, name: str) -> Table:
         with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace(self._namespace)
-        there = self.find(name)
-        if there is not None:
-            owner = there.properties.get(TOPIC_ID)
+        existing = self.find(name)
+        if existing is not None:
+            owner = existing.properties.get(TOPIC_ID)
             if owner is None:
                 raise TableConflict(f"table {name!r} is there, and not one of Tailrace's; rename it")
             self._catalog.rename_table(
@@ -194,14 +194,14 @@ class IcebergTable:
 
     def named(self) -> dict[str, str | None]:
         """See TopicTable."""
-        found: dict[str, str | None] = {}
+        names: dict[str, str | None] = {}
         for entry in _entries_of(self._table, self._table.current_snapshot()):
             file = entry.data_file
             if file.content == DataFileContent.DATA:
-                found.setdefault(file.file_path, None)
+                names.setdefault(file.file_path, None)
             else:
-                found[_target_of(file)] = file.file_path.rpartition("/")[2].removesuffix(".parquet")
-        return found
+                names[_target_of(file)] = file.file_path.rpartition("/")[2].removesuffix(".parquet")
+        return names
 
     def snapshots(self) -> list[TableSnapshot]:
         """See TopicTable. A snapshot that another program made counts from its own time stamp."""
@@ -298,15 +298,15 @@ class IcebergTable:
 
     def paths(self) -> set[str]:
         """See TopicTable."""
-        found = _metadata_of(self._table)
+        paths = _metadata_of(self._table)
         for snapshot in self._table.metadata.snapshots:
-            found.add(snapshot.manifest_list)
+            paths.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(self._table.io):
-                if manifest.manifest_path not in found:
-                    found.add(manifest.manifest_path)
+                if manifest.manifest_path not in paths:
+                    paths.add(manifest.manifest_path)
                     entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
-                    found |= {entry.data_file.file_path for entry in entries}
-        return found
+                    paths |= {entry.data_file.file_path for entry in entries}
+        return paths
 
     def _deletes_path(self, name: str) -> str:
         return f"{self._table.location()}/deletes/{name}.parquet"
@@ -472,19 +472,19 @@ def _entries_of(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEnt
 
 def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """All files of the table's own that these snapshots name: manifest lists, manifests, deletes, derived files."""
-    found: set[str] = set()
+    files: set[str] = set()
     has_derived = COLUMNS in table.properties
     for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
+        files.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in found:
+            if manifest.manifest_path in files:
                 continue
-            found.add(manifest.manifest_path)
+            files.add(manifest.manifest_path)
             if manifest.content == ManifestContent.DELETES or has_derived:
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 paths = (entry.data_file.file_path for entry in entries)
-                found |= {path for path in paths if path.startswith(f"{table.location()}/")}
-    return found
+                files |= {path for path in paths if path.startswith(f"{table.location()}/")}
+    return files
 
 
 def _metadata_of(table: Table) -> set[str]:

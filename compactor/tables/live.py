@@ -83,9 +83,9 @@ class RowRange(NamedTuple):
 async def list_live_files(sequencer: Sequencer, topic_id: UUID) -> TopicFiles:
     """The topic's live files. Raises UnknownTopic, SequencerUnavailable where swaps keep coming in between."""
     for _ in range(ATTEMPTS):
-        found = await _listed(sequencer, topic_id)
-        if found is not None:
-            return found
+        files = await _listed(sequencer, topic_id)
+        if files is not None:
+            return files
     raise SequencerUnavailable(f"compaction changed the files during each of {ATTEMPTS} listings; try again")
 
 
@@ -147,16 +147,16 @@ def live_rows(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]
     by_partition: dict[int, list[LiveRange]] = {}
     for live in ranges:
         by_partition.setdefault(live.partition, []).append(live)
-    found: list[RowRange] = []
+    row_ranges: list[RowRange] = []
     for run in header.runs:
         if run.topic_id != topic_id:
             continue
         for rows in _rows_of_run(header, run, by_partition.get(run.partition, ())):
-            if found and found[-1].end == rows.start:
-                found[-1] = RowRange(found[-1].start, rows.end)
+            if row_ranges and row_ranges[-1].end == rows.start:
+                row_ranges[-1] = RowRange(row_ranges[-1].start, rows.end)
             else:
-                found.append(rows)
-    return found
+                row_ranges.append(rows)
+    return row_ranges
 
 
 def dead_rows(header: ParquetHeader, live: Sequence[RowRange]) -> list[RowRange]:
@@ -180,14 +180,14 @@ def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
     """The run's first row at or above the offset."""
     row = run.first_row
     for batch in range(run.first_batch, run.first_batch + run.batch_count):
-        found = read_header(header.batch_headers, batch * HEADER_BYTES)
+        batch_header = read_header(header.batch_headers, batch * HEADER_BYTES)
         count = header.record_counts[batch]
-        if found.end_offset <= offset:
+        if batch_header.end_offset <= offset:
             row += count
             continue
-        if found.end_offset - found.base_offset != count:
+        if batch_header.end_offset - batch_header.base_offset != count:
             return row  # compacted by key: only its rows say which offsets are left, so the batch counts as above
-        return row + max(0, offset - found.base_offset)
+        return row + max(0, offset - batch_header.base_offset)
     return row
 
 

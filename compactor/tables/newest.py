@@ -47,14 +47,14 @@ class NewestRecords:
         joined = Joined()
         batches: list[Any] = []
         size = 0
-        for wanted in await self._new_ranges():
-            async for batch in self._reader.read(wanted):
+        for offset_range in await self._new_ranges():
+            async for batch in self._reader.read(offset_range):
                 batches += joined.add(batch)
                 size += batch.nbytes
-                self._positions[wanted.partition] = batch.column("offset")[-1].as_py() + 1
+                self._positions[offset_range.partition] = batch.column("offset")[-1].as_py() + 1
                 if size >= max_bytes:
                     return _as_stored([*batches, *joined.rest()])
-            self._positions[wanted.partition] = wanted.end
+            self._positions[offset_range.partition] = offset_range.end
         batches += joined.rest()
         return _as_stored(batches) if batches else None
 

@@ -102,10 +102,10 @@ def named_tables(database: Any, sql: str, names: Iterable[str]) -> list[str]:
     import duckdb
 
     try:
-        found = database.get_table_names(sql)
+        mentioned = database.get_table_names(sql)
     except duckdb.BinderException:  # a join by `using` is bound, and the tables are not there yet
         return [name for name in names if name in sql]
-    return [name for name in names if name in found]
+    return [name for name in names if name in mentioned]
 
 
 def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:

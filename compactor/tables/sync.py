@@ -220,9 +220,9 @@ class TableSync:
         if wanted.values is None:
             return _Files([TableFile(file, file.object.key) for file in files], [])
         prefix = f"{self._folder}/{wanted.topic_id}"
-        found = await self._values.names(wanted.values, table, files, prefix)
-        named = [file for file in files if file.object.object_id in found.names]
-        return _Files(*table_files(named, found.names, prefix), found.is_complete)
+        written = await self._values.names(wanted.values, table, files, prefix)
+        named = [file for file in files if file.object.object_id in written.names]
+        return _Files(*table_files(named, written.names, prefix), written.is_complete)
 
     async def _sync_quarantine(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> bool:
         """Bring the quarantine up to date after its table; whether there is none (any more)."""
@@ -269,7 +269,7 @@ class TableSync:
         unknown: list[TableFile] = []
         for file in files:
             path, deletes = self._path_of(file.key), deletes_of(file)
-            is_whole = self._known(file, deletes)
+            is_whole = self._is_whole(file, deletes)
             if path in named and named[path] == deletes:
                 should[path] = deletes
             elif path in named and named[path] is None and is_whole:
@@ -278,17 +278,17 @@ class TableSync:
                 unknown.append(file)
         new: dict[str, NewFile] = {}
         for first in range(0, len(unknown), FOOTERS_AT_ONCE):
-            some = unknown[first : first + FOOTERS_AT_ONCE]
-            for found in await asyncio.gather(*(self._described(topic_id, file, table) for file in some)):
-                if found is not None:
-                    should[found.named.path] = found.named.deletes
-                    new[found.named.path] = found
+            part = unknown[first : first + FOOTERS_AT_ONCE]
+            for described in await asyncio.gather(*(self._described(topic_id, file, table) for file in part)):
+                if described is not None:
+                    should[described.named.path] = described.named.deletes
+                    new[described.named.path] = described
         return should, new
 
-    def _known(self, file: TableFile, deletes: str) -> bool | None:
+    def _is_whole(self, file: TableFile, deletes: str) -> bool | None:
         """Whether these live ranges are all rows (True) or none (False) of the file; None: its footer says."""
-        known = self._whole.get(file.key)
-        return known[1] if known is not None and known[0] == deletes else None
+        read = self._whole.get(file.key)
+        return read[1] if read is not None and read[0] == deletes else None
 
     async def _described(self, topic_id: UUID, file: TableFile, table: TopicTable) -> NewFile | None:
         """The file with its dead rows; None where no row of the log's own file is live."""

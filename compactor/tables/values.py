@@ -116,8 +116,8 @@ class ValueFiles:
         # Where the table would only get files, some of them are a step forward.
         most = DERIVED_AT_ONCE if len(held) == len(paths) and held.keys() <= live else None
         await self._grow(table, parse_columns(encoding.columns) if encoding.columns else ())
-        known = self._schemas.get(prefix, {})
-        schemas = {key: schema for key, schema in known.items() if not schema.refusal}
+        cached = self._schemas.get(prefix, {})
+        schemas = {key: schema for key, schema in cached.items() if not schema.refusal}
         self._schemas[prefix] = schemas
         for _ in range(MAX_GROWTHS):
             order = await self._order(encoding, table, prefix, schemas)
@@ -184,8 +184,8 @@ class ValueFiles:
             schema = await self._registry.schema(key[0])
             schema = msgspec.structs.replace(schema, path=key[1:])
             try:
-                schema, found = await self._run(partial(resolved, order.encoding, schema))
-                columns = merged(columns, found)
+                schema, more = await self._run(partial(resolved, order.encoding, schema))
+                columns = merged(columns, more)
             except (SchemaRefused, ColumnsConflict) as error:
                 schema = msgspec.structs.replace(schema, refusal=f"schema {key[0]}: {error}")
             schemas[key] = schema
@@ -193,9 +193,9 @@ class ValueFiles:
 
     async def _grow(self, table: TopicTable, columns: Columns) -> None:
         text = await self._run(table.columns)
-        known = parse_columns(text) if text else ()
-        grown = merged(known, columns)
-        if text is None or grown != known:
+        stored = parse_columns(text) if text else ()
+        grown = merged(stored, columns)
+        if text is None or grown != stored:
             await self._run(lambda: table.grow(grown))
 
 

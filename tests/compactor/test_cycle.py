@@ -507,7 +507,7 @@ def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None
             for _ in range(2):
                 summary = await compacted(log)
                 (failure,) = summary.failures
-                assert failure.is_of_input and [place[1:] for place in failure.places] == [(0, 3)]
+                assert failure.is_of_input and [position[1:] for position in failure.positions] == [(0, 3)]
                 kinds = [(run.base_offset, run.end_offset, run.kind) for run in await log.runs("t", 0)]
                 assert kinds[0] == (0, 3, ObjectKind.PARQUET) and kinds[1] == (3, 4, ObjectKind.MIXED)
                 assert {kind for _, _, kind in kinds[2:]} == {ObjectKind.PARQUET} and kinds[-1][1] == 7
@@ -527,7 +527,10 @@ def test_an_object_that_is_gone_holds_up_only_its_own_runs() -> None:
             ]
             await store.delete([made[2].key])
             summary = await compacted(log)
-            assert sorted(place[1:] for each in summary.failures for place in each.places) == [(0, 2), (1, 2)]
+            assert sorted(position[1:] for each in summary.failures for position in each.positions) == [
+                (0, 2),
+                (1, 2),
+            ]
             for partition in range(2):
                 runs = await log.runs("t", partition)
                 mixed = [run.base_offset for run in runs if run.kind is ObjectKind.MIXED]

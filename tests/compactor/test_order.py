@@ -64,13 +64,13 @@ def result_of(item: WorkItem) -> RewriteResult:
             length=1,
             replaced=[],
         )
-        for topic_id, partition, base_offset in item.places
+        for topic_id, partition, base_offset in item.positions
     ]
     return RewriteResult(object=described, runs=runs, row_count=1, batch_count=1, source_bytes=1)
 
 
 def bases(results: list[RewriteResult]) -> list[tuple[int, int]]:
-    return [result.places[0][1:] for result in results]
+    return [result.positions[0][1:] for result in results]
 
 
 def test_merges_wait_for_nothing_so_two_never_wait_for_each_other() -> None:
@@ -147,7 +147,7 @@ def test_in_any_order_of_outcomes_offsets_of_a_partition_rise_and_nothing_is_lef
             outcome: RewriteResult | RewriteFailure = result_of(item)
             if luck.random() < 0.3:
                 outcome, failed = failure_of(item, MemoryError()), failed + 1
-            swapped += [[place[1:] for place in result.places] for result in order.add(outcome)]
+            swapped += [[position[1:] for position in result.positions] for result in order.add(outcome)]
         assert order.is_complete and len(swapped) == len(items) - failed
         for partition in range(3):
             mine = [base for places in swapped for at, base in places if at == partition]
@@ -156,7 +156,7 @@ def test_in_any_order_of_outcomes_offsets_of_a_partition_rise_and_nothing_is_lef
 
 def test_waves_are_bounded_and_bring_the_first_items_of_all_partitions_first() -> None:
     items = [item_at(0, 0, 10), item_at(0, 1, 90), item_at(0, 2, 60), item_at(1, 0, 40), item_at(2, 5, 30)]
-    found = [[item.places[0][1:] for item in wave] for wave in waves(items, 100)]
+    found = [[item.positions[0][1:] for item in wave] for wave in waves(items, 100)]
     assert found == [[(1, 0), (2, 5), (0, 0)], [(0, 1)], [(0, 2)]]
     assert [len(wave) for wave in waves(items, 1)] == [1] * 5
     assert waves([], 1) == []
