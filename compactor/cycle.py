@@ -65,8 +65,6 @@ class CompactionSettings:
     `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
     `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off, of
     compaction and of merges each.
-    `only_present`: a round leaves to the next one what was committed after it began, so that it ends while producers go
-    on. It still takes such runs along with older ones of their partition.
     `merges`: whether small Parquet objects are merged when all else is done.
     `key_memory_bytes`: of an index of keys, which spills to the disk.
     """
@@ -78,7 +76,6 @@ class CompactionSettings:
     wave_bytes: int = 16 << 30
     lease_ms: int = LEASE_MS
     max_rounds: int = 1_000
-    only_present: bool = False
     merges: bool = True
     key_memory_bytes: int = KEY_MEMORY_BYTES
     plan: PlanSettings = field(default_factory=PlanSettings)
@@ -243,7 +240,8 @@ class _Round:
         self._unreadable: list[tuple[UUID, int, int]] = []
         self._has_changed = False
         self._has_lost_lease = False
-        self._began_ms = clock.wall_ms()
+        self._began_at = 0
+        """The commit number of the first page."""
 
     def _output(self) -> OutputLocation:
         return output_under(self._lease, self._cluster_id)
@@ -252,27 +250,27 @@ class _Round:
         """Work off page after page of what is asked for, and all pages again as long as that helps, to a bound: a
         backlog that never ends leaves a turn for what comes after it."""
         after: tuple[UUID, int] | None = None
-        is_repeated = self._has_changed = False
+        self._has_changed = False
         end = self._summary.rounds + settings.max_rounds
         while self._summary.rounds < end and not self._has_lost_lease:
             page = await self._sequencer.compaction_candidates(
                 msgspec.structs.replace(request, skip=list(self._unreadable), after=after)
             )
-            if is_repeated and settings.only_present:  # a first pass doesn't depend on this machine's clock
-                page = self._present(page)
-            await self._compact_page(page, settings)
+            await self._compact_page(self._of_this_round(page), settings)
             after = page.next
             if after is None:
                 if not self._has_changed:
                     break
-                is_repeated, self._has_changed = True, False
+                self._has_changed = False
 
-    def _present(self, page: CompactionCandidates) -> CompactionCandidates:
-        """The page without the partitions whose oldest run was committed after the round began."""
-        present = [
-            candidate for candidate in page.candidates if candidate.runs[0].created_ms <= self._began_ms
+    def _of_this_round(self, page: CompactionCandidates) -> CompactionCandidates:
+        """The page without the partitions whose oldest run was committed after the round began: so a round ends while
+        producers go on. It takes such runs along with older ones of their partition."""
+        self._began_at = self._began_at or page.commit_number
+        candidates = [
+            candidate for candidate in page.candidates if candidate.runs[0].commit_number <= self._began_at
         ]
-        return msgspec.structs.replace(page, candidates=present)
+        return msgspec.structs.replace(page, candidates=candidates)
 
     async def _compact_page(self, page: CompactionCandidates, settings: CompactionSettings) -> None:
         """Plan a page of candidates and work it off, wave by wave."""

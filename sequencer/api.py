@@ -1489,11 +1489,12 @@ class MergeCandidate(Value, frozen=True):
 
 class CompactionCandidates(Value, frozen=True):
     """A page, in the order of topic id and partition. `next`: the last partition that was looked at, where there
-    are more; a page may be empty and still have one."""
+    are more; a page may be empty and still have one. `commit_number`: of the last commit before it was looked up."""
 
     candidates: list[CompactionCandidate]
     next: tuple[UUID, int] | None = None
     merges: list[MergeCandidate] = []
+    commit_number: int = 0
 
 
 class KeyDrops(Value, frozen=True):

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
+
 from sequencer.api import (
     AbortedTransaction,
     CompactionCandidate,
@@ -54,7 +56,7 @@ from sequencer.store.rows import (
     TopicRow,
     key_of,
 )
-from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from tailrace.turns import Turns
 
 MAX_PAGE_BYTES = 4 << 20
@@ -86,8 +88,16 @@ async def find_candidates(
     """A page of partitions worth compacting, each with its oldest stretch of runs to replace; or one of merges."""
     if request.max_runs < 1:
         raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
-    if request.is_of_merges:
-        return await _find_merges(state, store, request, settings)
+    commit_number = state.counter(COMMIT_NUMBER)
+    find = _find_merges if request.is_of_merges else _find_uncompacted
+    page = await find(state, store, request, settings)
+    return msgspec.structs.replace(page, commit_number=commit_number)
+
+
+async def _find_uncompacted(
+    state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
+) -> CompactionCandidates:
+    """A page of partitions whose oldest mixed runs are due."""
     now = await store.now_ms()
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)

@@ -108,7 +108,7 @@ async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
 def _cycle_settings(options: CompactOptions) -> CompactionSettings:
     from compactor.cycle import CompactionSettings
 
-    plain = CompactionSettings(topics=options.topics, only_present=True)
+    plain = CompactionSettings(topics=options.topics)
     return replace(
         plain,
         min_bytes=plain.min_bytes if options.min_bytes is None else options.min_bytes,

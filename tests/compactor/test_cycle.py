@@ -197,7 +197,7 @@ def test_a_round_ends_while_a_producer_goes_on() -> None:
             await log.topic("a")
             for _ in range(5):
                 await log.produce(("a", 0, batch_of([b"old"])))
-            settings = replace(ALL, only_present=True, max_runs=2, merges=False, max_rounds=50)
+            settings = replace(ALL, max_runs=2, merges=False, max_rounds=50)
             summary = await compacted(log, BesideAProducer(log, clock), settings)
             assert (summary.rounds, summary.runs_replaced) == (3, 6), (
                 "the five old ones, and a new one with the last"
