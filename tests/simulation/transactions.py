@@ -107,8 +107,9 @@ class TransactionalProducer(Producer):
                     f"{self.name} is fenced, {error}, and nobody asked for its id but itself, once"
                 )
 
-    async def commit_one(self, topics: Sequence[str]) -> bool:
+    async def commit_one(self, topics: Sequence[str], progress: Progress) -> bool:
         """Whether a transaction of this instance commits, which should."""
+        progress.instances += 1
         logs = [await self.surely_look_up(topic) for topic in topics]
         try:
             await self.init()

@@ -691,7 +691,7 @@ class World:
         is_committed = False
         while not is_committed:
             producer = TransactionalProducer(self, name, name, is_second_version=is_second_version)
-            is_committed = await self._run_as(producer, producer.commit_one([EVENTS]))
+            is_committed = await self._run_as(producer, producer.commit_one([EVENTS], progress))
 
     async def _run_processors(self, number: int) -> None:
         log = self._logs[EVENTS]
