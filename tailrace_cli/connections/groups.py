@@ -28,7 +28,7 @@ from tailrace.kafka.messages.offset_commit import (
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace_cli.connections.kafka_client import KafkaClient, KafkaRefused, check
-from tailrace_cli.connections.offsets import LATEST, TopicPartition, list_offsets
+from tailrace_cli.connections.offsets import LATEST, NamedPartition, list_offsets
 
 CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 
@@ -136,7 +136,7 @@ def _assigned(topics: Iterable[Any]) -> list[str]:
 # --- where groups are
 
 
-async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[TopicPartition, int]:
+async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[NamedPartition, int]:
     """Where a group is: committed offsets, or the first offset that a share group has not done with.
 
     Raises KafkaRefused.
@@ -158,7 +158,7 @@ async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict
     }
 
 
-async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[TopicPartition, int]:
+async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[NamedPartition, int]:
     request = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(group, topics=None)])
     (fetched,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, request)).groups
     check(fetched.error_code, fetched.error_message, f"offsets of group {group!r}")
@@ -170,7 +170,7 @@ async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[TopicPart
     }
 
 
-async def lags(coordinator: KafkaClient, offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+async def lags(coordinator: KafkaClient, offsets: Mapping[NamedPartition, int]) -> list[dict[str, Any]]:
     """Each offset with its partition's end and what lies between. Raises KafkaRefused."""
     ends = await list_offsets(coordinator, list(offsets), LATEST)
     return [
@@ -186,7 +186,7 @@ async def lags(coordinator: KafkaClient, offsets: Mapping[TopicPartition, int]) 
 
 
 async def move_group(
-    coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[TopicPartition, int]
+    coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[NamedPartition, int]
 ) -> None:
     """Have a group without members go on at these offsets. Raises KafkaRefused."""
     if kind == SHARE:
@@ -213,7 +213,7 @@ async def move_group(
 
 
 async def _move_share_group(
-    coordinator: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]
+    coordinator: KafkaClient, group: str, offsets: Mapping[NamedPartition, int]
 ) -> None:
     topics = [
         AlterShareOffsetsTopic(
@@ -230,11 +230,11 @@ async def _move_share_group(
             _check_moved(partition.error_code, partition.error_message, group)
 
 
-def _topics_of(offsets: Mapping[TopicPartition, int]) -> list[str]:
+def _topics_of(offsets: Mapping[NamedPartition, int]) -> list[str]:
     return sorted({topic for topic, _ in offsets})
 
 
-def _of_topic(offsets: Mapping[TopicPartition, int], name: str) -> Sequence[tuple[int, int]]:
+def _of_topic(offsets: Mapping[NamedPartition, int], name: str) -> Sequence[tuple[int, int]]:
     return [(partition, offset) for (topic, partition), offset in sorted(offsets.items()) if topic == name]
 
 

@@ -13,7 +13,7 @@ from tailrace_cli.record_text import parse_time_ms
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
 
-TopicPartition = tuple[str, int]
+NamedPartition = tuple[str, int]
 """A topic's name and a partition."""
 
 EARLIEST, LATEST = -2, -1
@@ -21,8 +21,8 @@ EARLIEST, LATEST = -2, -1
 
 
 async def list_offsets(
-    client: KafkaClient, partitions: Sequence[TopicPartition], timestamp: int
-) -> dict[TopicPartition, int]:
+    client: KafkaClient, partitions: Sequence[NamedPartition], timestamp: int
+) -> dict[NamedPartition, int]:
     """Each partition's first offset at or after a timestamp in ms (-1 for none), or one of its ends.
 
     Raises CommandFailed.
@@ -46,7 +46,7 @@ async def list_offsets(
         )
         for name in sorted({topic for topic, _ in partitions})
     ]
-    offsets: dict[TopicPartition, int] = {}
+    offsets: dict[NamedPartition, int] = {}
     answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
     for topic in answer.topics:
         for partition in topic.partitions:
@@ -55,7 +55,7 @@ async def list_offsets(
     return offsets
 
 
-async def partitions_of(client: KafkaClient, topic: str) -> list[TopicPartition]:
+async def partitions_of(client: KafkaClient, topic: str) -> list[NamedPartition]:
     """A topic's partitions, in order. Raises CommandFailed."""
     (described,) = await client.topics([topic])
     return [(topic, partition) for partition in sorted(row.partition_index for row in described.partitions)]
@@ -63,10 +63,10 @@ async def partitions_of(client: KafkaClient, topic: str) -> list[TopicPartition]
 
 async def offsets_at(
     client: KafkaClient,
-    partitions: Sequence[TopicPartition],
+    partitions: Sequence[NamedPartition],
     where: str,
-    committed: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
+    committed: Mapping[NamedPartition, int],
+) -> dict[NamedPartition, int]:
     """The offset that `where` names in each partition, within its log.
 
     `where` is start, end, an offset, +N or -N from the committed offset, or a time (see `parse_time_ms`) other than a

@@ -149,9 +149,6 @@ def test_a_client_or_a_watch_that_fails_is_a_violation(place: str, instead: Any)
     assert any("as planned" in violation for violation in violations)
 
 
-# --- planted bugs
-
-
 def test_after_a_recovery_a_record_that_overtook_another_of_its_idempotent_producer_is_told() -> None:
     sent = [
         Sent(client=client, topic="events", partition=0, record=f"{client}/{n}", number=n, guarantee=of, at=n)
@@ -164,6 +161,9 @@ def test_after_a_recovery_a_record_that_overtook_another_of_its_idempotent_produ
     ]
 
     assert overtaken_at_the_end([*sent, *read]) == ["a/1 stands after a/2 after the recovery"]
+
+
+# --- planted bugs
 
 
 def test_planted_bugs_have_names_of_their_own() -> None:

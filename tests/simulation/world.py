@@ -296,13 +296,8 @@ def more_seconds(scenario: Scenario) -> float:
 
 def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
     """Acknowledged records that one who read everything at the end got not at all or, if idempotent, twice."""
-    times: dict[str, int] = {}
-    for event in history:
-        if isinstance(event, Read) and event.client.startswith(f"{LAST_READER} uncommitted"):
-            times[event.record] = times.get(event.record, 0) + 1
-    idempotent = {
-        event.record for event in history if isinstance(event, Sent) and event.guarantee == "idempotent"
-    }
+    times = Counter(_read_at_the_end(history))
+    idempotent = _sent_by_idempotent(history)
     acknowledged = dict.fromkeys(event.record for event in history if isinstance(event, Acked))
     return [
         f"{record} was acknowledged and is nowhere after the recovery"
@@ -317,26 +312,32 @@ def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
 
 def overtaken_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
     """Records of idempotent producers that one who read everything at the end got after a later one."""
-    idempotent = {
-        event.record: event
-        for event in history
-        if isinstance(event, Sent) and event.guarantee == "idempotent"
-    }
-    read = [
-        idempotent[event.record]
-        for event in history
-        if isinstance(event, Read)
-        and event.client.startswith(f"{LAST_READER} uncommitted")
-        and event.record in idempotent
-    ]
+    idempotent = _sent_by_idempotent(history)
     last: dict[tuple[str, str, int], Sent] = {}
     overtaken: list[str] = []
-    for record in read:
+    for identity in _read_at_the_end(history):
+        record = idempotent.get(identity)
+        if record is None:
+            continue
         log = record.client, record.topic, record.partition
         if record.number < last.get(log, record).number:
             overtaken.append(f"{record.record} stands after {last[log].record} after the recovery")
         last[log] = record
     return overtaken
+
+
+def _read_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
+    """The records that one who read everything at the end got, in order."""
+    return [
+        event.record
+        for event in history
+        if isinstance(event, Read) and event.client.startswith(f"{LAST_READER} uncommitted")
+    ]
+
+
+def _sent_by_idempotent(history: Sequence[AnyEvent]) -> dict[str, Sent]:
+    sent = (event for event in history if isinstance(event, Sent))
+    return {event.record: event for event in sent if event.guarantee == "idempotent"}
 
 
 def _with_its_error(logger: object, method: str, entry: EventDict) -> EventDict:
