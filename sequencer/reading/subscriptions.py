@@ -4,7 +4,9 @@ Invariants:
 - a subscriber is sent every change of its partitions, once, in commit order, and nothing of other partitions;
 - a change stays queued until the subscriber confirms it, so a lost answer loses nothing;
 - a queue is bounded in bytes. A subscriber that is too slow for the bound, silent for SILENCE_S, or of another term
-  is dropped as a whole and told so by its next call: changes are never left out.
+  is dropped as a whole and told so by its next call: changes are never left out;
+- a dropped subscription never begins again in its term, whatever copy of its first call comes late: its subscriber
+  would go on in it without what was committed between. In another term the epoch tells the subscriber.
 
 A commit costs as much as its partitions have subscribers, and is queued in as many turns of the loop as that takes. A
 subscriber that is answered in between gets a part of the commit's changes, and a commit number below it. Who is dropped
@@ -40,6 +42,8 @@ from tailrace.turns import Steps
 
 SILENCE_S = 10.0
 """A subscriber that is silent for this long is dropped: many times the pause between its calls."""
+OVER_S = 600.0
+"""For so long after its end a dropped subscription is known to be over: much longer than a call is under way."""
 MAX_START_BYTES = 1 << 16
 """Encoded bytes of the first runs of a window."""
 MAX_START_RUNS = 256
@@ -100,6 +104,8 @@ class Subscriptions:
         self._count = 0
         self._forgotten: deque[_Subscriber] = deque()
         """Those that were dropped and still stand under some partitions."""
+        self._over: OrderedDict[UUID, float] = OrderedDict()
+        """Subscriptions of this term that were dropped, and when; the earliest first."""
 
     @property
     def count(self) -> int:
@@ -112,6 +118,8 @@ class Subscriptions:
         if (epoch, number) != (self._epoch, self._number):
             for subscriber in list(self._subscribers.values()):
                 self._forget(subscriber)
+        if epoch != self._epoch:
+            self._over.clear()
         self._state, self._epoch, self._number, self._shown = state, epoch, number, number
 
     def wake_all(self) -> None:
@@ -179,7 +187,7 @@ class Subscriptions:
         """Who calls, if it is known and the call continues what it said before."""
         subscriber = self._subscribers.get(request.subscriber)
         if subscriber is None:
-            if request.turn != 1 or request.taken != 0:
+            if request.turn != 1 or request.taken != 0 or request.subscriber in self._over:
                 return None
             if len(self._subscribers) >= self._settings.max_feed_waiters:
                 raise SequencerOverloaded(f"{len(self._subscribers)} subscribers (max_feed_waiters)")
@@ -332,6 +340,7 @@ class Subscriptions:
         self._count -= len(subscriber.partitions)
         self._forgotten.append(subscriber)
         self._subscribers.pop(subscriber.subscriber_id, None)
+        self._over[subscriber.subscriber_id] = self._clock.monotonic()
         subscriber.wake()
 
     def _unwatch_forgotten(self) -> None:
@@ -344,12 +353,14 @@ class Subscriptions:
                 self._forgotten.popleft()
 
     def _forget_silent(self) -> None:
-        since = self._clock.monotonic() - SILENCE_S
+        now = self._clock.monotonic()
         while self._subscribers:
             subscriber = next(iter(self._subscribers.values()))
-            if subscriber.heard >= since:
+            if subscriber.heard >= now - SILENCE_S:
                 break
             self._forget(subscriber)
+        while self._over and next(iter(self._over.values())) < now - OVER_S:
+            self._over.popitem(last=False)
 
 
 def _size_of(change: PartitionChange) -> int:

@@ -226,6 +226,26 @@ def test_a_subscriber_that_is_silent_is_forgotten() -> None:
     run(memory, scenario)
 
 
+def test_a_late_copy_of_a_first_call_begins_no_dropped_subscription() -> None:
+    """Its subscriber has the answer to the first, and would go on without what was committed between."""
+
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        first_call = WatchRequest(watcher.subscriber, 1, 0, [(bench.topic.topic_id, 0)], [], 0)
+        await bench.commit(batch(1))
+        await bench.advance(int(1000 * subscriptions.SILENCE_S) + 1)
+        assert (await bench.sequencer.watch(WatchRequest(UUID(int=9), 1, 0, [], [], 0))).changes == []
+        for _ in range(2):
+            assert (await bench.sequencer.watch(first_call)).is_reset
+        assert (await watcher.call(1)).is_reset
+        await bench.advance(int(1000 * subscriptions.OVER_S) + 1)
+        assert not (await bench.sequencer.watch(first_call)).is_reset
+        assert len(bench.sequencer._view.subscriptions._over) == 1  # type: ignore[attr-defined]
+
+    run(memory, scenario)
+
+
 def test_what_a_silent_subscriber_watched_is_freed_some_partitions_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
