@@ -29,7 +29,7 @@ def may_close(outcome: BatchOutcome) -> bool:
 class Gap:
     """A batch at byte `start` of a stored object, to be committed once the sequence before it is stored.
 
-    `deadline`: monotonic seconds; the producer is given `error` then.
+    `deadline`: monotonic seconds; the producer is given `error` then, that of the last attempt.
     """
 
     partition: TopicPartition

@@ -746,11 +746,13 @@ def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
 
 
 def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
-    """The gaps that have closed, or never will: their producers are told."""
+    """The gaps that have closed, or never will: their producers are told. The others note what they are now."""
     settled: set[Gap] = set()
     for gap, run in zip(retried, answer.runs, strict=True):
         outcome = run.outcomes[0]
-        if not may_close(outcome):
+        if may_close(outcome):
+            gap.error = outcome.error
+        else:
             gap.batch.settle(_result_of_gap(outcome, run.log_start_offset))
             settled.add(gap)
     return settled

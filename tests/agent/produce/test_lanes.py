@@ -798,6 +798,18 @@ def test_a_gap_that_never_closes_is_told_what_it_is_also_when_commits_take_long(
         run(scenario, gap_deadline_ms=deadline_ms)
 
 
+def test_a_gap_is_told_the_error_of_its_last_attempt() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"8", producer=producer, sequence=7))
+        await bench.advance(0.2)
+        first = submit(bench, topic, batch(b"1", producer=producer, sequence=0))
+        assert (await result_of(bench, first)).error is BatchError.NONE
+        assert (await result_of(bench, early)).error is BatchError.SEQUENCE_GAP
+
+    run(scenario, gap_deadline_ms=2_000)
+
+
 def test_a_gap_is_told_to_retry_when_its_lane_closes_before_its_deadline() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, producer = await bench.topic(), await producer_of(bench)
