@@ -1107,7 +1107,8 @@ class World:
         self.note("everything is clean" if not left else "garbage is left")
 
     async def _left(self) -> list[str]:
-        return [*await garbage_left(self.rows, self.objects), *self._age_watch.left]
+        garbage = await garbage_left(self.rows, self.objects, may_leave_orphans=not self.is_time_kept)
+        return [*garbage, *self._age_watch.left]
 
     async def _compare_copies(self) -> None:
         for address, (process, node) in self.cluster.nodes.items():
