@@ -110,7 +110,7 @@ class Tls:
 
     # --- details
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self) -> tuple[tuple[int, int, int, int] | None, ...]:
         return tuple(_fingerprint(path) for path in self._files.paths)
 
     def _load(self) -> _Contexts:
@@ -213,12 +213,13 @@ def _element(der: memoryview) -> tuple[int, memoryview, memoryview]:
     return der[0], der[start : start + length], der[start + length :]
 
 
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+def _fingerprint(path: Path) -> tuple[int, int, int, int] | None:
+    """What tells a changed file from the one before: st_ctime_ns also changes with its mode and owner alone."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _refuse_password() -> str:

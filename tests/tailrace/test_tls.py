@@ -359,6 +359,22 @@ def test_bad_files_are_counted_and_the_last_good_ones_stay(authority: Authority,
     served(security, use)
 
 
+def test_a_key_that_others_could_read_is_taken_up_once_its_mode_is_mended(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files = authority.files(tmp_path, HERE)
+    tls = Tls("rpc", files)
+    before = tls.client_context
+    authority.files(tmp_path, HERE)
+    files.key.chmod(0o644)
+    tls.refresh()
+    assert (tls.failures, tls.client_context) == (1, before)
+    files.key.chmod(0o600)
+    tls.refresh()
+    assert tls.failures == 1
+    assert tls.client_context is not before
+
+
 def test_at_start_a_bad_file_is_named(authority: Authority, tmp_path: Path) -> None:
     files = authority.files(tmp_path, HERE)
     files.key.chmod(0o644)
