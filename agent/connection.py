@@ -34,6 +34,7 @@ from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
 from agent.passes import Passes
 from agent.security.access import ANYBODY, Access
+from tailrace.addresses import plain_address
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.turns import Turns
@@ -282,7 +283,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
         peer = transport.get_extra_info("peername")
-        self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
+        self.peer_host = plain_address(peer[0]) if isinstance(peer, tuple) else "local"
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         transport.set_write_buffer_limits(high=int(self._is_tls))  # type: ignore[attr-defined] # see pause_writing
         if (connected := transport.get_extra_info("socket")) is not None:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
+from tailrace.addresses import plain_address
 from tailrace.limits import LAST_MS, MAX_NAME_BYTES, is_name
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -91,11 +92,12 @@ def checked_entity(parts: list[tuple[str, str]]) -> QuotaEntity:
 
 
 def _address(text: str) -> str:
-    """The address as sockets write it. A host's name is refused: an agent does not ask DNS."""
+    """The address in its plain form. A host's name is refused: an agent does not ask DNS."""
     try:
-        return str(ipaddress.ip_address(text))
+        ipaddress.ip_address(text)
     except ValueError:
         raise InvalidQuota(f"{text[:100]} is not a valid IP address.") from None
+    return plain_address(text)
 
 
 def checked_limit(entity: QuotaEntity, key: str, value: float) -> float:

@@ -30,6 +30,7 @@ from agent.security.access import Access
 from agent.security.http_login import CHALLENGE
 from agent.security.sasl import LoginFailed
 from agent.server import Agent
+from tailrace.addresses import plain_address
 from tailrace.rpc.link import split_address
 
 log = structlog.get_logger("agent.gateway")
@@ -143,7 +144,9 @@ class Gateway:
         """Who the client is. Raises HttpRefusal."""
         given = request.headers.get("Authorization", "")
         try:
-            return await self._door.logins.access(given, request.remote or "?", self._door.listener)
+            return await self._door.logins.access(
+                given, plain_address(request.remote or "?"), self._door.listener
+            )
         except LoginFailed:
             raise HttpRefusal(401, "The login failed." if given else "A login is needed.", 40101) from None
 

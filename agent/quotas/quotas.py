@@ -38,8 +38,6 @@ MAX_HOLDERS = 10_000
 MAX_SHORT_WAIT_MS = SAMPLE_MS
 """Kafka's bound of one wait for request_percentage and connection_creation_rate."""
 PERCENT = 100.0
-_MAPPED = "::ffff:"
-"""How IPv6 writes that an address is one of IPv4."""
 _QUOTA_OF: dict[int, str] = {
     ApiKey.PRODUCE: PRODUCER_BYTE_RATE,
     ApiKey.FETCH: CONSUMER_BYTE_RATE,
@@ -110,8 +108,7 @@ class Quotas:
 
     def opened(self, address: str) -> float:
         """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""
-        host = address.removeprefix(_MAPPED)
-        bound = self._book.of_address(CONNECTION_CREATION_RATE, host)
+        bound = self._book.of_address(CONNECTION_CREATION_RATE, address)
         if bound is None:
             return 0.0
         meter = self._meter(CONNECTION_CREATION_RATE, bound)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from msgspec.structs import replace
+
 from tailrace.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -23,6 +25,7 @@ from tailrace.acls import (
     Permission,
     ResourceType,
 )
+from tailrace.addresses import plain_address
 from tailrace.limits import MAX_NAME_BYTES
 
 MAX_REMEMBERED = 50_000
@@ -36,29 +39,33 @@ _Question = tuple[str, str, Operation, ResourceType, str]
 
 
 class AclIndex:
-    """ACLs, found by the resources that they cover. Immutable; a change of ACLs is a new index."""
+    """ACLs, found by the principal that they name and the resources that they cover. Immutable; a change of ACLs is a
+    new index.
+
+    A decision looks at the ACLs of its principal and of everybody that cover the resource, not at other principals'.
+    """
 
     def __init__(self, acls: Iterable[Acl], super_users: Collection[str] = ()) -> None:
         self._super_users = frozenset(super_users)
-        self._literal: dict[tuple[ResourceType, str], list[Acl]] = {}
-        self._prefixed: dict[tuple[ResourceType, str], list[Acl]] = {}
-        self._prefix_lengths: dict[ResourceType, list[int]] = {}
-        self._of_type: dict[ResourceType, list[Acl]] = {}
-        for acl in acls:
-            is_prefixed = acl.pattern_type is PatternType.PREFIXED
-            found = self._prefixed if is_prefixed else self._literal
-            found.setdefault((acl.resource_type, acl.resource_name), []).append(acl)
-            self._of_type.setdefault(acl.resource_type, []).append(acl)
-        for resource_type, prefix in self._prefixed:
-            lengths = self._prefix_lengths.setdefault(resource_type, [])
-            if len(prefix) not in lengths:
-                lengths.append(len(prefix))
+        self._literal: dict[tuple[str, ResourceType, str], list[Acl]] = {}
+        self._prefixed: dict[tuple[str, ResourceType, str], list[Acl]] = {}
+        self._prefix_lengths: dict[tuple[str, ResourceType], set[int]] = {}
+        self._of_type: dict[tuple[str, ResourceType], list[Acl]] = {}
+        for given in acls:
+            acl = replace(given, host=plain_address(given.host))
+            principal, resource_type, name = acl.principal, acl.resource_type, acl.resource_name
+            self._of_type.setdefault((principal, resource_type), []).append(acl)
+            if acl.pattern_type is PatternType.PREFIXED:
+                self._prefixed.setdefault((principal, resource_type, name), []).append(acl)
+                self._prefix_lengths.setdefault((principal, resource_type), set()).add(len(name))
+            else:
+                self._literal.setdefault((principal, resource_type, name), []).append(acl)
         self._remembered: dict[_Question, bool] = {}
 
     def allows(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether the principal may do this with the resource of this name."""
+        """Whether the principal may do this with the resource of this name. `host`: as `plain_address` writes it."""
         question = (principal, host, operation, resource_type, name)
         answer = self._remembered.get(question)
         if answer is None:
@@ -79,8 +86,9 @@ class AclIndex:
             return True
         mine = [
             acl
-            for acl in self._of_type.get(resource_type, ())
-            if _is_about(acl, principal, host) and acl.operation in (operation, Operation.ALL)
+            for whose in _principals(principal)
+            for acl in self._of_type.get((whose, resource_type), ())
+            if acl.host in (host, WILDCARD) and acl.operation in (operation, Operation.ALL)
         ]
         denied = [acl for acl in mine if acl.permission is Permission.DENY]
         if any(_is_wildcard(acl) for acl in denied):
@@ -105,8 +113,8 @@ class AclIndex:
         if principal in self._super_users:
             return True
         is_allowed = False
-        for acl in self._covering(resource_type, name):
-            if not _is_about(acl, principal, host):
+        for acl in self.concerning(principal, resource_type, name):
+            if acl.host not in (host, WILDCARD):
                 continue
             if acl.permission is Permission.DENY:
                 if acl.operation in (operation, Operation.ALL):
@@ -117,18 +125,20 @@ class AclIndex:
                 is_allowed = True
         return is_allowed
 
-    def _covering(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """The ACLs whose patterns cover the resource."""
-        yield from self._literal.get((resource_type, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((resource_type, WILDCARD), ())
-        for length in self._prefix_lengths.get(resource_type, ()):
-            if length <= len(name):
-                yield from self._prefixed.get((resource_type, name[:length]), ())
+    def concerning(self, principal: str, resource_type: ResourceType, name: str) -> Iterator[Acl]:
+        """The ACLs of the principal and of everybody, for any host, whose patterns cover the resource."""
+        for whose in _principals(principal):
+            yield from self._literal.get((whose, resource_type, name), ())
+            if name != WILDCARD:
+                yield from self._literal.get((whose, resource_type, WILDCARD), ())
+            for length in self._prefix_lengths.get((whose, resource_type), ()):
+                if length <= len(name):
+                    yield from self._prefixed.get((whose, resource_type, name[:length]), ())
 
 
-def _is_about(acl: Acl, principal: str, host: str) -> bool:
-    return acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (host, WILDCARD)
+def _principals(principal: str) -> tuple[str, ...]:
+    """Whose ACLs count for this principal."""
+    return (principal,) if principal == WILDCARD_PRINCIPAL else (principal, WILDCARD_PRINCIPAL)
 
 
 def _is_wildcard(acl: Acl) -> bool:

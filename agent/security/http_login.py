@@ -17,6 +17,7 @@ from agent.security.placing import NoTenant
 from agent.security.sasl import Login, LoginFailed
 from agent.security.users import Users
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
+from tailrace.addresses import plain_address
 from tailrace.clock import Clock, Entropy
 from tailrace.limits import is_name
 
@@ -135,7 +136,7 @@ class HttpLogin:
         if not given:
             return _unauthorized("a login is needed")
         try:
-            access = await self._logins.access(given, request.remote or "?", LISTENER)
+            access = await self._logins.access(given, plain_address(request.remote or "?"), LISTENER)
         except LoginFailed:
             return _unauthorized("the login failed")
         is_operator = access.tenant is None  # a tenant's cluster is not the one that the pages show

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
+from tailrace.addresses import plain_address
 from tailrace.rpc.link import RpcConnection, split_address
 
 _ADVICE = (
@@ -30,11 +31,9 @@ def is_private(connection: RpcConnection) -> bool:
 
 def _is_loopback_host(host: str) -> bool:
     try:
-        ip = ipaddress.ip_address(host)
+        return ipaddress.ip_address(plain_address(host)).is_loopback
     except ValueError:
         return host == "localhost"
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
 
 
 def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:

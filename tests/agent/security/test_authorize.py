@@ -50,6 +50,10 @@ RULES = [
     ("everybody by User:*", [acl(ALLOW, O.READ, principal="User:*")], O.READ, {"principal": "User:bob"}, True),
     ("every operation by ALL", [acl(ALLOW, O.ALL)], O.DELETE, {}, True),
     ("a host that is named", [acl(ALLOW, O.READ, host="10.0.0.1")], O.READ, {}, True),
+    ("a host in Java's form", [acl(ALLOW, O.READ, host="0:0:0:0:0:0:0:1")], O.READ, {"host": "::1"}, True),
+    ("a host of IPv4 mapped into IPv6", [acl(ALLOW, O.READ, host="::ffff:10.0.0.1")], O.READ, {}, True),
+    ("DENY of a host in capitals", [READ, acl(DENY, O.READ, host="2001:DB8::A")], O.READ,
+     {"host": "2001:db8::a"}, False),
     ("no other host", [acl(ALLOW, O.READ, host="10.0.0.2")], O.READ, {}, False),
     ("every resource by *", [acl(ALLOW, O.READ, "*")], O.READ, {}, True),
     ("a prefix", [acl(ALLOW, O.READ, "fli", pattern=PREFIXED)], O.READ, {}, True),
@@ -133,3 +137,15 @@ def test_decisions_on_names_that_nothing_can_have_are_not_remembered() -> None:
     assert not index._remembered
     assert index.allows("User:alice", "10.0.0.1", O.READ, TOPIC, "flights")
     assert len(index._remembered) == 1
+
+
+def test_a_decision_looks_at_no_other_users_acls() -> None:
+    users = 100_000
+    everybody = acl(DENY, O.READ, principal="User:*", host="10.9.9.9")
+    prefix = acl(ALLOW, O.READ, "fli", principal="User:7", pattern=PREFIXED)
+    others = (acl(ALLOW, O.READ, principal=f"User:{number}") for number in range(users))
+    index = AclIndex([*others, everybody, prefix])
+    concerning = list(index.concerning("User:7", TOPIC, "flights"))
+    assert concerning == [acl(ALLOW, O.READ, principal="User:7"), prefix, everybody]
+    assert index.allows("User:7", "10.0.0.1", O.READ, TOPIC, "flights")
+    assert not index.allows(f"User:{users}", "10.0.0.1", O.READ, TOPIC, "flights")
