@@ -2,12 +2,14 @@
 
 PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys. By SCRAM with Kafka's
 extension `tokenauth=true` a client proves a delegation token (KIP-48).
+
+What a login began with may be deleted or changed before it ends: it counts only if it is still good at its end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from msgspec.structs import replace
 from scramp import ScramException
@@ -29,6 +31,10 @@ TOKEN_EXTENSION = ",tokenauth="
 
 class LoginFailed(Exception):
     """The login failed. The message is for the client, and does not help an attacker."""
+
+
+class Overtaken(Exception):
+    """What a login began with is no longer good at its end; the message is for the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,7 @@ class ScramExchange:
         self._server: ScramServer | None = None
         self._user = ""
         self._login: Login | None = None
+        self._stored: ScramCredentials | None = None
 
     async def answer(self, token: bytes) -> Step:
         """Also raises SequencerError: whether there is such a delegation token can't be told now."""
@@ -105,9 +112,20 @@ class ScramExchange:
             if self._server is None:
                 return await self._first(text)
             self._server.set_client_final(text)
-            return Step(self._server.get_server_final().encode(), self._login)
         except ScramException as error:
             raise LoginFailed(self._failed) from error
+        return Step(self._server.get_server_final().encode(), await self._proven())
+
+    async def _proven(self) -> Login:
+        """The login, once the client has proven what it began with. Raises LoginFailed, SequencerError."""
+        login, stored = self._login, self._stored
+        assert login is not None and stored is not None, "no proof fits a decoy"
+        if login.by_token:
+            return await self._login_by_token() or self._overtaken()
+        return login if self._users.are_current(stored) else self._overtaken()
+
+    def _overtaken(self) -> NoReturn:
+        raise LoginFailed(self._failed) from Overtaken("the credentials were deleted or changed meanwhile")
 
     async def _first(self, message: str) -> Step:
         message, extension = _without_extension(message)
@@ -119,6 +137,7 @@ class ScramExchange:
         else:
             self._login = Login(self._user)
             stored = await self._users.credentials(self._prefix + self._user, self._mechanism)
+        self._stored = stored
         server = self._begin(message, stored)
         server.client_first_bare += (
             extension  # scramp knows no extension, and the proof is over the whole message
@@ -135,13 +154,17 @@ class ScramExchange:
         decoy = self._users.decoy(name)
         if self._tokens is None or not is_token_id(self._user):
             return decoy
-        token = await self._tokens.find(self._user)
+        self._login = await self._login_by_token()
         credentials = await self._tokens.credentials(name)
+        return replace(decoy, salt=credentials.salt) if self._login is None else credentials
+
+    async def _login_by_token(self) -> Login | None:
+        """As the token's owner; None if there is no such token now, or not here. Raises SequencerError."""
+        assert self._tokens is not None, "a decoy was given where there are no tokens"
+        token = await self._tokens.find(self._user)
         if token is None or not user_of(token.owner).startswith(self._prefix):
-            return replace(decoy, salt=credentials.salt)
-        user = user_of(token.owner).removeprefix(self._prefix)
-        self._login = Login(user, by_token=True, until=token.until)
-        return credentials
+            return None
+        return Login(user_of(token.owner).removeprefix(self._prefix), by_token=True, until=token.until)
 
     def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
         """Read the first message: without credentials only for the user's name, which their look-up has to wait for."""

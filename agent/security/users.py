@@ -48,12 +48,17 @@ class Users:
             found = self._catalog.security.users.get(name)
         return self.decoy(name) if found is None else found
 
+    def are_current(self, credentials: ScramCredentials) -> bool:
+        """Whether a login that began with these may end: the user still has them, as far as this agent knows."""
+        return self._catalog.security.users.get(credentials.name) == credentials
+
     async def check_password(self, user: str, password: str) -> bool:
-        """Whether this is the user's password, by any stored mechanism."""
+        """Whether this is the user's password, by any stored mechanism, when the check ends."""
         known = self._catalog.security.users
         mechanisms = [mechanism for mechanism in ScramMechanism if ScramName(user, mechanism) in known]
         stored = await self.credentials(user, mechanisms[0] if mechanisms else ScramMechanism.SCRAM_SHA_256)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _fits, stored, password)
+        fits = await asyncio.get_running_loop().run_in_executor(self._executor, _fits, stored, password)
+        return fits and self.are_current(stored)
 
     async def _refreshed(self) -> bool:
         now = self._clock.monotonic()
