@@ -227,6 +227,7 @@ class Agent:
         )
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
+        self._token_check: TokenCheck | None = None
         self._share_releases: ShareReleases | None = None
         self.kafka_ports: dict[str, int] = {}
         """By the listener's name."""
@@ -423,9 +424,11 @@ class Agent:
         """Make what handles the clients' frames, and a door for each listener that has a name."""
         clients = self._options.clients
         settings = clients.settings
+        if settings.oauth_jwks:
+            self._token_check = TokenCheck(settings, self._clock, self._executor)
         logins = Logins(
             users=Users(self.catalog, self._clock, self._entropy, self._executor),
-            tokens=TokenCheck(settings, self._clock, self._executor) if settings.oauth_jwks else None,
+            tokens=self._token_check,
             delegation_tokens=TokenLogins(self._sequencer, clients.token_secret, self._clock, self._executor)
             if clients.token_secret
             else None,
@@ -811,6 +814,8 @@ class Agent:
             await self._services.uncopied.stop()
         if self._share_releases is not None:
             await self._share_releases.close()
+        if self._token_check is not None:
+            await self._token_check.close()
         for connection in list(self._connections):
             connection.abort()
         if self._peer_server is not None:

@@ -23,6 +23,7 @@ from joserfc.jwk import Key, KeySet
 from agent.security.sasl import Login, LoginFailed, Step
 from agent.security.settings import SecuritySettings
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
 from tailrace.limits import is_name
 
 ALGORITHMS = (
@@ -42,12 +43,18 @@ ALGORITHMS = (
 MAX_JWKS_BYTES = 1 << 20
 FETCH_SECONDS = 10.0
 UNKNOWN_KEY_SECONDS = 10.0
-"""A token with an unknown key makes the agent read the keys again, at most this often: the server may have a new one.
-"""
+"""A token with an unknown key makes the agent read the keys again, so long after the last read: the server may have a
+new one."""
+MAX_END_S = 253_402_300_799
+"""The end of the year 9999, in seconds of Unix time. A later one is a mistake, such as milliseconds."""
 _SEPARATOR = "\x01"
 _BEARER = "auth=Bearer "
 
 log = structlog.get_logger("agent.security")
+
+
+UNREADABLE = (OSError, aiohttp.ClientError, TimeoutError, ValueError, JoseError)
+"""Why keys can't be read."""
 
 
 class KeysMissing(Exception):
@@ -55,7 +62,11 @@ class KeysMissing(Exception):
 
 
 class SigningKeys:
-    """The public keys of the authorization server, kept for `refresh_seconds`. The last good ones stay."""
+    """The public keys of the authorization server, read again every `refresh_seconds` from their first use on. The last
+    good ones stay.
+
+    One read is under way at a time, beside the logins: who has a known key doesn't wait for it. `close` at the end.
+    """
 
     def __init__(self, source: str, refresh_seconds: float, clock: Clock, executor: Executor) -> None:
         self._source = source
@@ -64,31 +75,66 @@ class SigningKeys:
         self._executor = executor
         self._keys: KeySet | None = None
         self._read_at = float("-inf")
-        self._turn = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
-    async def get(self, *, not_older_than_seconds: float | None = None) -> KeySet:
-        """The keys, at most `refresh_seconds` old if they could be read. Raises KeysMissing."""
-        wanted = self._refresh_seconds if not_older_than_seconds is None else not_older_than_seconds
-        async with self._turn:
-            if self._clock.monotonic() - self._read_at >= wanted:
-                self._read_at = self._clock.monotonic()
-                try:
-                    self._keys = _key_set(await self._read())
-                except (OSError, aiohttp.ClientError, TimeoutError, ValueError, JoseError) as error:
-                    log.warning(
-                        "the keys for OAUTHBEARER can't be read; the last ones stay", reason=repr(error)
-                    )
+    async def known(self) -> KeySet:
+        """The last good keys, at once where there are any. Raises KeysMissing."""
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(), name="keys for OAUTHBEARER")
+        return await self.newer() if self._keys is None else self._keys
+
+    async def newer(self) -> KeySet:
+        """The keys after the read that is under way, or one more if the last ended UNKNOWN_KEY_SECONDS ago. Raises
+        KeysMissing."""
+        if self._is_reading or self._clock.monotonic() - self._read_at >= UNKNOWN_KEY_SECONDS:
+            await self._read_once()
         if self._keys is None:
             raise KeysMissing(f"no keys could be read from {self._source!r}")
         return self._keys
 
+    async def close(self) -> None:
+        """Stop reading."""
+        tasks = [task for task in (self._keeping, self._reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        while True:
+            with outlived(log, "the keys for OAUTHBEARER were not kept"):
+                await self._read_once()
+            has_keys = self._keys is not None
+            await self._clock.sleep(self._refresh_seconds if has_keys else UNKNOWN_KEY_SECONDS)
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._reading is not None and not self._reading.done()
+
+    async def _read_once(self) -> None:
+        """Wait for the read that is under way, or for a new one."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_again(), name="read keys for OAUTHBEARER")
+        await asyncio.wait([self._reading])
+
+    async def _read_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        with outlived(log, "the keys for OAUTHBEARER can't be read; the last ones stay", *UNREADABLE):
+            try:
+                data = await self._read()
+                self._keys = await loop.run_in_executor(self._executor, _key_set, data)
+            finally:
+                self._read_at = self._clock.monotonic()
+
     async def _read(self) -> bytes:
         if not self._source.startswith(("https://", "http://")):
-            return await asyncio.get_running_loop().run_in_executor(
-                self._executor, lambda: Path(self._source).expanduser().read_bytes()
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._executor, _file_bytes, self._source)
         timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._source) as answer:
+        plain = {"Accept-Encoding": "identity"}  # a few bytes would unpack to many
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=plain, auto_decompress=False) as session,
+            session.get(self._source) as answer,
+        ):
             answer.raise_for_status()
             data = bytearray()
             async for part in answer.content.iter_any():  # `read(n)` ends with what has come so far
@@ -96,6 +142,11 @@ class SigningKeys:
                 if len(data) > MAX_JWKS_BYTES:
                     break
             return bytes(data)
+
+
+def _file_bytes(path: str) -> bytes:
+    with Path(path).expanduser().open("rb") as file:
+        return file.read(MAX_JWKS_BYTES + 1)
 
 
 def _key_set(data: bytes) -> KeySet:
@@ -143,7 +194,10 @@ class TokenRules:
         user = claims[self.principal_claim]
         if not isinstance(user, str) or not is_name(user):
             raise ValueError(f"the token's {self.principal_claim!r} is no name")
-        return Login(user, expires_ms=(int(claims["exp"]) + self.clock_skew_seconds) * 1000)
+        end_s = claims["exp"]
+        if not end_s <= MAX_END_S:
+            raise ValueError(f"the token's 'exp' is {end_s}; at most {MAX_END_S} is allowed")
+        return Login(user, expires_ms=(int(end_s) + self.clock_skew_seconds) * 1000)
 
 
 def _scopes(claims: dict[str, Any]) -> list[str]:
@@ -166,15 +220,19 @@ class TokenCheck:
         self._clock = clock
         self._executor = executor
 
+    async def close(self) -> None:
+        """Stop reading keys."""
+        await self._keys.close()
+
     async def login(self, token: str) -> Login:
         """The login that the token proves. Raises LoginFailed."""
         loop = asyncio.get_running_loop()
         try:
-            keys = await self._keys.get()
+            keys = await self._keys.known()
             try:
                 decoded = await loop.run_in_executor(self._executor, _decoded, token, keys)
             except (JoseError, ValueError):
-                newer = await self._keys.get(not_older_than_seconds=UNKNOWN_KEY_SECONDS)
+                newer = await self._keys.newer()
                 if newer is keys:
                     raise
                 decoded = await loop.run_in_executor(self._executor, _decoded, token, newer)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import math
+import os
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,19 @@ from confluent_kafka.admin import AdminClient
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 
-from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
-from agent.security.sasl import LoginFailed
+from agent.security.oauthbearer import (
+    MAX_JWKS_BYTES,
+    UNKNOWN_KEY_SECONDS,
+    OAuthBearerExchange,
+    SigningKeys,
+    TokenCheck,
+)
+from agent.security.sasl import Login, LoginFailed
 from agent.security.settings import SecuritySettings
 from tailrace.clock import SystemClock
 from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.support.agents import settle
+from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 
 KEY = ECKey.generate_key("P-256", {"kid": "one"})
@@ -204,3 +216,101 @@ def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token
 
     options = dict(settings(path, super_users=("User:alice",)))
     run_secured(scenario, tmp_path, "SASL_SSL", **options)
+
+
+def served_keys(*keys: ECKey) -> bytes:
+    return json.dumps(KeySet(list(keys)).as_dict(private=False)).encode()
+
+
+def test_a_server_of_keys_that_hangs_holds_up_unknown_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        clock = ManualClock(int(time.time() * 1000))
+        check = TokenCheck(settings(Path("x"), oauth_jwks="https://issuer/keys"), clock, executor)
+        hangs, answers = asyncio.Event(), asyncio.Event()
+
+        async def read(keys: SigningKeys) -> bytes:
+            if check_has_read:
+                hangs.set()
+                await answers.wait()
+                return served_keys(KEY, OTHER)
+            return served_keys(KEY)
+
+        check_has_read: list[Login] = []
+        monkeypatch.setattr(SigningKeys, "_read", read)
+        later = time.time() + 3600
+        check_has_read.append(await check.login(token(exp=later)))
+        await settle()
+        clock.advance(settings(Path("x")).oauth_jwks_refresh_seconds)
+        unknown = asyncio.create_task(check.login(token(OTHER, exp=later)))
+        await hangs.wait()
+        assert (await check.login(token(exp=later))).user == "alice"
+        assert not unknown.done()
+        answers.set()
+        assert (await unknown).user == "alice"
+        await check.close()
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(asyncio.wait_for(scenario(executor), PATIENCE_SECONDS))
+
+
+def test_keys_that_could_not_be_read_at_first_are_asked_for_soon_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        clock = ManualClock(int(time.time() * 1000))
+        check = TokenCheck(settings(Path("x"), oauth_jwks="https://issuer/keys"), clock, executor)
+        answers: list[bytes] = [b"", served_keys(KEY)]
+
+        async def read(keys: SigningKeys) -> bytes:
+            return answers.pop(0)
+
+        monkeypatch.setattr(SigningKeys, "_read", read)
+        for _ in range(2):
+            with pytest.raises(LoginFailed):
+                await check.login(token())
+        assert len(answers) == 1, "not for each login"
+        clock.advance(UNKNOWN_KEY_SECONDS)
+        assert (await check.login(token())).user == "alice"
+        await check.close()
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(asyncio.wait_for(scenario(executor), PATIENCE_SECONDS))
+
+
+def test_of_a_file_of_keys_that_is_too_long_no_more_is_read_than_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "jwks"
+    path.touch()
+    os.truncate(path, 64 * MAX_JWKS_BYTES)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LoginFailed):
+            logged_in(path, message(token()), b"\x01")
+        assert tracemalloc.get_traced_memory()[1] < 16 * MAX_JWKS_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def unsigned(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize("claims", [
+    *({"exp": value} for value in (math.inf, -math.inf, math.nan, 1e300, 2**63, -1, True, "soon", [1], {})),
+    *({name: value} for name in ("nbf", "iat") for value in (math.inf, math.nan, "soon", [1], {}, True)),
+    {"scope": 5}, {"scope": {}}, {"aud": {}}, {"aud": [{}]}, {"sub": 5}, {"sub": ["alice"]}, {"iss": 5},
+])  # fmt: skip
+def test_a_claim_of_another_kind_is_a_failed_login(tmp_path: Path, claims: dict[str, Any]) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, KEY)
+    with pytest.raises(LoginFailed):
+        logged_in(path, message(token(**claims)), b"\x01")
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_token_that_is_nested_too_deep_is_a_failed_login(tmp_path: Path, part: int) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, KEY)
+    parts = token().split(".")
+    parts[part] = unsigned("[" * 40_000)
+    with pytest.raises(LoginFailed):
+        logged_in(path, message(".".join(parts)), b"\x01")
