@@ -13,6 +13,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from agent.gateway.door import GatewayDoor
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
+from tailrace.addresses import plain_address
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 
@@ -40,7 +41,7 @@ class GatewayConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none, and is as good
         peer = transport.get_extra_info("peername")
-        self.address = peer[0] if isinstance(peer, tuple) else "local"
+        self.address = plain_address(peer[0]) if isinstance(peer, tuple) else "local"
         reason = self.all.opened(self)
         if reason is None:
             self.handler.connection_made(transport)

@@ -129,6 +129,7 @@ def add(
 
         answer = await client.ask(ApiKey.CREATE_ACLS, CreateAclsRequest(creations))
         for result in answer.results:
+            _check_enabled(result.error_code)
             check(result.error_code, result.error_message, "the ACL")
 
     ask_broker(bootstrap, run)
@@ -172,6 +173,7 @@ def remove(
 
         answer = await client.ask(ApiKey.DELETE_ACLS, DeleteAclsRequest(filters))
         for result in answer.filter_results:
+            _check_enabled(result.error_code)
             check(result.error_code, result.error_message, "the ACLs")
         return sum(len(result.matching_acls) for result in answer.filter_results)
 
@@ -194,6 +196,7 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
         permission_type=acl_filter.permission,
     )
     answer = await client.ask(ApiKey.DESCRIBE_ACLS, request)
+    _check_enabled(answer.error_code)
     check(answer.error_code, answer.error_message, "the ACLs")
     return [
         {
@@ -208,6 +211,18 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
         for resource in answer.resources
         for acl in resource.acls
     ]
+
+
+def _check_enabled(error_code: int) -> None:
+    """Raises CommandFailed where ACLs would have no effect."""
+    from tailrace.kafka.error_codes import ErrorCode
+
+    if error_code == ErrorCode.SECURITY_DISABLED:
+        raise CommandFailed(
+            "the broker checks no ACLs, because none of its listeners asks who its clients are: run `tailrace serve "
+            "--secure`, or set `listeners` to one of SASL_SSL, or of SSL with security.client_auth = 'required' "
+            "(SECURITY_DISABLED)"
+        )
 
 
 def _wanted(resource: tuple[ResourceType, str] | None, principal: str | None) -> AclFilter:

@@ -13,6 +13,7 @@ from tailrace.clock import SystemClock
 from tailrace_cli.connections.broker import PATIENCE_SECONDS
 from tailrace_cli.connections.connecting import BootstrapFlag, PartitionsFlag
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
+from tailrace_cli.connections.offsets import within
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import Encoding, TextRecord, compile_template, parse_time_ms, to_json
@@ -34,12 +35,12 @@ class Start:
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 StartFlag = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--from",
         "-o",
         metavar="START",
-        help="start, end, an offset, or -N for the last N of each partition.",
+        help="start (the default), end, an offset, or -N for the last N of each partition.",
     ),
 ]
 Since = Annotated[
@@ -79,7 +80,7 @@ Uncommitted = Annotated[
 def consume(
     topics: Topics,
     partition: PartitionsFlag = None,
-    start: StartFlag = "start",
+    start: StartFlag = None,
     since: Since = None,
     until: Until = None,
     count: Count = None,
@@ -287,7 +288,9 @@ def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, 
     elif began.offset < 0:
         starts = [max(first, end + began.offset) for first, end in zip(firsts, ends, strict=True)]
     else:
-        starts = [max(first, began.offset) for first in firsts]
+        wanted = dict.fromkeys(partitions, began.offset)
+        logs = {name: (first, end) for name, first, end in zip(partitions, firsts, ends, strict=True)}
+        starts = list(within(logs, wanted).values())
     consumer.assign(_topic_partitions(dict(zip(partitions, starts, strict=True))))
     unread.add([TopicPartition(*topic_partition) for topic_partition in partitions], ends)
     for topic_partition, start, end in zip(partitions, starts, ends, strict=True):
@@ -314,15 +317,15 @@ def _record_of(message: Any) -> TextRecord:
     )
 
 
-def _parse_start(start: str, since: str | None, until: str | None) -> Start:
+def _parse_start(start: str | None, since: str | None, until: str | None) -> Start:
     """What --from, --since and --until say. Raises CommandFailed."""
     now = SystemClock().wall_ms()
     until_ms = None if until is None else parse_time_ms(until, now)
     if since is not None:
-        if start != "start":
+        if start is not None:
             raise CommandFailed("--from and --since both say where to begin; give one")
         return Start(since_ms=parse_time_ms(since, now), until_ms=until_ms)
-    if start in ("start", "end"):
+    if start is None or start in ("start", "end"):
         return Start(is_end=start == "end", until_ms=until_ms)
     try:
         return Start(offset=int(start), until_ms=until_ms)

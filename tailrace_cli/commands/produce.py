@@ -10,7 +10,7 @@ import typer
 
 from tailrace.clock import SystemClock
 from tailrace_cli.connections.broker import PATIENCE_SECONDS
-from tailrace_cli.connections.connecting import BootstrapFlag, parse_pairs
+from tailrace_cli.connections.connecting import BootstrapFlag, listed_pairs
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, hand_over, refused
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag
@@ -44,7 +44,7 @@ KeySeparator = Annotated[
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated."),
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated, also with the same name."),
 ]
 Partition = Annotated[
     int | None,
@@ -87,11 +87,11 @@ def produce(
 
     Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
     """
-    named = parse_pairs(header or [], "--header")
+    headers = listed_pairs(header or [], "--header", "source=radar")
     shared = TextRecord(
         value=None,
         key=to_bytes(key, encoding),
-        headers=[(name, to_bytes(value, encoding)) for name, value in named.items()],
+        headers=[(name, to_bytes(value, encoding)) for name, value in headers],
         partition=partition,
         timestamp_ms=None if timestamp is None else parse_time_ms(timestamp, SystemClock().wall_ms()),
     )

@@ -84,10 +84,15 @@ def check_exists(store: str, database: str | None) -> None:
 
 def parse_pairs(given: Sequence[str], flag: str) -> dict[str, str]:
     """The values of a flag NAME=VALUE, by name. Raises CommandFailed."""
-    pairs: dict[str, str] = {}
+    return dict(listed_pairs(given, flag, "retention.ms=3600000"))
+
+
+def listed_pairs(given: Sequence[str], flag: str, example: str) -> list[tuple[str, str]]:
+    """The names and values of a flag NAME=VALUE, as they were given. Raises CommandFailed."""
+    pairs: list[tuple[str, str]] = []
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise CommandFailed(f"{flag} {pair!r}: expected NAME=VALUE, such as retention.ms=3600000")
-        pairs[name.strip()] = value
+            raise CommandFailed(f"{flag} {pair!r}: expected NAME=VALUE, such as {example}")
+        pairs.append((name.strip(), value))
     return pairs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 NamedPartition = tuple[str, int]
 """A topic's name and a partition."""
 
+SHOWN_PARTITIONS = 6
+"""Partitions that one message names."""
 EARLIEST, LATEST = -2, -1
 """ListOffsets' timestamps for the two ends of a log."""
 
@@ -92,7 +95,23 @@ async def offsets_at(
         targets = {
             partition: ends[partition] if at[partition] < 0 else at[partition] for partition in partitions
         }
-    return {
-        partition: min(max(targets[partition], firsts[partition]), ends[partition])
-        for partition in partitions
-    }
+    return within({partition: (firsts[partition], ends[partition]) for partition in partitions}, targets)
+
+
+def within(
+    logs: Mapping[NamedPartition, tuple[int, int]], wanted: Mapping[NamedPartition, int]
+) -> dict[NamedPartition, int]:
+    """The wanted offsets, each within its partition's log (first offset, end offset). Says on stderr which were not."""
+    nearest = {name: min(max(wanted[name], first), end) for name, (first, end) in logs.items()}
+    outside = [name for name in logs if nearest[name] != wanted[name]]
+    for topic, partition in outside[:SHOWN_PARTITIONS]:
+        name = topic, partition
+        first, end = logs[name]
+        print(
+            f"{topic}-{partition} has offsets from {first} to its end at {end}: "
+            f"{nearest[name]} is taken for {wanted[name]}",
+            file=sys.stderr,
+        )
+    if len(outside) > SHOWN_PARTITIONS:
+        print(f"... and so for {len(outside) - SHOWN_PARTITIONS} more partitions", file=sys.stderr)
+    return nearest

@@ -238,6 +238,45 @@ def test_records_go_in_and_out_by_command(server: Server) -> None:
     assert server.run("consume", "events", "--from", "end") == ""
 
 
+def test_headers_of_one_name_are_kept_in_order(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    server.run("produce", "events", "v", "-H", "a=1", "-H", "b=2", "-H", "a=3")
+    assert server.run("consume", "events", "--format", "{headers}") == "a=1,b=2,a=3\n"
+    refused = server.try_run("produce", "events", "v", "-H", "a")
+    assert "--header 'a': expected NAME=VALUE, such as source=radar" in refused.stderr
+
+
+def test_an_offset_outside_of_a_log_is_told_and_the_nearest_is_taken(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    server.run("produce", "events", "a", "b", "c")
+    told = "events-0 has offsets from 0 to its end at 3: 3 is taken for 99"
+    consumed = server.try_run("consume", "events", "--from", "99")
+    assert (consumed.returncode, consumed.stdout, consumed.stderr.strip()) == (0, "", told)
+    reset = server.try_run("group", "reset", "readers", "--topic", "events", "--to", "99", "--json")
+    assert (json.loads(reset.stdout)[0]["new"], reset.stderr.strip()) == (3, told)
+
+
+@pytest.mark.parametrize("flags", [("--since", "2h", "--from", "start"), ("--since", "2h", "--from", "end")])
+def test_two_beginnings_are_one_too_many(flags: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "consume", "events", *flags], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode and "--from and --since both say where to begin; give one" in done.stderr
+
+
+def test_acls_without_logins_say_what_to_set(server: Server) -> None:
+    server.wait_until_ready()
+    for command in (
+        ("list",),
+        ("add", "--principal", "User:a", "--operation", "read", "--topic", "t"),
+        ("remove", "--topic", "t"),
+    ):
+        refused = server.try_run("acl", *command)
+        assert refused.returncode and "tailrace serve --secure" in refused.stderr, refused
+
+
 def test_a_line_that_is_no_record_ends_produce_after_those_before_it(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
