@@ -162,6 +162,8 @@ class Tail:
             if await self._is_answered(call, request):
                 answer = call.result()
                 self._pace_s = min(max(PACE_S, answer.pause_ms / 1000), MAX_PACE_S)
+                if request.added:
+                    self._windows.note_added(self._clock.monotonic() - sent_at)
                 await self._wake(self._windows.apply(answer, sent_at))
             return True
         except SubscriptionOver as over:

@@ -29,7 +29,13 @@ REFUSED_S = 10.0
 """How long the agent waits before it asks again to watch a partition that the sequencer refused."""
 MAX_WINDOWS = 20_000
 ADDED_AT_ONCE = 1_000
-"""Partitions added by one call; removed ones likewise."""
+"""The most partitions added by one call; removed ones likewise."""
+ADDED_AT_FIRST = 16
+"""Partitions added by a subscription's first call. After a fail-over all agents come with all of theirs, and a
+committer needs some 20 us for each: it must answer what all of them add at once before they give up."""
+PROMPT_S = FRESH_S / 2
+"""After an answer that took no longer, the next call adds twice as many partitions, and half as many after any other.
+So windows stay fresh while more are added."""
 MAX_WINDOWS_BYTES = 64 * 1024 * 1024
 """Limit of all windows' runs, in encoded bytes; in memory they take about three times as much."""
 
@@ -61,6 +67,7 @@ class Windows:
         self._fresh_until = 0.0
         self._size = 0
         self._to_add: dict[TopicPartition, None] = {}
+        self._added_at_once = ADDED_AT_FIRST
         self._refused: OrderedDict[TopicPartition, float] = OrderedDict()
         """Refused partitions, each with the time of the next attempt; the first refused first."""
 
@@ -157,7 +164,7 @@ class Windows:
     def next_request(self, now: float, max_wait_ms: int) -> WatchRequest:
         """The next call of the subscription."""
         removed = self._give_back_idle(now)
-        added = list(islice(self._to_add, ADDED_AT_ONCE))
+        added = list(islice(self._to_add, self._added_at_once))
         for partition in added:
             del self._to_add[partition]
             self._watched[partition].is_added = True
@@ -171,6 +178,13 @@ class Windows:
             removed=[*removed],
             max_wait_ms=max_wait_ms,
         )
+
+    def note_added(self, seconds: float) -> None:
+        """Note how long the answer took to a call that added partitions."""
+        if seconds <= PROMPT_S:
+            self._added_at_once = min(2 * self._added_at_once, ADDED_AT_ONCE)
+        else:
+            self._added_at_once = max(self._added_at_once // 2, ADDED_AT_FIRST)
 
     def _give_back_idle(self, now: float) -> list[TopicPartition]:
         """Drop partitions that no client reads any more. Returns those that the sequencer watches. They are removed
@@ -255,6 +269,7 @@ class Windows:
     def restart(self, subscriber: UUID) -> None:
         """Drop all windows and subscribe again to the same partitions."""
         self._subscriber = subscriber
+        self._added_at_once = ADDED_AT_FIRST
         self._turn = self._taken = 0
         self._epoch = None
         self._commit_number = -1

@@ -10,14 +10,17 @@ import msgspec
 import pytest
 
 import agent.fetch.tail as tail_module
-from agent.fetch.tail import ASK_AGAIN_S
+from agent.fetch.tail import ASK_AGAIN_S, LATE_S, Tail
 from agent.fetch.windows import FRESH_S
+from agent.telemetry import AgentTelemetry
 from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, Topic, WatchRequest
 from tailrace.clock import Clock
+from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.clocks import SeededEntropy
 
 
 class Counted:
@@ -197,6 +200,43 @@ def test_an_answer_that_comes_late_drops_no_window_and_nothing_is_subscribed_ane
         sequencer.calls.clear()
         row = await tail_fetch(bench, topic, 4, max_wait_ms=100)
         assert row.high_watermark == 4 and sequencer.calls["find_batches"] == 0
+
+    run(scenario)
+
+
+def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_their_windows() -> None:
+    """As after a fail-over at scale: each call waits for those of all other agents."""
+    agents, partitions, seconds_each = 20, 1_000, 0.0004
+    assert agents * partitions * seconds_each > LATE_S
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=partitions)
+        is_free_at = 0.0
+
+        class Busy(Counted):
+            async def watch(self, request: WatchRequest) -> Any:
+                nonlocal is_free_at
+                now = bench.clock.monotonic()
+                is_free_at = max(is_free_at, now) + len(request.added) * seconds_each
+                if request.added:
+                    await bench.clock.sleep(is_free_at - now)
+                return await self.inner.watch(request)
+
+        telemetry = AgentTelemetry()
+        tails = [
+            Tail(Busy(bench.sequencer, bench.clock), bench.clock, SeededEntropy(number), telemetry)  # type: ignore[arg-type]
+            for number in range(agents)
+        ]
+        for tail in tails:
+            for number in range(partitions):
+                tail.note_found(TopicPartition(topic.topic_id, number), 0, is_at_end=True)
+            tail.start()
+        for _ in range(300):
+            await bench.advance(0.05)
+        assert [len(tail.live()[1]) for tail in tails] == agents * [partitions]
+        assert telemetry.registry.get_sample_value("tailrace_window_resets_total") == 0
+        for tail in tails:
+            await tail.close()
 
     run(scenario)
 

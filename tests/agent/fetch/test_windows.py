@@ -14,7 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import agent.fetch.windows as windows_module
 from agent.fetch.window import WindowBroken
-from agent.fetch.windows import ADDED_AT_ONCE, FRESH_S, IDLE_S, REFUSED_S, Windows
+from agent.fetch.windows import (
+    ADDED_AT_FIRST,
+    ADDED_AT_ONCE,
+    FRESH_S,
+    IDLE_S,
+    PROMPT_S,
+    REFUSED_S,
+    Windows,
+)
 from sequencer.api import PartitionChange, Run, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 from tests.agent.fetch.test_window import TOPIC, change, run_at
@@ -55,11 +63,21 @@ def test_what_a_fetch_wants_is_added_once() -> None:
     assert windows.next_request(0.0, 500) == WatchRequest(FIRST, 2, 0, [OTHER], [], 500)
 
 
-def test_many_partitions_are_added_in_parts() -> None:
+def test_many_partitions_are_added_in_parts_that_grow_while_answers_are_prompt() -> None:
     windows = Windows(FIRST)
-    for number in range(ADDED_AT_ONCE + 1):
+    for number in range(20 * ADDED_AT_ONCE):
         windows.want(TopicPartition(TOPIC, number), 0.0)
-    assert [len(windows.next_request(0.0, 0).added) for _ in range(3)] == [ADDED_AT_ONCE, 1, 0]
+    added: list[int] = []
+    for _ in range(9):
+        added.append(len(windows.next_request(0.0, 0).added))
+        windows.note_added(PROMPT_S)
+    assert added[:2] == [ADDED_AT_FIRST, 2 * ADDED_AT_FIRST] and added[-1] == ADDED_AT_ONCE == max(added)
+    for _ in range(9):
+        windows.note_added(2 * PROMPT_S)
+    assert len(windows.next_request(0.0, 0).added) == ADDED_AT_FIRST
+    windows.note_added(PROMPT_S)
+    windows.restart(SECOND)
+    assert len(windows.next_request(0.0, 0).added) == ADDED_AT_FIRST
 
 
 def test_a_window_answers_as_of_the_newest_commit_it_is_complete_for() -> None:
