@@ -50,6 +50,7 @@ class TablesFollowing:
     async def begin_round(self) -> None:
         """Repair what happened since the last round, a crash between a swap and its table among it."""
         self.failures = []
+        self._behind.clear()
         self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
         for known_table in list(self._tables.values()):
             await self._sync(known_table)

@@ -10,6 +10,7 @@ retried on another state of the table (COMMIT_NUM_RETRIES is 0): the caller comp
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from struct import Struct
@@ -24,6 +25,7 @@ import structlog
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.io.pyarrow import (
+    StatsAggregator,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -39,6 +41,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -246,18 +249,12 @@ class IcebergTable:
     def describe(self, path: str, file: StoredFile) -> DataFile:
         """See TopicTable."""
         metadata = self._table.metadata
-        schema = metadata.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=file.metadata,
-            stats_columns=compute_statistics_plan(schema, metadata.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
-        )
         return _data_file(
             metadata,
             content=DataFileContent.DATA,
             file_path=path,
             file_size_in_bytes=file.size,
-            **statistics.to_serialized_dict(),
+            **file_statistics(file.metadata, metadata.schema(), metadata.properties),
         )
 
     def exchange(
@@ -440,6 +437,49 @@ class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+
+def file_statistics(
+    metadata: pq.FileMetaData, schema: Schema, properties: Mapping[str, str]
+) -> dict[str, Any]:
+    """The fields of a data file's entry that say how many values its columns have, and between which bounds.
+
+    A column has no bounds if one of its row groups tells none of values that are not null: its writer tells none of
+    values above 4 KiB, and an engine would skip the file that holds them.
+    """
+    field_ids = parquet_path_to_id_mapping(schema)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=metadata,
+        stats_columns=compute_statistics_plan(schema, dict(properties)),
+        parquet_column_mapping=field_ids,
+    )
+    aggregates = statistics.column_aggregates
+    for field_id in _columns_of_unknown_bounds(metadata, field_ids):
+        aggregates.pop(field_id, None)
+    for field_id in [field_id for field_id, bounds in aggregates.items() if not _has_bytes(bounds)]:
+        del aggregates[field_id]
+    return dict(statistics.to_serialized_dict())
+
+
+def _columns_of_unknown_bounds(metadata: pq.FileMetaData, field_ids: Mapping[str, int]) -> set[int]:
+    unknown: set[int] = set()
+    for group, column in itertools.product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        chunk = metadata.row_group(group).column(column)
+        told = chunk.statistics if chunk.is_stats_set else None
+        is_all_null = told is not None and told.has_null_count and told.null_count == chunk.num_values
+        if told is None or not (told.has_min_max or is_all_null):
+            unknown.add(field_ids[chunk.path_in_schema])
+    return unknown
+
+
+def _has_bytes(bounds: StatsAggregator) -> bool:
+    """Whether the bounds can be written. An upper bound of text that is cut ends with the next code point, which may be
+    a surrogate: UTF-8 has none."""
+    try:
+        bounds.max_as_bytes()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _data_file(metadata: TableMetadata, **fields: Any) -> DataFile:

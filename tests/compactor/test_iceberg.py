@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField, StringType
 from pyiceberg.utils.config import Config
 
-from compactor.tables.iceberg import IcebergTables, open_catalog
+from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from compactor.tables.table import TableConflict
 from sequencer.api import DeleteRecords, DeleteRecordsPartition, DeleteTopic, Empty, TablePinsRequest
@@ -322,3 +327,29 @@ def test_a_topic_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
             assert len(aside.named()) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_column_with_a_value_of_unknown_bounds_has_none() -> None:
+    schema = Schema(
+        NestedField(1, "key", StringType()),
+        NestedField(2, "number", LongType()),
+        NestedField(3, "none", LongType()),
+    )
+    arrow = pa.schema([("key", pa.string()), ("number", pa.int64()), ("none", pa.int64())])
+    file = io.BytesIO()
+    with pq.ParquetWriter(file, arrow) as writer:
+        for key, number in (("m", 1), ("z" * 5_000, None), ("a", 2)):
+            writer.write_table(pa.table({"key": [key], "number": [number], "none": [None]}, schema=arrow))
+    statistics = file_statistics(pq.read_metadata(file), schema, {})
+    assert {*statistics["lower_bounds"]} == {*statistics["upper_bounds"]} == {2}
+    assert statistics["null_value_counts"] == {1: 0, 2: 1, 3: 3}
+
+
+@pytest.mark.parametrize("last", ["\ud7ff", "\U0010ffff"])
+def test_the_upper_bound_of_text_is_not_below_it(last: str) -> None:
+    schema = Schema(NestedField(1, "key", StringType()))
+    file = io.BytesIO()
+    pq.write_table(pa.table({"key": [15 * "a" + last + "b", 20 * last]}), file)
+    statistics = file_statistics(pq.read_metadata(file), schema, {})
+    upper = statistics["upper_bounds"].get(1)
+    assert upper is None or upper.decode() >= 20 * last
