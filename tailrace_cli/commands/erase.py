@@ -93,11 +93,18 @@ def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes
     if file is not None:
         if file.stat().st_size > MAX_KEY_FILE_BYTES:
             raise CommandFailed(f"{file}: at most {MAX_KEY_FILE_BYTES >> 20} MiB; divide it")
-        lines += file.read_text("utf-8", "surrogateescape").splitlines()
+        lines += _lines(file.read_bytes().decode("utf-8", "surrogateescape"))
     keys = {key for line in lines if (key := to_bytes(line, encoding)) is not None}
     if not 1 <= len(keys) <= MAX_KEYS:
         raise CommandFailed(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
     return sorted(keys)
+
+
+def _lines(text: str) -> list[str]:
+    """A file's lines, which end with a line feed, or with a carriage return before it if the last one does: a key may
+    hold any other character that ends lines in Unicode."""
+    end = "\r\n" if text.endswith("\r\n") else "\n"
+    return text.removesuffix(end).split(end) if text else []
 
 
 def _who() -> str:

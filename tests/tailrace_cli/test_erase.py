@@ -18,6 +18,7 @@ from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.folder import FolderStore
 from tailrace_cli.app import main
+from tailrace_cli.commands.erase import _lines
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import Log, batch_of, compacted_here
 
@@ -68,6 +69,19 @@ def test_a_key_is_erased_and_it_is_logged_by_whom(tmp_path: Path) -> None:
     ]
     refused = run(tmp_path, "erase", "--topic", "t")
     assert refused.returncode == 1 and "0 keys; give 1 to 10000" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("a\nb", ["a", "b"]),
+        ("a\u2028\x0b\n\rb\n", ["a\u2028\x0b", "\rb"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+    ],
+)
+def test_a_key_in_a_file_ends_with_its_line(text: str, lines: list[str]) -> None:
+    assert _lines(text) == lines
 
 
 def test_an_erasure_whose_table_failed_is_shown_and_ends_with_status_1(
