@@ -267,8 +267,9 @@ int main(int count, char **words) {
     getrusage(RUSAGE_SELF, &used);
     qsort(latencies, latency_count, sizeof *latencies, by_size);
     printf("{\"requests\": %lu, \"sent_bytes\": %lu, \"received_bytes\": %lu, \"errors\": %lu, \"first_error\": %d, "
-           "\"unanswered\": %u, \"seconds\": %.3f, \"p50_ms\": %.2f, \"p99_ms\": %.2f, \"client_cpu_seconds\": %.3f}\n",
+           "\"unanswered\": %u, \"seconds\": %.3f, \"p50_ms\": %.2f, \"p99_ms\": %.2f, \"p999_ms\": %.2f, "
+           "\"client_cpu_seconds\": %.3f}\n",
            answered, sent_bytes, received_bytes, errors, first_error, waiting, elapsed, quantile(0.5), quantile(0.99),
-           used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6);
+           quantile(0.999), used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6);
     return 0;
 }

@@ -147,71 +147,102 @@ def fill_page_cache(path: Path) -> None:
 class Bench:
     """The loads on one server."""
 
-    def __init__(self, server: Server, driver: Path, folder: Path, seconds: float, *, sums: bool) -> None:
+    def __init__(
+        self,
+        server: Server,
+        driver: Path,
+        folder: Path,
+        seconds: float,
+        *,
+        sums: bool,
+        warm_up: float = WARM_UP_SECONDS,
+    ) -> None:
         self._server = server
         self._driver = driver
         self._script = folder / "script"
         self._seconds = seconds
         self._sums = sums
+        self._warm_up = warm_up
 
     def run(self, load: Load, topic: str) -> list[dict[str, Any]]:
         """Produce to a new topic, then fetch its end repeatedly; one row of figures for each."""
         admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-        requests = produce_requests(topic, load)
-        write_script(self._script, requests)
-        self._until_served(load, requests)
-        self._replay(WARM_UP_SECONDS, load.in_flight, fresh=requests)
-        produced = self._measured("produce", load, self._seconds, load.in_flight, fresh=requests)
-        frame = len(requests[0][0].frame)
-        produced["mib"] = produced["requests"] * frame / MIB
-        fetched = self._fetch(topic, load)
+        rows = [self.produced(load, topic), self.fetched(load, topic)]
         admin.delete_topics([topic])[topic].result(30)
-        return [_per_cpu_second(row) for row in (produced, fetched)]
+        return [_per_cpu_second(row) for row in rows]
 
-    def _until_served(self, load: Load, requests: list[list[RawRequest]]) -> None:
+    def produced(
+        self, load: Load, topic: str, kind: str = "produce", *, rate: float = 0, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Produce to a topic that exists, at `rate` requests a second or as fast as they are answered."""
+        requests = produce_requests(topic, load)
+        self._begin(load, requests, self._warm_up, rate)
+        row = self._measured(kind, load, seconds or self._seconds, load.in_flight, requests, rate)
+        row["mib"] = row["requests"] * len(requests[0][0].frame) / MIB
+        return row
+
+    def fill(self, load: Load, topic: str, mib: int) -> None:
+        """Produce until the topic has so many MiB at least."""
+        requests = produce_requests(topic, load)
+        self._begin(load, requests, 0)
+        written = 0.0
+        while written < mib:
+            written += self._replay(0.5, load.in_flight, requests)["sent_bytes"] / MIB
+
+    def _begin(
+        self, load: Load, requests: list[list[RawRequest]], warm_up_seconds: float, rate: float = 0
+    ) -> None:
         """A Kafka that has just created a topic refuses requests for some time."""
+        write_script(self._script, requests)
         for _ in range(MAX_REFUSALS):
             try:
-                self._replay(0.5, load.in_flight, fresh=requests)
+                self._replay(0.5, load.in_flight, requests, rate)
             except RequestsFailed:
                 time.sleep(0.5)
             else:
-                return
-        raise RuntimeError(f"{self._server.name} refuses requests to a new topic")
+                break
+        else:
+            raise RuntimeError(f"{self._server.name} refuses requests to a new topic")
+        if warm_up_seconds:
+            self._replay(warm_up_seconds, load.in_flight, requests, rate)
 
-    def _fetch(self, topic: str, load: Load) -> dict[str, Any]:
+    def fetched(self, load: Load, topic: str, kind: str = "fetch", *, whole: bool = False) -> dict[str, Any]:
+        """Fetch the topic's end, again and again; `whole`: the topic, by one consumer."""
         fetcher = RawFetcher(self._server.bootstrap, topic, max_bytes=50 * MIB, partition_max_bytes=MIB)
         ends = fetcher.ends(PARTITIONS)
         size = load.records * load.record_bytes + 100
         batches = int(HOT_MIB * MIB / size / PARTITIONS)
-        starts = {partition: max(0, end - batches * load.records) for partition, end in ends.items()}
+        starts = {
+            partition: 0 if whole else max(0, end - batches * load.records) for partition, end in ends.items()
+        }
         frames = [frame for frame, _, _ in fetcher.walk(starts, ends)]
         fetcher.close()
-        script = [[RawRequest(frame, FETCH_ERROR_AT) for frame in frames]] * 2
+        script = [[RawRequest(frame, FETCH_ERROR_AT) for frame in frames]] * (1 if whole else 2)
         write_script(self._script, script)
-        self._replay(WARM_UP_SECONDS, 1)
-        row = self._measured("fetch", load, self._seconds, 1)
+        if not whole:
+            self._replay(self._warm_up, 1)
+        row = self._measured(kind, load, self._seconds, 1)
         row["mib"] = row["received_bytes"] / MIB
         return row
 
     def _measured(
-        self, kind: str, load: Load, seconds: float, in_flight: int, fresh: Any = None
+        self, kind: str, load: Load, seconds: float, in_flight: int, fresh: Any = None, rate: float = 0
     ) -> dict[str, Any]:
         before = cpu_seconds(self._server.pid)
-        counted = self._replay(seconds, in_flight, fresh)
+        counted = self._replay(seconds, in_flight, fresh, rate)
         used = cpu_seconds(self._server.pid) - before
         return {
             "server": self._server.name, "load": kind, "batch": load.name, **counted, "server_cpu_seconds": used
         }  # fmt: skip
 
-    def _replay(self, seconds: float, in_flight: int, fresh: Any = None) -> dict[str, Any]:
+    def _replay(self, seconds: float, in_flight: int, fresh: Any = None, rate: float = 0) -> dict[str, Any]:
         """`fresh`: requests of idempotent producers, which get new ids each time: their sequences begin at 0."""
         if fresh is not None and fresh[0][0].batch_at >= 0:
             write_script(self._script, asyncio.run(with_new_ids(self._server.bootstrap, fresh)))
         return replayed(
             self._driver, self._script, self._server.bootstrap,
-            seconds=seconds, in_flight=in_flight, sums=self._sums,
+            seconds=seconds, in_flight=in_flight, rate=rate, sums=self._sums,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,15 +97,18 @@ def main(data: Path | None = None) -> int:
 
 
 @contextmanager
-def serving(data: Path) -> Iterator[EmbeddedCluster]:
-    """A `tailrace serve` on free ports, ready; drained at the end."""
+def serving(
+    data: Path, *, program: tuple[str, ...] = ("tailrace_cli.app",), environ: Mapping[str, str] = IMPATIENT
+) -> Iterator[EmbeddedCluster]:
+    """A `tailrace serve` on free ports, ready; drained at the end. `program`: a module that runs the command line, and
+    its first arguments. `environ`: settings."""
     kafka, http, rpc = (free_port() for _ in range(3))
     command = [
-        sys.executable, "-m", "tailrace_cli.app", "serve", "--data", str(data),
+        sys.executable, "-m", *program, "serve", "--data", str(data),
         "--listen", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}", "--rpc", f"127.0.0.1:{rpc}",
         "--log-level", "warning",
     ]  # fmt: skip
-    process = subprocess.Popen(command, env={**os.environ, **IMPATIENT})
+    process = subprocess.Popen(command, env={**os.environ, **environ})
     try:
         until_ready(process, f"http://127.0.0.1:{http}/readyz")
         yield EmbeddedCluster(
