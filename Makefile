@@ -68,11 +68,11 @@ hostile: setup ## Bad clients beside good ones, N=seconds on SQLite and on Postg
 faults: setup ## Real processes killed, paused, starved under load; what clients saw is checked. ONLY=name,name
 	$(BIN)/python -m tests.faults.run $(if $(ONLY),--only $(ONLY))
 
-bench: setup ## Load the embedded broker with librdkafka; the figures are kept in bench/results/last.json.
-	$(BIN)/python -m bench.broker --json bench/results/last.json
+bench: setup ## Tailrace beside Kafka at the loads of every day, in some four minutes; needs a C compiler, for Kafka Java and Maven.
+	$(BIN)/python -m bench.peers --json bench/results/last.json
 
-bench-small: setup ## What small batches cost, beside Kafka where Java and Maven are; needs a C compiler.
-	$(BIN)/python -m bench.small_batches --json bench/results/last-small.json
+bench-whole: setup ## The same with all loads and three rounds of each: two hours.
+	$(BIN)/python -m bench.peers --whole --rounds 3 --json bench/results/last-whole.json
 
 bench-scale: setup ## What a request costs with ten times the idle partitions, groups, consumers and producers; fail-overs.
 	$(BIN)/python -m bench.scale --json bench/results/last-scale.json
@@ -86,4 +86,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-scale bench-small overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-scale bench-whole overload lock

@@ -40,6 +40,7 @@ class Loads:
         self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
         self._seconds = seconds
         self._kinds: dict[str, Callable[[Case, str], list[dict[str, Any]]]] = {
+            "warm-up": self._warm_up,
             "produce": self._produce,
             "paced": self._paced,
             "cold": self._cold,
@@ -63,6 +64,11 @@ class Loads:
         if self._server.name != NULL and case.load.connections <= HOT_UP_TO_CONNECTIONS:
             rows.append(self._bench.fetched(case.load, topic, "hot"))
         return rows
+
+    def _warm_up(self, case: Case, topic: str) -> list[dict[str, Any]]:
+        assert case.load is not None
+        self._bench.produced(case.load, topic)
+        return []
 
     def _paced(self, case: Case, topic: str) -> list[dict[str, Any]]:
         assert case.load is not None

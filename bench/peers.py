@@ -32,7 +32,7 @@ from typing import Any
 
 from bench import kafka_peer
 from bench.broker import machine
-from bench.peer_cases import DAILY, KAFKA, PROGRAMS, WHOLE, Case
+from bench.peer_cases import DAILY, KAFKA, PROGRAMS, WARM_UP, WHOLE, Case
 from bench.peer_loads import Loads
 from bench.peer_page import line, page
 from bench.replay import compiled
@@ -40,6 +40,8 @@ from bench.small_batches import Server, fill_page_cache
 from tailrace_cli.demo.embedded import serving
 
 OWN_CORES_FROM = 4
+WARM_UP_SECONDS = 5.0
+"""Kafka's compiler is busy that long, at least."""
 
 
 def main() -> None:
@@ -88,6 +90,8 @@ def run(cases: list[Case], options: argparse.Namespace, has_kafka: bool) -> list
                 if name != KAFKA or has_kafka
             }
         stack.enter_context(cores_of("drivers"))
+        for server in servers.values():
+            Loads(server, driver, place, WARM_UP_SECONDS).run(Case("warm-up", "", (), WARM_UP), "warm-up")
         for number, case in enumerate(cases):
             for round_number in range(options.rounds):
                 for name in case.servers:

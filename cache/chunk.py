@@ -64,6 +64,15 @@ def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int
     return [chunk_at(key, index, object_size, chunk_bytes) for index in range(first, last + 1)]
 
 
+class SentRun(NamedTuple):
+    """A run of large batches as it was sent: a head of its own for each batch, and views of the chunk."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    parts: list[Buffer]
+
+
 class ChunkBytes:
     """A chunk's bytes, as one buffer or as the parts that an upload was made of; what CRCs cover is never changed.
 
@@ -71,9 +80,11 @@ class ChunkBytes:
     the places (in the object) of the batches whose CRC was found right, so that each is summed once.
     `memory`: the bytes, while they may be written to. `ready`: of the runs that were made ready there
     (`cache.in_place`), by their first byte in the chunk: base offset, length and leader epoch.
+    `sent`: of the runs of large batches that were sent out of it, by their first byte in the chunk. It takes little
+    beside such batches.
     """
 
-    __slots__ = ("_ends", "_parts", "checked", "is_trusted", "memory", "ready", "size")
+    __slots__ = ("_ends", "_parts", "checked", "is_trusted", "memory", "ready", "sent", "size")
 
     def __init__(self, parts: Iterable[Buffer], *, is_trusted: bool = False) -> None:
         self._parts = [memoryview(part).cast("B").toreadonly() for part in parts if len(part)]
@@ -87,6 +98,7 @@ class ChunkBytes:
         self.checked: set[int] = set()
         self.memory: memoryview | None = None
         self.ready: dict[int, tuple[int, int, int]] = {}
+        self.sent: dict[int, SentRun] = {}
 
     @classmethod
     def fetched(cls, data: Buffer) -> ChunkBytes:

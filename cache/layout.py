@@ -30,9 +30,12 @@ class Layout:
     `starts`: the byte of the object at which a batch begins (meaningless for a marker).
     `sizes`, `records`: bytes and producers' records of all batches before it, with one entry more for all of them.
     `pieces`: the number of each piece's first batch, with one entry more: the number of batches.
+    `is_large_only`: all batches of the run were stored, and each is large.
     """
 
-    __slots__ = ("base_offsets", "count", "end_offsets", "pieces", "records", "sizes", "starts")
+    __slots__ = (
+        "base_offsets", "count", "end_offsets", "is_large_only", "pieces", "records", "sizes", "starts"
+    )  # fmt: skip
 
     def __init__(self, run: Run, chunk_bytes: int) -> None:
         lengths = [batch.length for batch in run.batches]
@@ -55,7 +58,9 @@ class Layout:
         self.starts = array("q", starts)
         self.sizes = array("q", accumulate(lengths, initial=0))
         self.records = array("q", accumulate([0] * len(counts) if is_of_markers else counts, initial=0))
-        is_plain = len(stored) == len(run.batches) and max(lengths, default=0) < LARGE_BATCH_BYTES
+        is_all_stored = len(stored) == len(run.batches)
+        is_plain = is_all_stored and max(lengths, default=0) < LARGE_BATCH_BYTES
+        self.is_large_only = is_all_stored and min(lengths, default=0) >= LARGE_BATCH_BYTES
         self.pieces = (
             _plain_pieces(starts, chunk_bytes) if is_plain else _pieces(starts, lengths, chunk_bytes)
         )

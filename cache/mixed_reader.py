@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunk_at, chunks_of
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, SentRun, chunk_at, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_VIEW_BYTES, FramedRun, FramedRuns, Stretch
 from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
@@ -93,6 +93,8 @@ class MixedReader:
             before = out.bytes
             begun += self._add_whole_runs(runs[begun:] if begun else runs, request, out)
             kept += out.bytes - before
+            if begun < len(runs):
+                begun += self._add_large_runs(runs[begun:], request, out)
             if begun < len(runs):
                 more = self._add_held(runs[begun:], request, out)
                 kept = None if more is None else kept + more
@@ -382,6 +384,57 @@ class MixedReader:
         self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
         return number
 
+    def _add_large_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
+        """Append the runs from the first on that have large batches only, are wanted whole and lie in a chunk that is
+        in memory; how many there were. What is sent of a run stays with its chunk, and goes with it."""
+        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
+        chunks: dict[ChunkId, ChunkBytes] = {}
+        number = 0
+        while number < len(runs):
+            run, room = runs[number], request.max_bytes - out.bytes
+            if run.base_offset < out.end_offset or run.end_offset > limit or run.length > room:
+                break
+            parts = self._sent_parts(run, request.leader_epoch, chunks)
+            if parts is None:
+                break
+            framed = self.framed.of(run)
+            out.add_framed(parts, framed, 0, framed.count)
+            out.end_offset = run.end_offset
+            number += 1
+        self._note_held(chunks)
+        return number
+
+    def _sent_parts(
+        self, run: Run, leader_epoch: int, chunks: dict[ChunkId, ChunkBytes]
+    ) -> list[Buffer] | None:
+        """All of a run of large batches as it is sent, and its chunk into `chunks`. None where it is another run, its
+        chunk is not in memory, or has batches that nobody has checked."""
+        framed, chunk_bytes = self.framed.of(run), self._cache.settings.chunk_bytes
+        number = chunk_of(run, chunk_bytes) if framed.is_large_only else -1
+        if number < 0:
+            return None
+        place = ChunkId(run.key, number)
+        chunk = chunks.get(place) or self._cache.peek(place)
+        if chunk is None:
+            return None
+        at = run.start - number * chunk_bytes
+        sent = chunk.sent.get(at)
+        if sent is None or sent[:3] != (run.base_offset, run.length, leader_epoch):
+            if not (chunk.is_trusted or chunk.checked.issuperset(framed.starts)):
+                return None
+            sent = SentRun(
+                run.base_offset, run.length, leader_epoch, _parts_of(framed, chunk, at, leader_epoch)
+            )
+            chunk.sent[at] = sent
+        chunks[place] = chunk
+        return sent.parts
+
+    def _note_held(self, chunks: dict[ChunkId, ChunkBytes]) -> None:
+        """Count each chunk as read once."""
+        for place, chunk in chunks.items():
+            start = place.number * self._cache.settings.chunk_bytes
+            self._cache.held(ChunkRef(place, start, chunk.size))
+
     def _refs_of(self, part: RunSpan) -> list[ChunkRef]:
         """The chunks of a large batch, which is all of its part."""
         return self.chunks_of(part.run, part.framed.starts[part.first], part.framed.length_of(part.first))
@@ -522,6 +575,15 @@ def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
     out.batch_count += stretch.batch_count
     out.record_count += stretch.record_count
     out.end_offset, out.client_offset = stretch.end_offset, stretch.client_offset
+
+
+def _parts_of(run: FramedRun, chunk: ChunkBytes, at: int, leader_epoch: int) -> list[Buffer]:
+    """The batches of a run, `at` bytes into its chunk, each with a head of its own."""
+    parts: list[Buffer] = []
+    for batch, base_offset in enumerate(run.base_offsets):
+        length, start = run.length_of(batch), at + run.sizes[batch]
+        parts += framed_views(chunk.views(start, start + length), length, base_offset, leader_epoch)
+    return parts
 
 
 def _part_of(framed: memoryview, piece: int, part: RunSpan) -> memoryview:

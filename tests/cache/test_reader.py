@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
@@ -1145,6 +1146,43 @@ def test_large_batches_that_are_in_memory_and_checked_are_read_without_waiting()
             assert reader.read_held([run], request(0, 1 << 20)) is None
 
     asyncio.run(whole())
+
+
+def test_what_is_sent_of_large_batches_stays_with_their_chunk_for_one_epoch() -> None:
+    batches = [(batch_of(1, LARGE_BATCH_BYTES), BatchStatus.STORED)] * 2
+    run, body, _ = mixed_run("m/1", 5, batches)
+
+    async def whole() -> None:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=1 << 20), lambda: ALONE)
+        reader = BatchReader(cache, clock, POOL)
+        asked = request(5, 1 << 20)
+        read = await reader.read([run], asked)
+        first, again = reader.read_held([run], asked), reader.read_held([run], asked)
+        assert first is not None and again is not None and first == again == read
+        assert len(again.parts) == 4, "a head and a view for each batch"
+        assert all(one is other for one, other in zip(first.parts, again.parts, strict=True))
+
+        later = reader.read_held([run], structs.replace(asked, leader_epoch=asked.leader_epoch + 1))
+        assert later is not None and later.parts[0] != first.parts[0] and later.parts[1] == first.parts[1]
+        moved = structs.replace(run, base_offset=7, end_offset=9, batches=moved_by(run.batches, 2))
+        found = BatchReader(cache, clock, POOL).read_held([moved], request(7, 1 << 20))
+        assert found is not None and [offset for offset, _ in batches_in(found)] == [7, 8]
+
+        part = reader.read_held([run], request(6, 1 << 20))
+        assert part is not None and [offset for offset, _ in batches_in(part)] == [6]
+        small = reader.read_held([run], request(5, LARGE_BATCH_BYTES))
+        assert small is not None and small.batch_count == 1 and not small.is_complete
+        below = reader.read_held([run], structs.replace(asked, end_limit=6))
+        assert below is not None and [offset for offset, _ in batches_in(below)] == [5]
+
+    asyncio.run(whole())
+
+
+def moved_by(batches: Sequence[RunBatch], records: int) -> list[RunBatch]:
+    return [structs.replace(batch, base_offset=batch.base_offset + records) for batch in batches]
 
 
 def test_only_what_is_kept_as_it_is_sent_counts_as_read_so() -> None:
