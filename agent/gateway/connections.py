@@ -97,7 +97,7 @@ class GatewayConnections:
         """Count a connection. Returns the reason to close it, or None."""
         connection.quiet_since = self.clock.monotonic()
         self.open[connection.handler] = connection
-        reason = self.door.logins.limits.opened(connection.address, 0)
+        reason = self.door.logins.limits.opened(connection.address)
         if len(self.open) > self.settings.max_connections:
             reason = "max_connections"
         elif reason is None and self.door.opened(connection.address) > 0:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from agent.security.settings import SecuritySettings
+
+C = TypeVar("C", bound=Hashable)
 
 MINUTE_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
@@ -22,18 +25,12 @@ class ConnectionLimits:
         self._failures: dict[str, int] = {}
         self._minute = -1
 
-    def opened(self, address: str, without_login: int) -> str | None:
-        """Count a connection. Returns the reason to close it, or None. `closed` uncounts it in either case.
-
-        Args:
-            without_login: connections that have not logged in yet, without this one.
-        """
+    def opened(self, address: str) -> str | None:
+        """Count a connection. Returns the reason to close it, or None. `closed` uncounts it in either case."""
         count = self._of_address[address] = self._of_address.get(address, 0) + 1
         settings = self._settings
         if 0 < settings.max_connections_per_address < count:
             return "max_connections_per_address"
-        if without_login >= settings.max_connections_without_login:
-            return "max_connections_without_login"
         if self.is_closed_to(address):
             return "max_failed_logins_per_minute"
         return None
@@ -68,6 +65,46 @@ class ConnectionLimits:
         if minute != self._minute:
             self._minute, self._failures = minute, {}
         return self._failures
+
+
+class LoginRoom(Generic[C]):
+    """The connections of one listener that have not logged in, and until when (monotonic) they may stay so.
+
+    One address has a part of the room only: who opens connections and says nothing keeps nobody else out.
+    """
+
+    def __init__(self, *, most: int, most_of_address: int) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        self._waiting: dict[C, tuple[str, float]] = {}
+        self._of_address: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, connection: C, address: str, *, until: float) -> str | None:
+        """Take a new connection in. Returns the reason to close it instead, or None."""
+        count = self._of_address.get(address, 0)
+        if count >= self._most_of_address:
+            return "max_connections_without_login_per_address"
+        if len(self._waiting) >= self._most:
+            return "max_connections_without_login"
+        self._of_address[address] = count + 1
+        self._waiting[connection] = address, until
+        return None
+
+    def leave(self, connection: C) -> None:
+        """It has logged in, or has ended. Without effect for one that is not in."""
+        known = self._waiting.pop(connection, None)
+        if known is not None:
+            _uncount(self._of_address, known[0])
+
+    def leave_late(self, now: float) -> list[C]:
+        """Those whose time is over, which leave."""
+        late = [connection for connection, (_, until) in self._waiting.items() if now >= until]
+        for connection in late:
+            self.leave(connection)
+        return late
 
 
 def _uncount(counts: dict[str, int], name: str) -> None:

@@ -22,7 +22,7 @@ from agent.connection import Dispatch, KafkaConnection, LikeBefore, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
 from agent.security.audit import Audit
-from agent.security.connection_limits import ConnectionLimits
+from agent.security.connection_limits import ConnectionLimits, LoginRoom
 from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.placing import NoTenant
 from agent.security.sasl import Exchange, Login, LoginFailed
@@ -62,7 +62,7 @@ class DistinguishedName(Protocol):
 class Door:
     """What all connections of one listener share.
 
-    `pending`: connections that have not logged in, and when they will be closed (monotonic).
+    `waiting`: connections that have not logged in.
     """
 
     listener: Listener
@@ -77,7 +77,13 @@ class Door:
     limits: ConnectionLimits
     rules: tuple[PrincipalRule, ...] = ()
     distinguished_name: DistinguishedName | None = None
-    pending: dict[KafkaConnection, float] = field(default_factory=dict)
+    waiting: LoginRoom[KafkaConnection] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting = LoginRoom(
+            most=self.settings.max_connections_without_login,
+            most_of_address=self.settings.max_connections_without_login_per_address,
+        )
 
     def session(self) -> Dispatch:
         """The dispatcher of a new connection."""
@@ -88,25 +94,23 @@ class Door:
     def opened(self, connection: KafkaConnection) -> str | None:
         """Count a new connection, which must log in in time, with small requests. Returns the reason to close it, or
         None."""
-        reason = self.limits.opened(connection.peer_host, len(self.pending))
+        reason = self.limits.opened(connection.peer_host)
         if reason is None and self.listener.protocol.has_sasl:
             connection.allow_frames(self.settings.max_login_bytes)
-            seconds = self.settings.authentication_timeout_ms / 1000
-            self.pending[connection] = self.clock.monotonic() + seconds
+            until = self.clock.monotonic() + self.settings.authentication_timeout_ms / 1000
+            reason = self.waiting.enter(connection, connection.peer_host, until=until)
         return reason
 
     def closed(self, connection: KafkaConnection) -> None:
         """Uncount a connection that has ended."""
-        self.pending.pop(connection, None)
+        self.waiting.leave(connection)
         has_login = self.listener.protocol.has_sasl and connection.access is not ANYBODY
         self.limits.closed(connection.peer_host, connection.access.principal if has_login else None)
 
     def close_late(self) -> list[KafkaConnection]:
         """Close connections that have not logged in in time."""
-        now = self.clock.monotonic()
-        late = [connection for connection, until in self.pending.items() if now >= until]
+        late = self.waiting.leave_late(self.clock.monotonic())
         for connection in late:
-            del self.pending[connection]
             connection.abort()
         return late
 
@@ -327,7 +331,7 @@ class SaslSession:
         if not self._logged_in_by:
             if not door.limits.logged_in(principal):
                 raise LoginFailed(f"{principal} has too many connections (max_connections_per_principal)")
-            door.pending.pop(connection, None)
+            door.waiting.leave(connection)
             connection.access, self._dispatch = access, door.dispatch_for(access)
             connection.allow_frames(door.max_request_bytes)
         door.audit.logged_in(connection.peer_host, door.listener.name, self._mechanism, principal)

@@ -80,7 +80,9 @@ class SecuritySettings(SettingsSection):
     max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)
     """Connections of one user, by SASL; 0: no limit."""
     max_connections_without_login: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Connections of SASL listeners that have not logged in yet."""
+    """Connections of a SASL listener that have not logged in yet."""
+    max_connections_without_login_per_address: int = Field(default=200, ge=1, le=1_000_000)
+    """Those of one IP address, so that one address leaves room to others."""
     max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
     """Failed logins from one IP address; above it its new connections are closed until the minute is over; 0: no
     limit."""

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from agent.security.connection_limits import ConnectionLimits
+from agent.security.connection_limits import ConnectionLimits, LoginRoom
 from agent.security.settings import SecuritySettings
 from tests.agent.security.secured import Secured, in_thread, run_secured
 from tests.agent.security.test_logins import ROOT, _round_trip
@@ -23,11 +23,11 @@ def limits(now: list[float] | None = None, **settings: int) -> ConnectionLimits:
 
 def test_an_address_has_so_many_connections() -> None:
     counted = limits(max_connections_per_address=2)
-    assert [counted.opened("a", 0) for _ in range(3)] == [None, None, "max_connections_per_address"]
-    assert counted.opened("b", 0) is None
+    assert [counted.opened("a") for _ in range(3)] == [None, None, "max_connections_per_address"]
+    assert counted.opened("b") is None
     for _ in range(2):
         counted.closed("a", None)
-    assert counted.opened("a", 0) is None
+    assert counted.opened("a") is None
 
 
 def test_a_principal_has_so_many_connections() -> None:
@@ -45,17 +45,29 @@ def test_failed_logins_close_an_address_until_the_minute_is_over() -> None:
     now = [0.0]
     counted = limits(now, max_failed_logins_per_minute=2)
     counted.login_failed("a")
-    assert counted.opened("a", 0) is None
+    assert counted.opened("a") is None
     counted.login_failed("a")
-    assert counted.opened("a", 0) == "max_failed_logins_per_minute"
-    assert counted.opened("b", 0) is None
+    assert counted.opened("a") == "max_failed_logins_per_minute"
+    assert counted.opened("b") is None
     now[0] = 61.0
-    assert counted.opened("a", 0) is None
+    assert counted.opened("a") is None
 
 
-def test_so_many_connections_may_be_without_a_login() -> None:
-    counted = limits(max_connections_without_login=1)
-    assert [counted.opened("a", 0), counted.opened("b", 1)] == [None, "max_connections_without_login"]
+def test_one_address_does_not_keep_the_logins_of_others_out() -> None:
+    room = LoginRoom[str](most=4, most_of_address=2)
+    assert [room.enter(name, "a", until=1.0) for name in "wxy"] == [
+        None,
+        None,
+        "max_connections_without_login_per_address",
+    ]
+    assert room.enter("b1", "b", until=1.0) is None
+    room.leave("w")  # logged in
+    room.leave("y")  # was never in
+    assert room.enter("z", "a", until=9.0) is None
+    assert room.enter("c1", "c", until=9.0) is None
+    assert room.enter("c2", "c", until=9.0) == "max_connections_without_login"
+    assert room.leave_late(1.0) == ["x", "b1"] and len(room) == 2
+    assert room.enter("a2", "a", until=9.0) is None, "late ones count no more"
 
 
 def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from agent.security.access import Access
 from agent.security.sasl import Login, Step
 from agent.security.sessions import Door
+from agent.security.settings import SecuritySettings
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -32,7 +33,7 @@ def door(clock: ManualClock, login: Login) -> Door:
         "listener": SimpleNamespace(name="", protocol=SimpleNamespace(has_sasl=True)),
         "admission": SimpleNamespace(access=lambda user, **_: Access("SASL", "", f"User:{user}")),
         "mechanisms": {"OAUTHBEARER": lambda: SimpleNamespace(answer=answer)},
-        "settings": SimpleNamespace(max_session_ms=0, failed_authentication_delay_ms=1),
+        "settings": SecuritySettings(failed_authentication_delay_ms=1),
         "audit": SimpleNamespace(logged_in=nothing, login_failed=nothing),
         "limits": SimpleNamespace(logged_in=lambda _: True, login_failed=nothing),
     }
