@@ -40,7 +40,7 @@ from tailrace.columns import Columns, columns_text, parse_columns, row_cells
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index
-from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
+from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA, TIME_COLUMNS, within_microseconds
 
 SAMPLED_ROWS = 10_000
 SAMPLED_BYTES = 16 << 20
@@ -358,4 +358,6 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:
-    return dict(zip(table.column_names, table.columns, strict=True))
+    """Older objects have times that microseconds do not hold."""
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return columns | {name: within_microseconds(columns[name]) for name in TIME_COLUMNS}

@@ -47,6 +47,7 @@ from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
+from tailrace.parquet_object.schema import TIME_COLUMNS, within_microseconds
 from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, split
 from tailrace.records import InvalidRecords
 
@@ -555,6 +556,9 @@ class LogReader:
         return _between(table.slice(first, count), start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
+        for name in set(TIME_COLUMNS).intersection(table.column_names):
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.field(name), within_microseconds(table.column(name)))
         times_us = self._limits.times_us
         if times_us != EVERYTHING and table.num_rows:
             times = table.column("timestamp").cast(pa.int64())  # ms

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from struct import Struct
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ import structlog
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     StatsAggregator,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -445,17 +448,18 @@ def file_statistics(
     """The fields of a data file's entry that say how many values its columns have, and between which bounds.
 
     A column has no bounds if one of its row groups tells none of values that are not null: its writer tells none of
-    values above 4 KiB, and an engine would skip the file that holds them.
+    values above 4 KiB, and an engine would skip the file that holds them. Nor has one with a time before the year 1 or
+    after 9999: pyiceberg reads bounds as Python's dates.
     """
     field_ids = parquet_path_to_id_mapping(schema)
+    plan = compute_statistics_plan(schema, dict(properties))
+    for field_id in _columns_of_unknown_bounds(metadata, field_ids):
+        if plan[field_id].mode.type is not MetricModeTypes.NONE:
+            plan[field_id] = replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS))
     statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=metadata,
-        stats_columns=compute_statistics_plan(schema, dict(properties)),
-        parquet_column_mapping=field_ids,
+        parquet_metadata=metadata, stats_columns=plan, parquet_column_mapping=field_ids
     )
     aggregates = statistics.column_aggregates
-    for field_id in _columns_of_unknown_bounds(metadata, field_ids):
-        aggregates.pop(field_id, None)
     for field_id in [field_id for field_id, bounds in aggregates.items() if not _has_bytes(bounds)]:
         del aggregates[field_id]
     return dict(statistics.to_serialized_dict())
@@ -467,9 +471,16 @@ def _columns_of_unknown_bounds(metadata: pq.FileMetaData, field_ids: Mapping[str
         chunk = metadata.row_group(group).column(column)
         told = chunk.statistics if chunk.is_stats_set else None
         is_all_null = told is not None and told.has_null_count and told.null_count == chunk.num_values
-        if told is None or not (told.has_min_max or is_all_null):
+        if told is None or not (is_all_null or (told.has_min_max and _has_python_values(told))):
             unknown.add(field_ids[chunk.path_in_schema])
     return unknown
+
+
+def _has_python_values(bounds: pq.Statistics) -> bool:
+    try:
+        return bounds.min is not None and bounds.max is not None
+    except (OverflowError, ValueError):
+        return False
 
 
 def _has_bytes(bounds: StatsAggregator) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 from struct import Struct
 from uuid import UUID
 
@@ -69,6 +70,8 @@ class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `batch_headers` are the 61 header bytes of each batch, one after the other; `record_counts` and `exact`
     (one byte a batch) belong to them in order. `exact` is 1 where the records, unpacked, are canonical: such
     a batch is given back byte for byte if it was uncompressed; any other record for record.
+    `beyond_rows` (uint32, little-endian, rising) are the rows whose own time microseconds do not hold, `beyond_times`
+    (int64) these times in milliseconds.
     """
 
     version: int
@@ -81,6 +84,8 @@ class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batch_headers: bytes
     record_counts: list[int]
     exact: bytes
+    beyond_rows: bytes = b""
+    beyond_times: bytes = b""
 
     @property
     def batch_count(self) -> int:
@@ -136,6 +141,7 @@ def _check(header: ParquetHeader) -> None:
         raise InvalidParquetObject(f"{len(header.batch_headers)} bytes of headers for {batches} batches")
     if any(count <= 0 for count in header.record_counts) or sum(header.record_counts) != header.row_count:
         raise InvalidParquetObject(f"the batches' record counts do not sum up to {header.row_count} rows")
+    _check_beyond(header)
     first_rows = [0]
     for count in header.record_counts:
         first_rows.append(first_rows[-1] + count)
@@ -150,3 +156,15 @@ def _check(header: ParquetHeader) -> None:
             batch = end
         if batch != batches:
             raise InvalidParquetObject(f"{batches} batches, of which {batch} have a run and a row group")
+
+
+def _check_beyond(header: ParquetHeader) -> None:
+    """Each of these rows must be there once, with a time."""
+    if len(header.beyond_rows) % 4 or len(header.beyond_times) != 2 * len(header.beyond_rows):
+        raise InvalidParquetObject(
+            f"{len(header.beyond_times)} bytes of times beyond microseconds for {len(header.beyond_rows)} of rows"
+        )
+    rows = memoryview(header.beyond_rows).cast("I").tolist()
+    is_rising = all(row < following for row, following in itertools.pairwise(rows))
+    if not is_rising or (rows and rows[-1] >= header.row_count):
+        raise InvalidParquetObject("rows with times beyond microseconds do not rise, or are not there")

@@ -29,7 +29,7 @@ from tailrace.parquet_object.header import (
     ParquetRun,
     unpack_header,
 )
-from tailrace.parquet_object.schema import REPLAY_COLUMNS
+from tailrace.parquet_object.schema import REPLAY_COLUMNS, TIME_COLUMNS
 from tailrace.record_batch import HEADER_BYTES, BatchHeader, Compression, InvalidBatch, read_header
 
 TAIL_BYTES = 256 << 10
@@ -142,6 +142,29 @@ class ParquetIndex:
         """Of each batch the first offset and the end: all that a look-up needs, without an object for each batch."""
         headers = np.frombuffer(self.header.batch_headers, _OFFSETS)
         return headers["base"].astype(np.int64), headers["base"] + headers["last_delta"].astype(np.int64) + 1
+
+    @cached_property
+    def _beyond(self) -> tuple[Any, Any]:
+        """The rows whose own time microseconds do not hold, and these times."""
+        return np.frombuffer(self.header.beyond_rows, "<u4"), np.frombuffer(self.header.beyond_times, "<i8")
+
+    def with_own_times(self, row_group: int, table: Any) -> Any:
+        """The row group's rows with the times that its records had."""
+        group = self.header.row_groups[row_group]
+        rows, times = self._beyond
+        first, end = np.searchsorted(rows, [group.first_row, group.first_row + group.row_count])
+        if first == end:
+            return table
+        places, own = rows[first:end].astype(np.int64) - group.first_row, times[first:end]
+        is_created = table.column("create_timestamp").is_valid().to_numpy()[places]
+        for name, is_own in zip(TIME_COLUMNS, (~is_created, is_created), strict=True):
+            column = table.column(name)
+            valid = column.is_valid().to_numpy()
+            numbers = column.cast(pa.int64()).fill_null(0).to_numpy().copy()
+            numbers[places[is_own]] = own[is_own]
+            restored = pa.array(numbers, pa.int64(), mask=~valid).cast(column.type)
+            table = table.set_column(table.column_names.index(name), table.field(name), restored)
+        return table
 
     @cached_property
     def _group_starts(self) -> list[int]:
@@ -365,7 +388,10 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
 def row_group_table(
     index: ParquetIndex, row_group: int, data: Buffer, columns: Sequence[str] = REPLAY_COLUMNS
 ) -> pa.Table:
-    """The row group's rows; `data` are the bytes of `index.bytes_of(row_group, columns)`."""
+    """The row group's rows; `data` are the bytes of `index.bytes_of(row_group, columns)`.
+
+    For a replay the times are the records' own; else those that microseconds hold, as in the file.
+    """
     start, length = index.bytes_of(row_group, columns)
     if len(data) != length:
         raise InvalidParquetObject(f"row group {row_group} has {length} bytes; {len(data)} were given")
@@ -376,9 +402,10 @@ def row_group_table(
             page_checksum_verification=True,
             pre_buffer=False,
         )
-        return file.read_row_group(row_group, columns=list(columns), use_threads=False)
+        table = file.read_row_group(row_group, columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidParquetObject(f"row group {row_group} cannot be read: {error}") from error
+    return index.with_own_times(row_group, table) if columns is REPLAY_COLUMNS else table
 
 
 class PartialFile(io.RawIOBase):

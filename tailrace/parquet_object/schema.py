@@ -2,7 +2,8 @@
 
 `timestamp` is what a consumer sees: the producer's time, or the broker's where the topic says LogAppendTime.
 In that case `create_timestamp` keeps the producer's own, without which the batch could not be rebuilt; it is
-null (and takes no room) otherwise. `batch` counts the batches of the file: rows of one number were one batch.
+null (and takes no room) otherwise. A time that microseconds do not hold stands in both as the nearest that they do; the
+object's header has the record's own. `batch` counts the batches of the file: rows of one number were one batch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 HEADERS_TYPE = pa.list_(
@@ -51,12 +53,26 @@ _ENCODINGS = {
     "value": "DELTA_LENGTH_BYTE_ARRAY",
     "headers.list.element.value": "DELTA_LENGTH_BYTE_ARRAY",
 }
+TIME_COLUMNS = ("timestamp", "create_timestamp")
+LEAST_TIME_MS, GREATEST_TIME_MS = -9_223_372_022_400_000, 9_223_372_036_854_775
+"""What Iceberg, Arrow, Spark and DuckDB hold in microseconds of 64 bits; DuckDB's times begin a little later."""
+
 COLUMNS_WITH_BOUNDS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
 
 
 _KEY_FILTER = {"key": {"ndv": 1 << 17, "fpp": 0.05}}
 """A bloom filter of the keys for each row group: 128 KiB while it is written, then folded to what its distinct keys
 need: 1 to 1.6 bytes a key. With more than 131,072 keys it has more false positives."""
+
+
+def within_microseconds(times: Any) -> Any:
+    """A column of times in milliseconds, in which those that microseconds do not hold are the nearest that they do."""
+    numbers = times.cast(pa.int64())
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (ends["min"] >= LEAST_TIME_MS and ends["max"] <= GREATEST_TIME_MS):
+        return times
+    bounded = pc.min_element_wise(numbers, GREATEST_TIME_MS, skip_nulls=False)
+    return pc.max_element_wise(bounded, LEAST_TIME_MS, skip_nulls=False).cast(times.type)
 
 
 def writer(sink: Any) -> pq.ParquetWriter:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace.buffers import Buffer
@@ -29,7 +30,7 @@ from tailrace.parquet_object.header import (
     pack_header,
 )
 from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index
-from tailrace.parquet_object.schema import SCHEMA, writer
+from tailrace.parquet_object.schema import SCHEMA, TIME_COLUMNS, within_microseconds, writer
 from tailrace.record_batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -183,6 +184,8 @@ class _Sheet:
     headers: list[bytes] = field(default_factory=list)
     record_counts: list[int] = field(default_factory=list)
     exact: list[bytes] = field(default_factory=list)
+    beyond_rows: list[bytes] = field(default_factory=list)
+    beyond_times: list[bytes] = field(default_factory=list)
 
     def add_run(self, run: SourceRun) -> None:
         first_row, first_batch = self.rows_added, len(self.headers)
@@ -252,6 +255,8 @@ class _Sheet:
             batch_headers=b"".join(self.headers),
             record_counts=self.record_counts,
             exact=b"".join(self.exact),
+            beyond_rows=b"".join(self.beyond_rows),
+            beyond_times=b"".join(self.beyond_times),
         )
 
     def cut(self) -> None:
@@ -270,7 +275,7 @@ class _Sheet:
         partitions = np.array([batch.partition for batch in batches], np.int32)
         topics = pa.array(np.repeat(places, rows.record_counts))
         columns = {
-            **rows.columns,
+            **self._bounded(rows.columns),
             "topic": pa.DictionaryArray.from_arrays(topics, pa.array(names)),
             "partition": pa.array(np.repeat(partitions, rows.record_counts)),
             "batch": pa.array(np.repeat(numbers, rows.record_counts)),
@@ -283,6 +288,17 @@ class _Sheet:
         del self.pending[:count]
         self.pending_bytes = sum(len(batch.unpacked.records) for batch in self.pending)
         self.others = 0
+
+    def _bounded(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """The next rows with times that microseconds hold; a row's own time is noted where they do not."""
+        bounded = {name: within_microseconds(columns[name]) for name in TIME_COLUMNS}
+        if any(bounded[name] is not columns[name] for name in TIME_COLUMNS):
+            own = pc.coalesce(columns["create_timestamp"], columns["timestamp"])
+            times = own.cast(pa.int64()).to_numpy()
+            rows = np.flatnonzero(times != within_microseconds(own).cast(pa.int64()).to_numpy())
+            self.beyond_rows.append((self.rows_written + rows).astype("<u4").tobytes())
+            self.beyond_times.append(times[rows].astype("<i8").tobytes())
+        return {**columns, **bounded}
 
 
 def _stored_header(batch: SourceBatch) -> tuple[BatchHeader, bytes]:

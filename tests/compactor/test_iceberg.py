@@ -23,6 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 from pyiceberg.utils.config import Config
 
+from compactor.columns.derive import ValueFormat
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from compactor.tables.table import TableConflict
@@ -33,6 +34,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.open import object_url
+from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 from tests.support.registry import MemoryRegistry
@@ -159,6 +161,29 @@ def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> N
             assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
             left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
             assert left == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("schema", [None, ValueFormat("json")])
+def test_a_time_that_microseconds_do_not_hold_stops_no_table(
+    tmp_path: Path, schema: ValueFormat | None
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            times = [T0, -(2**62), 2**62]
+            for at in times:
+                await world.log.produce(("a", 0, batch_of([b'{"id": 1}'], at=at)))
+            await compacted_here(world.log)
+            await world.syncing.sync(WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS, values=schema))
+            scanned = world.table().scan().to_arrow()
+            found = scanned["timestamp"].cast(pa.int64()).to_pylist()
+            assert found == [T0 * 1000, LEAST_TIME_MS * 1000, GREATEST_TIME_MS * 1000]
+            for sign in ("<", ">"):
+                where = f"timestamp {sign} '2023-01-01T00:00:00+00:00'"
+                assert len(world.table().scan(row_filter=where).to_arrow()) == (1 if sign == "<" else 2)
+            assert duckdb.sql("select count(timestamp) from scanned").fetchall() == [(3,)]
+            assert [record.timestamp for record in await world.log.records("a", 0)] == times
 
     asyncio.run(scenario())
 

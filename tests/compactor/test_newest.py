@@ -32,6 +32,7 @@ from sequencer.api import (
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here, unreadable_batch
 
@@ -192,6 +193,21 @@ def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
             part = await records.part()
             add_records(database, "t", part.slice(0, 1))  # type: ignore[union-attr]
             assert database.execute("select count(*) from t").fetchall() == [(1,)]
+
+    asyncio.run(scenario())
+
+
+def test_a_time_that_microseconds_do_not_hold_is_the_nearest_one() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t")
+            await log.produce(("t", 0, batch_of([b"1"], at=-(2**62))), ("t", 0, batch_of([b"2"], at=2**62)))
+            database = duckdb.connect()
+            await add_topic(
+                database, "t", topic.topic_id, sequencer=log.sequencer, store=log.store, store_url="unused"
+            )
+            times = database.execute('select epoch_us(timestamp) from t order by "offset"').fetchall()
+            assert times == [(LEAST_TIME_MS * 1000,), (GREATEST_TIME_MS * 1000,)]
 
     asyncio.run(scenario())
 
