@@ -20,6 +20,10 @@ MAX_KNOWN = 10_000
 """Schemas that a process remembers."""
 
 
+UNKNOWN = range(40401, 40500)
+"""The codes for what a registry does not have: 40401 subject, 40402 version, 40403 schema."""
+
+
 class _Reference(msgspec.Struct, frozen=True):
     name: str
     subject: str
@@ -30,6 +34,10 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     schema: str
     schema_type: str = "AVRO"
     references: list[_Reference] = []
+
+
+class _Error(msgspec.Struct, frozen=True):
+    error_code: int
 
 
 class HttpRegistry:
@@ -94,11 +102,11 @@ class HttpRegistry:
             self._session = aiohttp.ClientSession(auth=self._auth, timeout=timeout)
         try:
             async with self._session.get(f"{self._url}{path}", allow_redirects=False) as response:
-                if response.status == 404:
+                body = await _read(response) if response.status in (200, 404) else b""
+                if response.status == 404 and _says_unknown(body):
                     return None
                 if response.status != 200:
                     raise RegistryUnavailable(f"registry {self._url}{path}: HTTP {response.status}")
-                body = await _read(response)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             line = f"{type(error).__name__}: {error}".rstrip(": ")
             raise RegistryUnavailable(f"registry {self._url}: {line}; see tables.registry") from error
@@ -112,6 +120,14 @@ class HttpRegistry:
 
 class _BadReference(ValueError):
     """What a schema refers to can't be had."""
+
+
+def _says_unknown(body: bytes) -> bool:
+    """Whether an answer of HTTP 404 is the registry's own. A proxy before it has none of its codes."""
+    try:
+        return msgspec.json.decode(body, type=_Error).error_code in UNKNOWN
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiohttp import web
 
 from compactor.columns.registered import RegisteredSchema, RegistryUnavailable
 from compactor.columns.registry import MAX_ANSWER_BYTES, HttpRegistry
@@ -49,6 +50,9 @@ def test_schemas_come_with_what_they_refer_to_deepest_first() -> None:
     ("answer", "reason"),
     [
         (500, "HTTP 500"),
+        (404, "HTTP 404"),
+        (web.HTTPNotFound(text="<html>nginx</html>"), "HTTP 404"),
+        (web.HTTPNotFound(text='{"error_code": 404, "message": "HTTP 404 Not Found"}'), "HTTP 404"),
         (401, "HTTP 401"),
         (302, "HTTP 302"),
         (b"<html>", "not an answer of a registry"),

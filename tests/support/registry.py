@@ -49,6 +49,8 @@ class HttpStandIn:
         found = self.answers.get(request.path)
         if found is None:
             return web.json_response({"error_code": 40403, "message": "Schema not found"}, status=404)
+        if isinstance(found, web.HTTPException):
+            raise found
         if isinstance(found, int):
             return web.Response(status=found)
         return web.Response(body=found) if isinstance(found, bytes) else web.json_response(found)
