@@ -18,6 +18,7 @@ from compactor.columns.avro_elements import Elements
 from compactor.columns.json_values import ValueUnfit
 from compactor.columns.registered import (
     HEADER,
+    Expansion,
     PreparedSchema,
     RegisteredSchema,
     RegisteredValues,
@@ -87,6 +88,7 @@ class _Types:
     def __init__(self, schema: RegisteredSchema) -> None:
         self._root = json.loads(schema.text)
         self._named: dict[str, tuple[Any, str]] = {}
+        self._expansion = Expansion()
         for _, text in schema.references:
             self._note(json.loads(text), "")
         self._note(self._root, "")
@@ -111,6 +113,7 @@ class _Types:
         return root_type.fields
 
     def _type(self, kind: Any, space: str, above: tuple[str, ...]) -> ColumnType:
+        self._expansion.step()
         if isinstance(kind, str) and kind not in _PRIMITIVES:
             kind, space = self._named[_full_name(kind, space)]
         if isinstance(kind, list):

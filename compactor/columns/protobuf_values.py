@@ -34,6 +34,7 @@ from compactor.columns.protobuf_elements import (
 )
 from compactor.columns.registered import (
     HEADER,
+    Expansion,
     PreparedSchema,
     RegisteredSchema,
     RegisteredValues,
@@ -150,7 +151,7 @@ def compiled(schema: RegisteredSchema) -> bytes:
 def protobuf_columns(schema: RegisteredSchema) -> Columns:
     """The columns of the message that a compiled schema's path names. Raises SchemaRefused."""
     try:
-        return parse_columns(columns_text(_struct(_message(schema), ()).fields))  # bounded as any
+        return parse_columns(columns_text(_struct(_message(schema)).fields))  # bounded as any
     except InvalidColumns as error:
         raise SchemaRefused(str(error)) from error
 
@@ -183,33 +184,45 @@ def _leave_extensions_out(scope: FileDescriptorProto | DescriptorProto) -> None:
         _leave_extensions_out(inner)
 
 
-def _struct(message: Descriptor, above: tuple[str, ...]) -> StructOf:
-    name = message.full_name
-    if name in above:
-        raise SchemaRefused(f"message {name} contains itself")
-    if not message.fields:
-        raise SchemaRefused(f"message {name} has no fields")
-    return StructOf(
-        tuple(TypedColumn(field.name, _field_type(field, (*above, name))) for field in message.fields)
-    )
+def _struct(message: Descriptor) -> StructOf:
+    """The columns of a message. Raises SchemaRefused."""
+    return _Types().struct(message, ())
 
 
-def _field_type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
-    if _is_map(field):
-        return MapOf(_type(field.message_type.fields_by_name["value"], above))
-    column_type = _type(field, above)
-    return ListOf(column_type) if field.is_repeated else column_type
+class _Types:
+    """Goes through a message and those inside of it."""
 
+    def __init__(self) -> None:
+        self._expansion = Expansion()
 
-def _type(field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
-    message = field.message_type
-    if message is None:
-        return _SCALARS[field.type]
-    if message.full_name == _TIMESTAMP:
-        return Scalar.TIMESTAMP
-    if _WRAPPER.fullmatch(message.full_name) and "value" in message.fields_by_name:
-        return _SCALARS[message.fields_by_name["value"].type]
-    return _struct(message, above)
+    def struct(self, message: Descriptor, above: tuple[str, ...]) -> StructOf:
+        name = message.full_name
+        if name in above:
+            raise SchemaRefused(f"message {name} contains itself")
+        if not message.fields:
+            raise SchemaRefused(f"message {name} has no fields")
+        return StructOf(
+            tuple(
+                TypedColumn(field.name, self._field_type(field, (*above, name))) for field in message.fields
+            )
+        )
+
+    def _field_type(self, field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
+        self._expansion.step()
+        if _is_map(field):
+            return MapOf(self._type(field.message_type.fields_by_name["value"], above))
+        column_type = self._type(field, above)
+        return ListOf(column_type) if field.is_repeated else column_type
+
+    def _type(self, field: FieldDescriptor, above: tuple[str, ...]) -> ColumnType:
+        message = field.message_type
+        if message is None:
+            return _SCALARS[field.type]
+        if message.full_name == _TIMESTAMP:
+            return Scalar.TIMESTAMP
+        if _WRAPPER.fullmatch(message.full_name) and "value" in message.fields_by_name:
+            return _SCALARS[message.fields_by_name["value"].type]
+        return self.struct(message, above)
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -249,7 +262,7 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
     """An element has room for its own fields while it is decoded, and for those of the columns after that."""
     message = _message(schema)
     shape = shape_of(message)
-    widest = max(element_cells(columns), element_cells(_struct(message, ()).fields), _choice_cells(message))
+    widest = max(element_cells(columns), element_cells(_struct(message).fields), _choice_cells(message))
     cells = MESSAGE_CELLS + widest if has_elements(shape) else 0
     decode = message_factory.GetMessageClass(message).FromString
     return PreparedSchema(decode, cells / LEAST_BYTES, cells, partial(count_elements, shape))
@@ -259,7 +272,7 @@ def _choice_cells(message: Descriptor) -> int:
     """What a message that is one of several takes room for; 0: there is none."""
     return max(
         (
-            max(_choice_cells(kind), row_cells(_struct(kind, ()).fields) if is_one_of_several(field) else 0)
+            max(_choice_cells(kind), row_cells(_struct(kind).fields) if is_one_of_several(field) else 0)
             for field in message.fields
             if (kind := field.message_type) is not None
         ),

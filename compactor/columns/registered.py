@@ -25,6 +25,9 @@ MAX_SCHEMAS = 100
 """Schemas that the values of one topic have. A value with one more does not fit."""
 
 
+MAX_EXPANDED_TYPES = 10_000
+"""Of a schema that is written out. Unions can have several for one of the columns, of which a table has 1,000."""
+
 SchemaKey = tuple[int, ...]
 """A schema's id, and for Protobuf the path to the message's type in it."""
 
@@ -35,6 +38,22 @@ class RegistryUnavailable(Exception):
 
 class SchemaRefused(ValueError):
     """No columns can be made of the schema; the message says why."""
+
+
+class Expansion:
+    """Counts the types of a schema as it is written out, where each use of a named type counts anew: some lines of
+    schema can stand for more than there is time for."""
+
+    def __init__(self) -> None:
+        self._left = MAX_EXPANDED_TYPES
+
+    def step(self) -> None:
+        """One more type. Raises SchemaRefused."""
+        self._left -= 1
+        if self._left < 0:
+            raise SchemaRefused(
+                f"written out, it has more than {MAX_EXPANDED_TYPES} types, as types are used in others again and again"
+            )
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):

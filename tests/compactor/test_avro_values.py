@@ -102,7 +102,7 @@ def test_a_record_with_references_has_typed_columns() -> None:
         (
             json.dumps(
                 {"type": "record", "name": "R",
-                 "fields": [{"name": f"f{number}", "type": "int"} for number in range(10_000)]}
+                 "fields": [{"name": f"f{number}", "type": "int"} for number in range(9_000)]}
             ),
             "at most 1000 columns",
         ),
@@ -242,3 +242,19 @@ def test_what_follows_a_boolean_is_counted_whatever_its_byte_is(said: bytes) -> 
     value = array_of(3).replace(HEADER.pack(0, 7), said)
     row = AvroValues(avro_columns(schema), [schema]).decode(HEADER.pack(0, 7) + value)
     assert len(row["a"]["a"]) == Elements(*_parsed(schema)).count(value, 10) == 3
+
+
+@pytest.mark.parametrize(
+    ("is_union", "reason"), [(False, "more than 10000 types"), (True, "nested more than 10 deep")]
+)
+def test_a_schema_that_doubles_at_each_level_is_refused(is_union: bool, reason: str) -> None:
+    def level(number: int, name: str) -> dict[str, Any]:
+        inner = [f"L{number + 1}a", f"L{number + 1}b"] if number < 40 else ["int", "long"]
+        types: list[Any] = [inner] if is_union else list(inner)
+        fields = [{"name": f"f{place}", "type": kind} for place, kind in enumerate(types)]
+        return {"type": "record", "name": f"L{number}{name}", "fields": fields}
+
+    levels = [(str(number), json.dumps(level(number, name))) for number in range(40, 0, -1) for name in "ab"]
+    schema = RegisteredSchema(7, "avro", json.dumps(level(0, "a")), levels)
+    with pytest.raises(SchemaRefused, match=reason):
+        avro_columns(schema)

@@ -266,3 +266,11 @@ def test_what_no_decoder_takes_is_not_counted(data: bytes) -> None:
         count_elements(shape_of(kind.DESCRIPTOR), data, 1_000)
     with pytest.raises(DecodeError):
         kind.FromString(data)
+
+
+def test_a_message_that_doubles_at_each_level_is_refused() -> None:
+    levels = [f"message L{number} {{ L{number + 1} a = 1; L{number + 1} b = 2; }}" for number in range(40)]
+    text = "\n".join(['syntax = "proto3";', *levels, "message L40 { int32 a = 1; }"])
+    schema = RegisteredSchema(7, "protobuf", text, path=(0,))
+    with pytest.raises(SchemaRefused, match="more than 10000 types"):
+        protobuf_columns(msgspec.structs.replace(schema, compiled=compiled(schema)))
