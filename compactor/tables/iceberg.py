@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -64,6 +64,8 @@ log = structlog.get_logger("tailrace.tables")
 
 CATALOG_NAME = "tailrace"
 TOPIC_ID = "tailrace.topic-id"
+CLUSTER_ID = "tailrace.cluster-id"
+IS_QUARANTINE = "tailrace.is-quarantine"
 COLUMNS = "tailrace.columns"
 REPLAYS = "tailrace.replays"
 SEARCHED_MS = "tailrace.searched-ms"
@@ -129,16 +131,19 @@ class IcebergTables:
         self._store_url = store_url
         self._cluster_id = cluster_id
 
-    def open(self, topic_id: UUID, name: str, *, create: bool) -> IcebergTable | None:
+    def open(
+        self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
+    ) -> IcebergTable | None:
         """See Tables."""
-        table = self._find(topic_id, name)
+        wanted = _TableName(topic_id, name, is_quarantine)
+        table = self._find(wanted)
         if table is None and create:
-            table = self._create(topic_id, name)
-        return None if table is None else IcebergTable(_with_names(table))
+            table = self._create(wanted)
+        return None if table is None else IcebergTable(self._complete(table, wanted))
 
-    def drop(self, topic_id: UUID, name: str) -> None:
+    def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
         """See Tables. Its metadata is deleted, too."""
-        table = self._find(topic_id, name)
+        table = self._find(_TableName(topic_id, name, is_quarantine))
         if table is not None:
             used = _files_of(table, table.metadata.snapshots) | _metadata_of(table)
             self._catalog.drop_table(table.name())
@@ -151,44 +156,98 @@ class IcebergTables:
         except NoSuchTableError:
             return None
 
-    def _find(self, topic_id: UUID, name: str) -> Table | None:
-        for candidate in (name, _name_aside(name, topic_id)):
+    def find_of(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> Table | None:
+        """The topic's table, or its quarantine. Raises TableConflict for another cluster's."""
+        return self._find(_TableName(topic_id, name, is_quarantine))
+
+    def _find(self, wanted: _TableName) -> Table | None:
+        for candidate in (wanted.text, wanted.aside):
             table = self.find(candidate)
-            if table is not None and table.properties.get(TOPIC_ID) == str(topic_id):
+            if table is not None and table.properties.get(TOPIC_ID) == str(wanted.topic_id):
+                self._check_cluster(candidate, table, table.properties.get(CLUSTER_ID, self._cluster_id))
                 return table
         return None
 
-    def _create(self, topic_id: UUID, name: str) -> Table:
+    def _create(self, wanted: _TableName) -> Table:
         with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace(self._namespace)
-        existing = self.find(name)
+        name, existing = wanted.text, self.find(wanted.text)
         if existing is not None:
-            owner = existing.properties.get(TOPIC_ID)
-            if owner is None:
+            if TOPIC_ID not in existing.properties:
                 raise TableConflict(f"table {name!r} is there, and not one of Tailrace's; rename it")
-            self._catalog.rename_table(
-                (self._namespace, name), (self._namespace, _name_aside(name, UUID(owner)))
-            )
-        kind = QUARANTINE if name.endswith(QUARANTINE) else ""
+            self._check_cluster(name, existing, existing.properties.get(CLUSTER_ID))
+            if wanted.is_quarantine and not _is_quarantine(existing):
+                name = wanted.aside  # there is a topic of the quarantine's name
+            else:
+                aside = _name_aside(name, UUID(existing.properties[TOPIC_ID]))
+                self._catalog.rename_table((self._namespace, name), (self._namespace, aside))
         return self._catalog.create_table(
             (self._namespace, name),
             schema=LOG_SCHEMA,
-            location=object_url(self._store_url, f"{self._cluster_id}/tables/{topic_id}{kind}"),
-            properties={**_PROPERTIES, TOPIC_ID: str(topic_id)},
+            location=object_url(self._store_url, f"{self._cluster_id}/tables/{wanted.folder}"),
+            properties={**_PROPERTIES, TOPIC_ID: str(wanted.topic_id), **self._owned(wanted)},
         )
 
+    def _owned(self, wanted: _TableName) -> dict[str, str]:
+        return {CLUSTER_ID: self._cluster_id, IS_QUARANTINE: str(wanted.is_quarantine).lower()}
 
-def _with_names(table: Table) -> Table:
-    """The table, whose readers find columns by name: our files have no field ids. Its ids are known once it is made."""
-    if TableProperties.DEFAULT_NAME_MAPPING not in table.properties:
-        mapping = table.schema().name_mapping.model_dump_json()
-        with table.transaction() as transaction:
-            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
-    return table
+    def _check_cluster(self, name: str, table: Table, of_cluster: str | None) -> None:
+        """Raises TableConflict where the table is not this cluster's. Older tables say it by their location only."""
+        if of_cluster is None and f"/{self._cluster_id}/tables/" in table.location():
+            return
+        if of_cluster != self._cluster_id:
+            raise TableConflict(
+                f"table {self._namespace}.{name} is of cluster {of_cluster or 'unknown'}, and this cluster is"
+                f" {self._cluster_id}: set tables.namespace to a namespace of its own"
+            )
+
+    def _complete(self, table: Table, wanted: _TableName) -> Table:
+        """The table, which says whose it is, and whose readers find columns by name: our files have no field ids. Its
+        ids are known once it is made."""
+        properties = self._owned(wanted)
+        if TableProperties.DEFAULT_NAME_MAPPING not in table.properties:
+            mapping = table.schema().name_mapping.model_dump_json()
+            properties[TableProperties.DEFAULT_NAME_MAPPING] = mapping
+        if not properties.items() <= table.properties.items():
+            with table.transaction() as transaction:
+                transaction.set_properties(properties)
+        return table
+
+
+class _TableName(NamedTuple):
+    """Which table: `name` is the topic's."""
+
+    topic_id: UUID
+    name: str
+    is_quarantine: bool
+
+    @property
+    def text(self) -> str:
+        """The table's name, if no other has it."""
+        return self.name + self._kind
+
+    @property
+    def aside(self) -> str:
+        """Its name if another topic has, or is to have, the first one."""
+        return _name_aside(self.text, self.topic_id)
+
+    @property
+    def folder(self) -> str:
+        """Where its files are."""
+        return f"{self.topic_id}{self._kind}"
+
+    @property
+    def _kind(self) -> str:
+        return QUARANTINE if self.is_quarantine else ""
+
+
+def _is_quarantine(table: Table) -> bool:
+    """Older tables say it by their location only."""
+    of_old = str(table.location().rstrip("/").endswith(QUARANTINE)).lower()
+    return bool(table.properties.get(IS_QUARANTINE, of_old) == "true")
 
 
 def _name_aside(name: str, topic_id: UUID) -> str:
-    """The name of the table of a deleted topic, as another topic has its name."""
     return f"{name}__{topic_id.hex[:12]}"
 
 

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from compactor.columns.derive import QUARANTINE, QUARANTINE_COLUMNS, ValueFormat
+from compactor.columns.derive import QUARANTINE_COLUMNS, ValueFormat
 from compactor.columns.registered import Registry
 from compactor.tables.leftovers import Leftovers
 from compactor.tables.live import (
@@ -163,14 +163,14 @@ class TableSync:
 
     async def replay(self, wanted: WantedTable) -> SyncedTable:
         """The same, after all that is in the quarantine was tried again."""
-        table = await self._open(wanted, wanted.topic_name, create=False)
+        table = await self._open(wanted, create=False)
         if table is not None:
             await self._blocking(table.replay)
         return await self.sync(wanted)
 
     async def _step(self, wanted: WantedTable) -> SyncedTable:
         """One comparison."""
-        table = await self._open(wanted, wanted.topic_name, create=wanted.is_wanted)
+        table = await self._open(wanted, create=wanted.is_wanted)
         if table is None:
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
             return SyncedTable(0, change_of({}, {}), 0, is_dropped=True)
@@ -205,15 +205,20 @@ class TableSync:
     async def _delete_leftovers(
         self, work: _Pass, table: TopicTable, live: Collection[UUID], *, is_last: bool
     ) -> None:
-        topic_id, name = work.wanted.topic_id, work.wanted.topic_name
-        quarantine = await self._open(work.wanted, name + QUARANTINE, create=False)
-        prefix = f"{self._folder}/{topic_id}"
+        quarantine = await self._open(work.wanted, create=False, is_quarantine=True)
+        prefix = f"{self._folder}/{work.wanted.topic_id}"
         await self._leftovers.delete(
             table, quarantine, prefix, live=live, now_ms=work.now_ms, is_last=is_last
         )
 
-    async def _open(self, wanted: WantedTable, name: str, *, create: bool) -> TopicTable | None:
-        return await self._blocking(lambda: self._tables.open(wanted.topic_id, name, create=create))
+    async def _open(
+        self, wanted: WantedTable, *, create: bool, is_quarantine: bool = False
+    ) -> TopicTable | None:
+        return await self._blocking(
+            lambda: self._tables.open(
+                wanted.topic_id, wanted.topic_name, create=create, is_quarantine=is_quarantine
+            )
+        )
 
     async def _files_for(self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]) -> _Files:
         """What the table is to name for the live objects, and what its quarantine is to name."""
@@ -228,15 +233,17 @@ class TableSync:
         """Bring the quarantine up to date after its table; whether there is none (any more)."""
         if await self._blocking(table.columns) is None:
             return True
-        name = work.wanted.topic_name + QUARANTINE
-        quarantine = await self._open(work.wanted, name, create=bool(files))
+        wanted = work.wanted
+        quarantine = await self._open(wanted, create=bool(files), is_quarantine=True)
         if quarantine is None:
             return True
         if await self._blocking(quarantine.columns) is None:
             await self._blocking(lambda: quarantine.grow(QUARANTINE_COLUMNS))
         done = await self._compare(work, quarantine, files)
         if done.is_over:
-            await self._blocking(lambda: self._tables.drop(work.wanted.topic_id, name))
+            await self._blocking(
+                lambda: self._tables.drop(wanted.topic_id, wanted.topic_name, is_quarantine=True)
+            )
         return done.is_over
 
     async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Compared:

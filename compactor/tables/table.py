@@ -160,12 +160,18 @@ class TopicTable(Protocol):
 
 
 class Tables(Protocol):
-    """All tables of a catalog. Calls block."""
+    """All tables of a catalog. `name`: the topic's. Calls block."""
 
-    def open(self, topic_id: UUID, name: str, *, create: bool) -> TopicTable | None:
-        """The topic's table as it is now. A table that has its name and is another topic's is renamed."""
+    def open(
+        self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
+    ) -> TopicTable | None:
+        """The topic's table, or its quarantine, as it is now.
+
+        A table that has its name, of a topic that had it before, is renamed. Raises TableConflict for one of another
+        cluster, or not one of Tailrace's.
+        """
         ...
 
-    def drop(self, topic_id: UUID, name: str) -> None:
+    def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
         """Remove a table that names no files."""
         ...

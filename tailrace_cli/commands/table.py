@@ -94,14 +94,22 @@ def show(
     import asyncio
 
     async def ask(log: OpenedLog) -> dict[str, Any]:
+        from compactor.tables.follow import wanted_tables
         from compactor.tables.iceberg import COLUMNS
 
+        ids = [table.topic_id for table in await wanted_tables(log.sequencer) if table.topic_name == topic]
         async with _tables(log) as (tables, _):
-            table = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
+            table, quarantine = await asyncio.to_thread(
+                lambda: [
+                    tables.iceberg.find_of(ids[0], topic, is_quarantine=is_quarantine) if ids else None
+                    for is_quarantine in (False, True)
+                ]
+            )
             if table is None:
                 raise await _no_table(log, topic)
             return {
-                "table": f"{log.settings.tables.namespace}.{topic}",
+                "table": ".".join(table.name()),
+                "quarantine": None if quarantine is None else ".".join(quarantine.name()),
                 "metadata": table.metadata_location,
                 "columns": table.properties.get(COLUMNS),
                 "snapshots": [
@@ -119,6 +127,8 @@ def show(
         print_json(shown)
         return
     print(f"table: {shown['table']}\nmetadata: {shown['metadata']}")
+    if shown["quarantine"] is not None:
+        print(f"quarantine: {shown['quarantine']}")
     if shown["columns"] is not None:
         print(f"columns: {shown['columns']}")
     columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -352,6 +353,63 @@ def test_a_topic_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
             assert len(aside.named()) == 1
 
     asyncio.run(scenario())
+
+
+def test_two_clusters_on_one_catalog_take_no_table_of_each_other(tmp_path: Path) -> None:
+    catalog = f"sqlite:///{tmp_path}/shared.db"
+    one, other = tmp_path / "one", tmp_path / "other"
+
+    def tables(cluster_id: str, root: Path, namespace: str = NAMESPACE) -> IcebergTables:
+        return IcebergTables(
+            open_catalog(catalog, str(root)), namespace=namespace, store_url=str(root), cluster_id=cluster_id
+        )
+
+    first, second = UUID(int=1), UUID(int=2)
+    assert tables("one", one).open(first, "a", create=True) is not None
+    for topic_id in (second, first):
+        with pytest.raises(TableConflict, match=r"of cluster one, .* is two: set tables\.namespace"):
+            tables("two", other).open(topic_id, "a", create=True)
+    mine = tables("two", other, "two").open(second, "a", create=True)
+    assert mine is not None
+    table = tables("one", one).find("a")
+    assert table is not None
+    assert table.properties["tailrace.cluster-id"] == "one"
+    with table.transaction() as transaction:  # as an older version made it
+        transaction.remove_properties("tailrace.cluster-id")
+    with pytest.raises(TableConflict, match="of cluster unknown"):
+        tables("two", other).open(second, "a", create=True)
+    assert tables("one", one).open(first, "a", create=False) is not None
+    again = tables("one", one).find("a")
+    assert again is not None
+    assert again.properties["tailrace.cluster-id"] == "one"
+
+
+@pytest.mark.parametrize("is_quarantine_first", [False, True])
+def test_a_topic_with_the_name_of_a_quarantine_has_a_table_of_its_own(
+    tmp_path: Path, is_quarantine_first: bool
+) -> None:
+    root = str(tmp_path)
+    tables = IcebergTables(
+        open_catalog(f"sqlite:///{tmp_path}/c.db", root), namespace=NAMESPACE, store_url=root, cluster_id="c"
+    )
+    one, other = UUID(int=1), UUID(int=2)
+    quarantine, named_like_it = (one, "a", True), (other, "a__quarantine", False)
+    wanted = [quarantine, named_like_it] if is_quarantine_first else [named_like_it, quarantine]
+    wanted += [(other, "a__quarantine", True), (one, "a", False)]
+    for topic_id, name, is_quarantine in wanted:
+        assert tables.open(topic_id, name, create=True, is_quarantine=is_quarantine) is not None
+    found = [tables.find_of(topic_id, name, is_quarantine=kind) for topic_id, name, kind in wanted]
+    assert len({table.location() for table in found if table is not None}) == 4
+    named = {table.name()[1]: table.properties["tailrace.topic-id"] for table in found if table is not None}
+    assert named == {
+        "a": str(one),
+        f"a__quarantine__{one.hex[:12]}": str(one),
+        "a__quarantine": str(other),
+        "a__quarantine__quarantine": str(other),
+    }
+    for topic_id, name, is_quarantine in wanted:
+        tables.drop(topic_id, name, is_quarantine=is_quarantine)
+    assert tables.find("a__quarantine") is None
 
 
 def test_a_column_with_a_value_of_unknown_bounds_has_none() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from compactor.columns.arrays import table_fields
+from compactor.columns.derive import QUARANTINE
 from compactor.tables.live import RowRange
 from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
 from tailrace.columns import Columns, columns_text, parse_columns
@@ -34,21 +35,24 @@ class _Held:
 
 
 class MemoryTables:
-    """Tables by topic id and name."""
+    """Tables by topic id, and the topic's name or that of its quarantine."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[UUID, str], _Held] = {}
 
-    def open(self, topic_id: UUID, name: str, *, create: bool) -> MemoryTable | None:
-        """The topic's table."""
+    def open(
+        self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
+    ) -> MemoryTable | None:
+        """The topic's table, or its quarantine."""
+        name += QUARANTINE if is_quarantine else ""
         if create:
             self.held.setdefault((topic_id, name), _Held())
         held = self.held.get((topic_id, name))
         return None if held is None else MemoryTable(held)
 
-    def drop(self, topic_id: UUID, name: str) -> None:
+    def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
         """Forget the table."""
-        del self.held[topic_id, name]
+        del self.held[topic_id, name + (QUARANTINE if is_quarantine else "")]
 
 
 class MemoryTable:
