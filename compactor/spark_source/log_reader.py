@@ -78,7 +78,18 @@ class DataLost(Exception):
 
 
 class DamagedRecords(Exception):
-    """An object has other bytes than were written, or is gone; the message says which records it had."""
+    """An object has other bytes than were written, or is gone; the message says which records it had.
+
+    `damage`: the same without what a user of Spark can do.
+    """
+
+    def __init__(self, damage: str, advice: str) -> None:
+        super().__init__(damage, advice)  # both, for pickle
+        self.damage = damage
+        self._advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.damage}. {self._advice}"
 
 
 class UnreadableRecords(Exception):
@@ -458,7 +469,7 @@ class LogReader:
     async def _read_run(
         self, run: Run, within: OffsetRange, aborted: Sequence[AbortedTransaction]
     ) -> AsyncIterator[Any]:
-        partition, start, end = within
+        _, start, end = within
         if self._is_too_old(run):
             return
         if run.kind is ObjectKind.PARQUET:
@@ -488,17 +499,17 @@ class LogReader:
             try:
                 pending.append(unpack(header, view))
             except InvalidRecords as error:
-                self._pass_over(partition, header, error)
+                self._pass_over(within, header, error)
                 continue
             size += len(pending[-1].records)
             if size >= DECODE_BYTES:
-                for table in self._decoded(partition, pending):
+                for table in self._decoded(within, pending):
                     yield _between(table, start, end)
                 pending, size = [], 0
-        for table in self._decoded(partition, pending):
+        for table in self._decoded(within, pending):
             yield _between(table, start, end)
 
-    def _decoded(self, partition: LogPartition, batches: Sequence[UnpackedBatch]) -> Iterator[Any]:
+    def _decoded(self, within: OffsetRange, batches: Sequence[UnpackedBatch]) -> Iterator[Any]:
         """The batches' records; one by one where they can't all be decoded."""
         if not batches:
             return
@@ -506,20 +517,22 @@ class LogReader:
             yield pa.table(decode_batches(batches).columns)
         except InvalidRecords as error:
             if len(batches) == 1:
-                self._pass_over(partition, batches[0].header, error)
+                self._pass_over(within, batches[0].header, error)
                 return
             for batch in batches:
-                yield from self._decoded(partition, [batch])
+                yield from self._decoded(within, [batch])
 
-    def _pass_over(self, partition: LogPartition, header: BatchHeader, error: InvalidRecords) -> None:
-        """Count a batch that can't be decoded. Raises UnreadableRecords."""
+    def _pass_over(self, within: OffsetRange, header: BatchHeader, error: InvalidRecords) -> None:
+        """Count what the range has of a batch that can't be decoded: another range may have the rest. Raises
+        UnreadableRecords."""
+        partition = within.partition
         what = (
             f"topic {partition.topic!r}, partition {partition.number}: offsets {header.base_offset} to"
             f" {header.end_offset - 1} can't be decoded: {error}"
         )
         if not self._passes_over_unreadable:
             raise UnreadableRecords(f"{what}. Give option failOnUnreadable=false to go on without them")
-        self.unreadable += header.end_offset - header.base_offset
+        self.unreadable += min(header.end_offset, within.end) - max(header.base_offset, within.start)
         log.warning("passed over records", records=what, unreadable_offsets=self.unreadable)
 
     async def _parquet_index(self, run: Run) -> ParquetIndex:
@@ -582,8 +595,9 @@ def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
     partition = unread.partition
     return DamagedRecords(
         f"topic {partition.topic!r}, partition {partition.number}: offsets {unread.start} to {unread.end - 1} are"
-        f" damaged in the store: {why}. Restore the object and start again; or go on behind them by startingOffsets,"
-        f" with offset {unread.end} (a stream: with a new checkpoint)"
+        f" damaged in the store: {why}",
+        "Restore the object and start again; or go on behind them by startingOffsets,"
+        f" with offset {unread.end} (a stream: with a new checkpoint)",
     )
 
 

@@ -69,6 +69,8 @@ LOOKS = 3
 PAUSE_S = 0.2
 FEWEST_OPENED = 10
 """The audit reads at least this many objects whole, however small the sample is."""
+MOST_DETAILS = 3
+"""Of what is wrong in one object."""
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -422,9 +424,11 @@ class _Audit:
             inside, wrong = _check_parquet(row, runs, data)
         else:
             inside, wrong = _check_mixed(row, runs, data)
-        return [Finding("corrupt_object", row.key, detail) for detail in corrupt + inside] + [
-            Finding("row_and_object", row.key, detail) for detail in wrong
-        ]
+        if corrupt or inside:  # all else that differs is a consequence
+            details = corrupt + inside
+            more = f"; and {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
+            return [Finding("corrupt_object", row.key, "; ".join(details[:MOST_DETAILS]) + more)]
+        return [Finding("row_and_object", row.key, detail) for detail in wrong]
 
     # --- checkpoints
 

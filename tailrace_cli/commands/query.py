@@ -81,7 +81,11 @@ async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) ->
             raise CommandFailed(f"the SQL reads {len(named)} topics; --last and --follow take one")
     except duckdb.Error as error:
         raise CommandFailed(_explained(str(error), topics)) from error
-    except (TailTooLarge, DataLost, DamagedRecords, TopicGone) as error:
+    except DamagedRecords as error:
+        raise CommandFailed(
+            f"{error.damage}. Restore the object; `tailrace audit --full` names all that are damaged"
+        ) from error
+    except (TailTooLarge, DataLost, TopicGone) as error:
         raise CommandFailed(str(error)) from error
     finally:
         connection.close()

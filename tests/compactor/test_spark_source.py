@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -465,8 +466,22 @@ def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it
             await log.store.put(info.key, [bytes(info.size)])
         reader = LogReader(index, log.store, ["offset"])
         ((whole,),) = await reader.cut([of_topic(topic, 0, 0, 2)], task_bytes=100)
-        with pytest.raises(DamagedRecords, match="offsets 0 to 1 are damaged"):
+        with pytest.raises(DamagedRecords, match=r"offsets 0 to 1 are damaged.*startingOffsets") as raised:
             await offsets_read(reader, whole)
+        assert "startingOffsets" not in raised.value.damage
+        assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        await log.produce(("t", 0, unreadable_batch([b"x"] * 5)))
+        reader = LogReader(index, log.store, ["offset"], passes_over_unreadable=True)
+        for start, end in ((0, 2), (2, 5)):
+            assert await offsets_read(reader, of_topic(topic, 0, start, end)) == []
+        assert reader.unreadable == 5
+
+    on_a_log(scenario)
 
     on_a_log(scenario)
 

@@ -171,7 +171,9 @@ def test_corrupt_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> No
         data[75] ^= 1
         await world.bucket.delete([key])
         await world.bucket.put(key, [data])
-        assert await kinds(world) == {"corrupt_object"}
+        [finding] = (await look(world)).findings  # one object, one finding
+        assert (finding.kind, finding.subject) == ("corrupt_object", key)
+        assert "CRC" in finding.detail
         await world.bucket.delete([key])
         await world.bucket.put(key, [data, b"more"])
         assert "wrong_size" in await kinds(world)
