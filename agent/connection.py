@@ -7,8 +7,8 @@
 The loop reads a frame straight into a buffer of the frame's size: records are views into it and are not copied before
 the upload. Heads go through a small staging buffer that all connections of a loop share, since the loop asks for a
 buffer, fills it and says so in one go. Requests of a connection are handled one after another, as in Kafka: in the read
-that completes one, if nothing has to be waited for, else by the connection's task. A produce request is *admitted* in
-order and answered later, so that several can be in flight.
+that completes one, if nothing has to be waited for and this pass of the loop has time left, else by the connection's
+task. A produce request is *admitted* in order and answered later, so that several can be in flight.
 
 A frame is charged to the memory budget once its first bytes have come, and before it gets its buffer. While the budget
 has no room, the connection is not read. A connection that holds up the others then is closed (`staleness`): its request
@@ -301,15 +301,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return memoryview(self._staging)[rest:]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._monotonic()
-        if self._frame is not None:
+        now = self.last_active = self._monotonic()
+        if self._frame is None:
+            self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
+        else:
             self._filled += nbytes
-            if self._filled == len(self._frame):
-                frame, self._frame, self._filled = self._frame, None, 0
-                self._turns_left = REQUESTS_IN_A_TURN
-                self._handle_in_turn(frame, self._charge)
-            return
-        self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
+            if self._filled < len(self._frame):
+                return
+            frame, self._frame, self._filled = self._frame, None, 0
+            self._turns_left = REQUESTS_IN_A_TURN
+            self._handle_in_turn(frame, self._charge)
+        self._count_turn(now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _CLOSED
@@ -377,7 +379,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take_usual(self, data: memoryview) -> int:
         """Handle the whole frames at the front that are like the connection's last request; where the next begins."""
-        if self._frames or self._is_handling or not self._may_handle():
+        if self._frames or self._is_handling or self._passes.is_full or not self._may_handle():
             return 0
         requests = self._dispatch.usual(self)
         if requests is None:
@@ -399,6 +401,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._take_reply(reply, charge)
             position = end
         return position
+
+    def _count_turn(self, began: float) -> None:
+        """Count what has handled requests at once since `began` as a step of this pass of the loop."""
+        if self._turns_left < REQUESTS_IN_A_TURN and not self._passes.is_full:
+            self._passes.did(self._monotonic() - began)
 
     def _begin_frame(self, head: FrameHead, first: memoryview) -> None:
         """Give a frame that was charged its buffer, with those of its bytes that have come."""
@@ -422,14 +429,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._handles_frames:
             self._budget.give(granted)
             return
-        self.last_active = self._frame_began = self._monotonic()
+        now = self.last_active = self._frame_began = self._monotonic()
         self._take_frames(memoryview(self._rest), granted)
+        self._count_turn(now)
         self._maybe_resume()
 
     def _handle_in_turn(self, frame: bytearray, charge: int) -> None:
         """Handle a whole frame at once if it is its turn, or have it wait."""
         self._turns_left -= 1
-        if not self._frames and not self._is_handling and self._turns_left >= 0 and self._may_handle():
+        if (
+            not self._frames
+            and not self._is_handling
+            and self._turns_left >= 0
+            and not self._passes.is_full
+            and self._may_handle()
+        ):
             reply = self._dispatch.at_once(memoryview(frame), self)
             if reply is not None:
                 self._take_reply(reply, charge)
@@ -508,10 +522,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 continue
             frame, charge = self._frames.pop(0)
             self._is_handling = True
+            began = self._monotonic()
             try:
                 reply = self._dispatch.at_once(memoryview(frame), self)
+                goes_behind = reply is None
                 if reply is None:
                     reply = await self._dispatch(memoryview(frame), self)
+                else:
+                    self._passes.did(self._monotonic() - began)
             except BaseException:
                 self._budget.give(charge)
                 raise
@@ -521,7 +539,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             while len(self._replies) > self._max_inflight:
                 await self._until_sent()
             self._maybe_resume()
-            if self._frames and self._passes.is_waited_for:
+            if self._frames and (self._passes.is_full or (goes_behind and self._passes.is_waited_for)):
                 self._handling = None
                 self._begin_handling()  # behind those who wait
                 return

@@ -165,6 +165,20 @@ class Line:
         return taken
 
 
+class Timed(Line):
+    """A line on which time passes while a request is handled at once."""
+
+    def __init__(self, step: float, order: list[bytes], *, tries_at_once: bool, passes: Passes) -> None:
+        super().__init__(tries_at_once=tries_at_once, passes=passes)
+        self.step = step
+        self.order = order
+
+    def reply_to(self, said: bytes) -> Reply:
+        self.now += self.step
+        self.order.append(said)
+        return super().reply_to(said)
+
+
 def framed(*bodies: bytes) -> bytes:
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
@@ -795,6 +809,26 @@ def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() 
         assert gone.budget.used == 0
         assert other.transport.sent == [b"<three>"]
         assert not passes.is_waited_for
+
+    run(scenario)
+
+
+def test_what_is_handled_at_once_fills_a_pass_of_the_loop_and_the_rest_waits_in_its_order() -> None:
+    async def scenario() -> None:
+        passes, order, step = Passes(), list[bytes](), PASS_SECONDS / 10
+        lines = [Timed(step, order, tries_at_once=True, passes=passes) for _ in range(100)]
+        for number, line in enumerate(lines):
+            line.feed(framed(b"%02d" % number, b"%02d, the second" % number))
+        in_a_pass = [len(order)]
+        assert in_a_pass[0] * step <= PASS_SECONDS + 2 * step, "the reads of one pass handle a part"
+        while len(order) < 2 * len(lines):
+            await asyncio.sleep(0)
+            in_a_pass.append(len(order) - sum(in_a_pass))
+        assert max(in_a_pass) * step <= 2 * PASS_SECONDS + 2 * step
+        firsts = [said for said in order if b"second" not in said]
+        assert firsts == [b"%02d" % number for number in range(100)]
+        assert all(line.transport.sent == [b"<%s>" % said[:8] for said in line.seen] for line in lines)
+        assert lines[0].budget.used == 0 and not passes.is_waited_for
 
     run(scenario)
 
