@@ -54,7 +54,7 @@ from agent.security.http_login import HttpLogin, HttpLogins
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.oauthbearer import TokenCheck
 from agent.security.sessions import Door
-from agent.security.users import Users
+from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -426,8 +426,9 @@ class Agent:
         settings = clients.settings
         if settings.oauth_jwks:
             self._token_check = TokenCheck(settings, self._clock, self._executor)
+        shared = (clients.token_secret.encode(), *self._options.rpc.secrets)
         logins = Logins(
-            users=Users(self.catalog, self._clock, self._entropy, self._executor),
+            users=Users(self.catalog, self._clock, self._executor, decoy_key(shared, self._entropy)),
             tokens=self._token_check,
             delegation_tokens=TokenLogins(self._sequencer, clients.token_secret, self._clock, self._executor)
             if clients.token_secret

@@ -29,6 +29,15 @@ from agent.handlers import (
     transactions,
     users,
 )
+from agent.handlers.audited import (
+    altered_token,
+    audited,
+    created_acls,
+    created_token,
+    deleted_acls,
+    quota_changes,
+    scram_changes,
+)
 from agent.handlers.current_topics import of_added_partitions, of_markers, of_partitions, with_current_topics
 from agent.services import Handler, HandlerAtOnce
 from tailrace.kafka import ApiKey
@@ -59,15 +68,15 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_TXN: transactions.end,
     ApiKey.WRITE_TXN_MARKERS: with_current_topics(transaction_admin.write_txn_markers, of_markers),
     ApiKey.TXN_OFFSET_COMMIT: with_current_topics(transactions.txn_offset_commit, of_partitions),
-    ApiKey.CREATE_DELEGATION_TOKEN: delegation_tokens.create,
-    ApiKey.RENEW_DELEGATION_TOKEN: delegation_tokens.renew,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: delegation_tokens.expire,
+    ApiKey.CREATE_DELEGATION_TOKEN: audited(delegation_tokens.create, created_token),
+    ApiKey.RENEW_DELEGATION_TOKEN: audited(delegation_tokens.renew, altered_token),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: audited(delegation_tokens.expire, altered_token),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: delegation_tokens.describe,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe,
-    ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter,
+    ApiKey.ALTER_CLIENT_QUOTAS: audited(quotas.alter, quota_changes),
     ApiKey.DESCRIBE_ACLS: acls.describe_acls,
-    ApiKey.CREATE_ACLS: acls.create_acls,
-    ApiKey.DELETE_ACLS: acls.delete_acls,
+    ApiKey.CREATE_ACLS: audited(acls.create_acls, created_acls),
+    ApiKey.DELETE_ACLS: audited(acls.delete_acls, deleted_acls),
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: client_telemetry.get_subscriptions,
@@ -80,7 +89,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: with_current_topics(group_offsets.offset_delete, of_partitions),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: audited(users.alter, scram_changes),
     ApiKey.ALTER_REPLICA_LOG_DIRS: cluster_admin.alter_replica_log_dirs,
     ApiKey.ELECT_LEADERS: cluster_admin.elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: cluster_admin.alter_partition_reassignments,

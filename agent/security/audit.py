@@ -1,6 +1,7 @@
-"""The audit log: logins, failed logins and refused requests, each also counted.
+"""The audit log: logins, failed logins and refused requests, each also counted; and changes of who may do what.
 
 Refusals are written at most MAX_LINES_PER_SECOND; the next line says how many were left out. The counters count all.
+Changes that were made are all written: what one client is refused hides no change by another.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Audit:
             operation=operation,
         )
 
+    def not_changed(self, **fields: Any) -> None:
+        """Note a change that was refused, or that failed."""
+        self._write("not changed", **fields)
+
     def _write(self, event: str, **fields: Any) -> None:
         second = int(self._clock.monotonic())
         if second != self._second:
@@ -64,3 +69,8 @@ class Audit:
         if self._left_out:
             fields["left_out"], self._left_out = self._left_out, 0
         log.warning(event, **fields)
+
+
+def changed(**fields: Any) -> None:
+    """Note a change of users, ACLs, quotas or delegation tokens."""
+    log.warning("changed", **fields)

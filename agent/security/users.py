@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from scramp import ScramException
@@ -24,16 +25,24 @@ REFRESH_SECONDS = 1.0
 DECOY_ITERATIONS = 4_096
 
 
+def decoy_key(shared_secrets: Sequence[bytes], entropy: Entropy) -> bytes:
+    """From which decoys are made: from the first secret, the same at all agents that have it; without one, a random
+    key of this process (decision 93)."""
+    secret = next((secret for secret in shared_secrets if secret), None)
+    secret = entropy.uuid().bytes + entropy.uuid().bytes if secret is None else secret
+    return hmac.digest(secret, b"tailrace decoys of unknown users", "sha512")
+
+
 class Users:
     """Credentials by user and mechanism. A user that there is not gets credentials that no password fits, the same
-    each time, so that nobody learns who exists."""
+    each time and at each agent with the same `decoy_key`, so that nobody learns who exists."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, entropy: Entropy, executor: Executor) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock, executor: Executor, decoy_key: bytes) -> None:
         self._catalog = catalog
         self._clock = clock
         self._executor = executor
         self._asked_at = float("-inf")
-        self._decoy_key = entropy.uuid().bytes + entropy.uuid().bytes
+        self._decoy_key = decoy_key
 
     @property
     def version(self) -> int:

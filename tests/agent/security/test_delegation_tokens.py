@@ -256,7 +256,7 @@ class Logins:
 
     async def first_answer(self, token_id: str, agent: int = 0) -> tuple[bytes, bool]:
         """The salt of the challenge, and whether the login has failed."""
-        users = Users(Catalog(self.sequencer), self.clock, SeededEntropy(agent), self.executor)
+        users = Users(Catalog(self.sequencer), self.clock, self.executor, bytes([agent]))
         exchange = ScramExchange(users, ScramMechanism.SCRAM_SHA_256, tokens=self.tokens)
         step = await exchange.answer(f"n,,n={token_id},r=abc,tokenauth=true".encode())
         return step.token.split(b",")[1], step.has_failed

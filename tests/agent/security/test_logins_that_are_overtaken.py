@@ -33,7 +33,7 @@ class There:
         clock = ManualClock(1_700_000_000_000)
         self.sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
         self.catalog = Catalog(self.sequencer)
-        self.users = Users(self.catalog, clock, SeededEntropy(2), executor)
+        self.users = Users(self.catalog, clock, executor, b"decoys")
         self.tokens = TokenLogins(self.sequencer, TOKEN_SECRET, clock, executor)
 
     async def alter(self, *, password: str | None) -> None:

@@ -1,0 +1,117 @@
+"""The audit log says who changed what, and no line has a secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from tailrace.acls import Operation, PatternType, Permission, ResourceType
+from tailrace.kafka.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from tailrace.kafka.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
+from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from tests.agent.handlers.test_delegation_tokens import allowed, ask, create
+from tests.support.agents import AgentBench, run
+
+ADMIN = (
+    allowed(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", "alice"),
+    allowed(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, "kafka-cluster", "alice"),
+)
+SALT, SALTED = b"a salt of 16 byt", b"the salted password, of 32 bytes"
+
+
+async def lines_of(bench: AgentBench, *requests: Any) -> list[dict[str, Any]]:
+    with capture_logs() as lines:
+        for request in requests:
+            await ask(bench, request, acls=ADMIN)
+    told = [dict(line) for line in lines if line["event"] in ("changed", "not changed")]
+    for line in told:
+        assert (line["principal"], line["peer"]) == ("User:alice", "client-host")
+        assert line["broker_id"] == bench.services.identity.broker_id
+    return told
+
+
+def changes(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(line["change"], line["result"]) for line in lines]
+
+
+def test_changes_of_users_are_told_without_their_keys() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        upsertion = ScramCredentialUpsertion(
+            name="bob", mechanism=1, iterations=8192, salt=SALT, salted_password=SALTED
+        )
+        lines = await lines_of(
+            bench,
+            AlterUserScramCredentialsRequest(upsertions=[upsertion]),
+            AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion("bob", 1)]),
+            AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion("bob", 1)]),
+        )
+        assert changes(lines) == [
+            ("set SCRAM-SHA-256 of user bob, 8192 iterations", "NONE"),
+            ("delete SCRAM-SHA-256 of user bob", "NONE"),
+            ("delete SCRAM-SHA-256 of user bob", "RESOURCE_NOT_FOUND"),
+        ]
+        assert [line["event"] for line in lines] == ["changed", "changed", "not changed"]
+        assert "salt" not in str(lines), "neither the salt nor the salted password"
+
+    run(scenario)
+
+
+def test_changes_of_acls_are_told() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
+        who = ("User:bob", "*", Operation.READ, Permission.ALLOW)
+        lines = await lines_of(
+            bench,
+            CreateAclsRequest([AclCreation(*pattern, *who)]),
+            DeleteAclsRequest([DeleteAclsFilter(*pattern, *who)]),
+        )
+        acl = "ALLOW READ on TOPIC LITERAL orders for User:bob from *"
+        assert changes(lines) == [(f"add {acl}", "NONE"), (f"remove {acl}", "NONE")]
+
+    run(scenario)
+
+
+def test_changes_of_quotas_are_told_and_questions_are_not() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        def setting(key: str) -> list[EntryData]:
+            return [EntryData([EntityData("user", "bob")], [OpData(key, 1024.0, False)])]
+
+        lines = await lines_of(
+            bench,
+            AlterClientQuotasRequest(setting("producer_byte_rate"), validate_only=True),
+            AlterClientQuotasRequest(setting("producer_byte_rate")),
+            AlterClientQuotasRequest(setting("no_such_rate")),
+        )
+        assert changes(lines) == [
+            ("set producer_byte_rate=1024 of user bob", "NONE"),
+            ("set no_such_rate=1024 of user bob", "INVALID_REQUEST"),
+        ]
+
+    run(scenario)
+
+
+def test_changes_of_tokens_are_told_without_their_secret() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        with capture_logs() as lines:
+            token = await ask(bench, create())
+            await ask(bench, ExpireDelegationTokenRequest(token.hmac, -1))
+        created, ended = [line for line in lines if line["event"] == "changed"]
+        assert created["change"].startswith(f"create token {token.token_id} (")
+        assert "of User:alice" in created["change"]
+        fingerprint = created["change"].split("(")[1].split(")")[0]
+        assert len(fingerprint) == 16 and fingerprint in ended["change"]
+        assert bytes(token.hmac).hex() not in str(lines) and str(bytes(token.hmac)) not in str(lines)
+
+    run(scenario)
