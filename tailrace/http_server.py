@@ -25,6 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from tailrace.clock import Clock
 from tailrace.exposition import exposition
+from tailrace.http_connections import HttpBounds, HttpConnections, HttpTelemetry
 from tailrace.keepers import outlived
 from tailrace.tls import Tls
 
@@ -67,29 +68,53 @@ class Pages(Protocol):
 class HttpServer:
     """Serves `pages`, to those whom `login` lets in. `start`, then `close`."""
 
-    def __init__(self, pages: Pages, clock: Clock, login: Login | None = None) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        clock: Clock,
+        login: Login | None = None,
+        bounds: HttpBounds = HttpBounds(),  # noqa: B008
+    ) -> None:
         self.port = 0
         self._pages = pages
         self._clock = clock
-        self._gauges: asyncio.Task[None] | None = None
-        app = web.Application(middlewares=[] if login is None else [_behind(login)])
+        self._connections = HttpConnections(bounds, HttpTelemetry(pages.registry), clock)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        counting = _counted(self._connections)
+        app = web.Application(middlewares=[counting] if login is None else [counting, _behind(login)])
         fixed = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
         app.add_routes(web.get(path, page) for path, page in {**pages.routes, **fixed}.items())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            handler_cancellation=True,  # what is slow is not carried on for nobody
+        )
 
     async def start(self, host: str, port: int, tls: Tls | None = None) -> None:
         """Listen, with `tls` for HTTPS; port 0 takes a free one. Raises OSError."""
         await self._runner.setup()
-        context = None if tls is None else tls.server_context
-        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-        self.port = self._runner.addresses[0][1]
-        self._gauges = asyncio.create_task(self._keep_gauges(), name="http: gauges")
+        assert self._runner.server is not None, "it was set up"
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connections.accepting(self._runner.server),
+            host,
+            port,
+            ssl=None if tls is None else tls.server_context,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._tasks = [
+            asyncio.create_task(self._keep_gauges(), name="http: gauges"),
+            asyncio.create_task(self._connections.sweep(), name="http: connections"),
+        ]
 
     async def close(self) -> None:
         """Stop listening and updating gauges."""
-        if self._gauges is not None:
-            self._gauges.cancel()
-            await asyncio.gather(self._gauges, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._runner.cleanup()
 
     async def _keep_gauges(self) -> None:
@@ -109,6 +134,18 @@ class HttpServer:
         readiness = await self._pages.readiness()
         answer = {"ready": not readiness.reasons, "reasons": readiness.reasons, **readiness.details}
         return web.json_response(answer, status=503 if readiness.reasons else 200)
+
+
+def _counted(connections: HttpConnections) -> Middleware:
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connections.began(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            connections.answered(request.protocol)
+
+    return count
 
 
 def _behind(login: Login) -> Middleware:

@@ -16,6 +16,7 @@ from compactor.tables.settings import TableSettings
 from sequencer.settings import SequencerSettings
 from tailrace.cost import DEFAULT_PRICES
 from tailrace.credentials import MIN_SECRET_CHARACTERS
+from tailrace.http_connections import HttpBounds
 from tailrace.rpc.link import split_address
 from tailrace.settings import LayeredSettings, SettingsSection
 from tailrace.telemetry import LogFormat, LogLevel
@@ -114,6 +115,14 @@ class Settings(LayeredSettings):
     """NAME://HOST:PORT: the address that clients of this listener connect to; by default its own."""
     http: Address = "127.0.0.1:9644"
     """The address for metrics, health and the overview."""
+    http_max_connections: int = Field(default=256, ge=1, le=100_000)
+    """Open connections of `http`; more are closed at once."""
+    http_max_connections_per_address: int = Field(default=64, ge=1, le=100_000)
+    """Those of one IP address."""
+    http_head_ms: int = Field(default=10_000, ge=100, le=3_600_000)
+    """A client of `http` that has not sent the head of its request after this time is disconnected."""
+    http_idle_ms: int = Field(default=60_000, ge=100, le=3_600_000)
+    """So is one without a request, or that does not take its answer, for this time."""
     rpc: Address | None = None
     """The address for other Tailrace processes: for cache peers on an agent, for agents on a sequencer. An agent
     without it shares no cache."""
@@ -146,3 +155,13 @@ class Settings(LayeredSettings):
     gateway: GatewaySettings = GatewaySettings()
     tls: TlsSettings = TlsSettings()
     tables: TableSettings = TableSettings()
+
+    @property
+    def http_bounds(self) -> HttpBounds:
+        """What bounds the connections of `http`."""
+        return HttpBounds(
+            max_connections=self.http_max_connections,
+            max_connections_per_address=self.http_max_connections_per_address,
+            head_seconds=self.http_head_ms / 1000,
+            idle_seconds=self.http_idle_ms / 1000,
+        )

@@ -27,13 +27,14 @@ class GatewayConnection(asyncio.Protocol):
     """Passes on to aiohttp's handler what comes from one socket, unless the connection is refused.
 
     `requests`: how many are being handled. `quiet_since`: when the last one ended, or the connection was opened:
-    bytes of a head that does not end are no reason to stay.
+    bytes of a head that does not end are no reason to stay. `head_since`: when this head, or the connection, began.
     """
 
     handler: RequestHandler
     all: GatewayConnections
     requests: int = 0
     quiet_since: float = 0.0
+    head_since: float | None = None
     address: str = "?"
     transport: asyncio.Transport | None = None
     is_refused: bool = False
@@ -51,6 +52,8 @@ class GatewayConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self.is_refused:
+            if not self.requests and self.head_since is None:
+                self.head_since = self.all.clock.monotonic()
             self.handler.data_received(data)
             self.fail_body()
 
@@ -88,6 +91,7 @@ class GatewayConnections:
     telemetry: GatewayTelemetry
     clock: Clock
     open: dict[object, GatewayConnection] = field(default_factory=dict)
+    of_address: dict[str, int] = field(default_factory=dict)
 
     def accepting(self, make: Callable[[], RequestHandler]) -> Callable[[], GatewayConnection]:
         """What makes the connections of a listening socket."""
@@ -95,11 +99,14 @@ class GatewayConnections:
 
     def opened(self, connection: GatewayConnection) -> str | None:
         """Count a connection. Returns the reason to close it, or None."""
-        connection.quiet_since = self.clock.monotonic()
+        connection.quiet_since = connection.head_since = self.clock.monotonic()
         self.open[connection.handler] = connection
+        of_address = self.of_address[connection.address] = self.of_address.get(connection.address, 0) + 1
         reason = self.door.logins.limits.opened(connection.address)
         if len(self.open) > self.settings.max_connections:
             reason = "max_connections"
+        elif of_address > self.settings.max_connections_per_address:
+            reason = "max_connections_per_address"
         elif reason is None and self.door.opened(connection.address) > 0:
             reason = "connection_creation_rate"
         if reason is not None:
@@ -110,12 +117,16 @@ class GatewayConnections:
     def closed(self, connection: GatewayConnection) -> None:
         """Uncount a connection that has ended."""
         self.open.pop(connection.handler, None)
+        left = self.of_address.pop(connection.address, 1) - 1
+        if left:
+            self.of_address[connection.address] = left
         self.door.logins.limits.closed(connection.address, None)
 
     def began(self, handler: object) -> None:
         """A request has come."""
         if (connection := self.open.get(handler)) is not None:
             connection.requests += 1
+            connection.head_since = None
             connection.fail_body()  # it may have come behind another request
 
     def ended(self, handler: object) -> None:
@@ -126,16 +137,26 @@ class GatewayConnections:
 
     async def sweep(self) -> None:
         """Close what is idle, for ever."""
-        seconds = self.settings.idle_ms / 1000
+        seconds = min(self.settings.idle_ms, self.settings.head_ms) / 1000
         while True:
             await self.clock.sleep(seconds / SWEEPS)
             with outlived(log, "connections were not looked at"):
-                self._close_idle(seconds)
+                self._close_slow()
 
-    def _close_idle(self, seconds: float) -> None:
+    def _close_slow(self) -> None:
         now = self.clock.monotonic()
         for connection in list(self.open.values()):
-            if not connection.requests and now - connection.quiet_since >= seconds:
-                self.telemetry.closed_connections.labels("idle").inc()
+            if connection.requests:
+                continue
+            reason = None
+            if now - connection.quiet_since >= self.settings.idle_ms / 1000:
+                reason = "idle"
+            elif (
+                connection.head_since is not None
+                and now - connection.head_since >= self.settings.head_ms / 1000
+            ):
+                reason = "slow head"
+            if reason is not None:
+                self.telemetry.closed_connections.labels(reason).inc()
                 if connection.transport is not None:
                     connection.transport.abort()

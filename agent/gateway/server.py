@@ -37,6 +37,8 @@ log = structlog.get_logger("agent.gateway")
 
 READ_BUFFER_BYTES = 64 * 1024
 """What is read ahead of a body, per connection, half of it at least."""
+MAX_HEADERS = 64
+"""Of a request, with 8 KiB at most each."""
 NO_ROUTE = "(none)"
 CLIENT_GONE = 499
 """The status, in metrics alone, of what is answered to nobody: nginx's."""
@@ -73,6 +75,7 @@ class Gateway:
             handler_cancellation=True,  # a client that has gone is not waited for
             auto_decompress=False,
             read_bufsize=READ_BUFFER_BYTES,
+            max_headers=MAX_HEADERS,
             keepalive_timeout=settings.idle_ms / 1000,
             shutdown_timeout=settings.drain_ms / 1000,
         )

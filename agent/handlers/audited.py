@@ -44,25 +44,26 @@ def audited(handle: Handler, changes: Callable[[Any, Any], Iterable[Change]]) ->
     """The handler, with a line in the audit log for each change; also where it raises, as its client may have gone."""
 
     async def noted(services: Services, context: RequestContext, request: Any) -> Any:
+        api = APIS[request.api.key].name
         try:
             response = await handle(services, context, request)
         except BaseException as error:
-            _note(services, context, request, "unknown, as there was no answer", type(error).__name__)
+            _note(services, context, api, change="unknown: there was no answer", result=type(error).__name__)
             raise
         for change, code in changes(request, response):
-            _note(services, context, request, change, _named(ErrorCode, code))
+            _note(services, context, api, change=change, result=_named(ErrorCode, code))
         return response
 
     return noted
 
 
-def _note(services: Services, context: RequestContext, request: Any, change: str, result: str) -> None:
+def _note(services: Services, context: RequestContext, api: str, *, change: str, result: str) -> None:
     """Write a line. What was not changed on an agent without logins, where all may change all, has none."""
     fields = {
         "peer": context.client_host,
         "principal": context.access.principal,
         "broker_id": services.identity.broker_id,
-        "api": APIS[request.api.key].name,
+        "api": api,
         "change": change[:MAX_CHARACTERS],
         "result": result,
     }

@@ -174,7 +174,8 @@ async def watched(log: OpenedLog, rounds: Rounds, registry: CollectorRegistry) -
 
     clock, http_tls = log.runtime.clock, open_http_tls(log.settings)
     add_process_metrics(registry, version=package_version(), kind="compact")
-    http = HttpServer(CompactorPages(rounds, log.sequencer, clock, registry), clock)
+    pages = CompactorPages(rounds, log.sequencer, clock, registry)
+    http = HttpServer(pages, clock, bounds=log.settings.http_bounds)
     with watched_loop(clock, registry):
         async with kept_current(clock, registry, log.security, http_tls):
             try:

@@ -348,7 +348,7 @@ class _AgentProcess:
     async def _open_pages(self, stack: AsyncExitStack, pages: AgentPages) -> int:
         """Their port."""
         login = pages.login if self._clients.is_authenticating else None
-        http = HttpServer(pages, self._runtime.clock, login)
+        http = HttpServer(pages, self._runtime.clock, login, self._settings.http_bounds)
         stack.push_async_callback(http.close)
         await http.start(*split_address(self._settings.http), self._http_tls)
         return http.port
@@ -444,7 +444,7 @@ async def run_sequencer(settings: Settings) -> None:
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         pages = SequencerPages()
-        http = HttpServer(pages, runtime.clock)
+        http = HttpServer(pages, runtime.clock, bounds=settings.http_bounds)
         add_process_metrics(pages.registry, version=package_version(), kind="sequencer")
         stack.enter_context(watched_loop(runtime.clock, pages.registry))
         notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))

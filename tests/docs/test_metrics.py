@@ -20,6 +20,7 @@ from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
+from tailrace.http_connections import HttpTelemetry
 from tailrace.rpc.telemetry import count_refused
 from tailrace_cli.running.loop_watch import LoopWatch
 from tailrace_cli.running.process_metrics import add_process_metrics
@@ -48,6 +49,7 @@ def families() -> Iterator[Metric]:
     LoopWatch(SystemClock(), agent.registry)
     process = CollectorRegistry()
     add_process_metrics(process, version="1", kind="agent")
+    HttpTelemetry(process)
     compactor = CollectorRegistry()
     CompactorPages(Rounds(no_round, SystemClock()), never_asked(), SystemClock(), compactor)
     for registry in (agent.registry, SequencerPages().registry, compactor, process):

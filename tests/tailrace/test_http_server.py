@@ -1,15 +1,17 @@
-"""A process's HTTP server: its gauges are kept for as long as it serves."""
+"""A process's HTTP server: its gauges are kept for as long as it serves, and its connections are bounded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from tailrace.http_connections import HttpBounds
 from tailrace.http_server import GAUGES_EVERY_SECONDS, HttpServer, Page, Readiness
 from tests.support.clocks import ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class BrokenPages:
@@ -48,3 +50,106 @@ def test_gauges_are_updated_again_after_an_unforeseen_error() -> None:
     assert [(line["event"], line["cause"]) for line in lines] == [
         ("gauges were not updated", "KeyError: 'a bug'")
     ]
+
+
+class Served:
+    """A server with these bounds, and what it counted."""
+
+    def __init__(self, http: HttpServer, pages: BrokenPages, clock: ManualClock) -> None:
+        self.http, self.pages, self.clock = http, pages, clock
+
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.http.port)
+        writer.write(sent)
+        return reader, writer
+
+    def closed(self, reason: str) -> float | None:
+        return self.pages.registry.get_sample_value(
+            "tailrace_http_closed_connections_total", {"reason": reason}
+        )
+
+
+def run_served(scenario: Callable[[Served], Awaitable[None]], bounds: HttpBounds) -> None:
+    async def whole() -> None:
+        clock, pages = ManualClock(), BrokenPages()
+        pages.updates = 1
+        http = HttpServer(pages, clock, bounds=bounds)
+        await http.start("127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await scenario(Served(http, pages, clock))
+        finally:
+            await http.close()
+
+    asyncio.run(whole())
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def ends(reader: asyncio.StreamReader) -> bool:
+    """Whether the server has closed the connection, with no answer."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
+    async def scenario(served: Served) -> None:
+        first, writer = await served.connect(HEALTH)
+        assert (await first.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        second, _ = await served.connect(HEALTH)
+        assert await ends(second)
+        assert served.closed("max_connections_per_address") == 1
+        writer.write(HEALTH)
+        assert (await first.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        while True:  # the server sees the end soon
+            third, _ = await served.connect(HEALTH)
+            if not await ends_or_answers(third):
+                break
+
+    async def ends_or_answers(reader: asyncio.StreamReader) -> bool:
+        try:
+            return await reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    run_served(scenario, HttpBounds(max_connections_per_address=1))
+
+
+def test_a_head_that_does_not_end_closes_its_connection() -> None:
+    async def scenario(served: Served) -> None:
+        for sent in (b"", b"GET /healthz HT"):
+            reader, _ = await served.connect(sent)
+            ended = asyncio.ensure_future(ends(reader))
+            while not ended.done():
+                await asyncio.sleep(0)
+                served.clock.advance(1.0)
+            assert await ended
+        assert served.closed("slow head") == 2
+
+    run_served(scenario, HttpBounds(head_seconds=10.0))
+
+
+def test_a_large_head_closes_its_connection() -> None:
+    async def scenario(served: Served) -> None:
+        reader, _ = await served.connect(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 1_000)
+        assert await ends(reader)
+        assert served.closed("large head") == 1
+
+    run_served(scenario, HttpBounds(head_bytes=4_096))
+
+
+def test_an_idle_connection_is_closed() -> None:
+    async def scenario(served: Served) -> None:
+        reader, _ = await served.connect(HEALTH)
+        await reader.readuntil(b"}")
+        ended = asyncio.ensure_future(ends(reader))
+        while not ended.done():
+            await asyncio.sleep(0)
+            served.clock.advance(5.0)
+        assert await ended and served.closed("idle") == 1
+
+    run_served(scenario, HttpBounds(idle_seconds=60.0))

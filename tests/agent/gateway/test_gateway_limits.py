@@ -73,17 +73,36 @@ def test_who_begins_a_request_and_never_ends_it_is_closed(tmp_path: Path) -> Non
     run_served(scenario, tmp_path, idle_ms=400)
 
 
+def test_a_head_that_does_not_end_closes_its_connection_before_it_is_idle(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        half, writer = await opened(there)
+        writer.write(b"GET /v3/clu")
+        assert await closed(half) == b""
+
+    run_served(scenario, tmp_path, idle_ms=3_600_000, head_ms=300)
+
+
+def test_one_address_leaves_connections_of_the_gateway_to_others(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        kept, writer = await opened(there)
+        more, _ = await opened(there)
+        assert await closed(more) == b"" and not kept.at_eof()
+        writer.close()
+
+    run_served(scenario, tmp_path, max_connections_per_address=1)
+
+
 def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close_idle, looks = GatewayConnections._close_idle, itertools.count()
+    close_idle, looks = GatewayConnections._close_slow, itertools.count()
 
-    def breaks_once(connections: GatewayConnections, seconds: float) -> None:
+    def breaks_once(connections: GatewayConnections) -> None:
         if next(looks) == 0:
             raise ZeroDivisionError("a bug")
-        close_idle(connections, seconds)
+        close_idle(connections)
 
-    monkeypatch.setattr(GatewayConnections, "_close_idle", breaks_once)
+    monkeypatch.setattr(GatewayConnections, "_close_slow", breaks_once)
 
     async def scenario(there: Served) -> None:
         silent, _ = await opened(there)

@@ -1,0 +1,177 @@
+"""The connections of a process's HTTP server: bounded in all and by address, and closed when they are slow or idle.
+
+aiohttp reads what they say; it bounds neither their number nor how long the head of a request may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Counts
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import structlog
+from aiohttp.web_protocol import RequestHandler
+from prometheus_client import Counter, Gauge
+
+from tailrace.addresses import plain_address
+from tailrace.clock import Clock
+from tailrace.declared_metrics import DeclaredMetrics, metric
+from tailrace.keepers import outlived
+
+log = structlog.get_logger(__name__)
+SWEEPS = 4
+"""How often connections are looked at while one becomes slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpBounds:
+    """Connections in all and of one address; seconds for a request's head, and for all else that a client may take."""
+
+    max_connections: int = 256
+    max_connections_per_address: int = 64
+    head_seconds: float = 10.0
+    idle_seconds: float = 60.0
+    head_bytes: int = 64 * 1024
+
+
+class HttpTelemetry(DeclaredMetrics, prefix="tailrace_http_"):
+    """In the process's registry."""
+
+    connections = metric(Gauge, "Open connections for metrics, health and pages.")
+    closed_connections = metric(Counter, "Connections that the process closed, by reason.", ["reason"])
+
+
+@dataclass(eq=False)
+class HttpConnection(asyncio.Protocol):
+    """Passes on to aiohttp's handler what comes from one socket, until it is closed here.
+
+    `since`: when the connection was opened, its last answer was given, or its request began. `head_since`: when the
+    head that has not ended began; None: no head has begun.
+    """
+
+    handler: RequestHandler
+    all: HttpConnections
+    address: str = "?"
+    requests: int = 0
+    since: float = 0.0
+    head_since: float | None = None
+    head_bytes: int = 0
+    transport: asyncio.Transport | None = None
+    is_closed: bool = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none, and is as good
+        peer = transport.get_extra_info("peername")
+        self.address = plain_address(peer[0]) if isinstance(peer, tuple) else "local"
+        reason = self.all.opened(self)
+        if reason is None:
+            self.handler.connection_made(transport)
+        else:
+            self.is_closed = True
+            self.all.abort(self, reason)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        if not self.requests:
+            if self.head_since is None:
+                self.head_since = self.all.clock.monotonic()
+            self.head_bytes += len(data)
+            if self.head_bytes > self.all.bounds.head_bytes:
+                self.all.abort(self, "large head")
+                return
+        self.handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self.is_closed else self.handler.eof_received()  # type: ignore[func-returns-value]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.all.ended(self)
+        if not self.is_closed:
+            self.handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+    def slow(self, now: float) -> str | None:
+        """Why it is closed now, or None."""
+        bounds = self.all.bounds
+        if not self.requests and self.head_since is not None and now - self.head_since >= bounds.head_seconds:
+            return "slow head"
+        if now - self.since >= bounds.idle_seconds:
+            return "slow answer" if self.requests else "idle"
+        return None
+
+
+@dataclass(slots=True)
+class HttpConnections:
+    """All of them."""
+
+    bounds: HttpBounds
+    telemetry: HttpTelemetry
+    clock: Clock
+    open: dict[object, HttpConnection] = field(default_factory=dict)
+    of_address: Counts[str] = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.telemetry.connections.set_function(lambda: len(self.open))
+
+    def accepting(self, make: Callable[[], RequestHandler]) -> Callable[[], HttpConnection]:
+        """What makes the connections of a listening socket."""
+        return lambda: HttpConnection(make(), self)
+
+    def opened(self, connection: HttpConnection) -> str | None:
+        """Count a connection. Returns the reason to close it, or None."""
+        connection.since = connection.head_since = self.clock.monotonic()
+        self.open[connection.handler] = connection
+        self.of_address[connection.address] += 1
+        if len(self.open) > self.bounds.max_connections:
+            return "max_connections"
+        if self.of_address[connection.address] > self.bounds.max_connections_per_address:
+            return "max_connections_per_address"
+        return None
+
+    def ended(self, connection: HttpConnection) -> None:
+        """Uncount a connection."""
+        if self.open.pop(connection.handler, None) is not None:
+            self.of_address[connection.address] -= 1
+            if not self.of_address[connection.address]:
+                del self.of_address[connection.address]
+
+    def abort(self, connection: HttpConnection, reason: str) -> None:
+        """Close a connection at once."""
+        self.telemetry.closed_connections.labels(reason).inc()
+        log.info("closed an HTTP connection", reason=reason, peer=connection.address)
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def began(self, handler: object) -> None:
+        """The head of a request has come."""
+        if (connection := self.open.get(handler)) is not None:
+            connection.requests += 1
+            connection.since, connection.head_since, connection.head_bytes = self.clock.monotonic(), None, 0
+
+    def answered(self, handler: object) -> None:
+        """A request has its answer."""
+        if (connection := self.open.get(handler)) is not None:
+            connection.requests -= 1
+            connection.since = self.clock.monotonic()
+
+    async def sweep(self) -> None:
+        """Close what is slow or idle, for ever."""
+        while True:
+            await self.clock.sleep(min(self.bounds.head_seconds, self.bounds.idle_seconds) / SWEEPS)
+            with outlived(log, "HTTP connections were not looked at"):
+                self.close_slow()
+
+    def close_slow(self) -> None:
+        """Close those that are slow or idle now."""
+        now = self.clock.monotonic()
+        for connection in list(self.open.values()):
+            if (reason := connection.slow(now)) is not None:
+                self.abort(connection, reason)
