@@ -119,6 +119,13 @@ class MemoryBudget:
         if self.is_contended:
             self._hand_over()
 
+    def keep(self, size: int) -> None:
+        """Charge what is in memory already, whether it fits or not; it was charged until now as a part of more. Small
+        and large are what they are for `give`, so that one large request that waits gets its turn."""
+        self.used += size
+        if size <= SMALL_BYTES:
+            self._small_used += size
+
     def count(self, more: int) -> None:
         """Count bytes that are held whether they fit or not; `more` is negative when they are freed."""
         self.used += more

@@ -39,6 +39,7 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.produce.receipts import Receipts
 from agent.produce.request_memory import RequestMemory
 from agent.produce.sealing import Share
 from agent.produce.transactional_producers import TransactionalProducers
@@ -403,6 +404,7 @@ class Agent:
         )
 
     def _lanes(self, identity: AgentIdentity) -> Lanes:
+        receipts = Receipts(self._budget, self.telemetry, self._clock)
         return Lanes(
             [
                 Lane(
@@ -415,6 +417,7 @@ class Agent:
                     cache=self.cache,
                     telemetry=self.telemetry,
                     broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+                    receipts=receipts,
                 )
                 for number in range(self._settings.flush_lanes)
             ]

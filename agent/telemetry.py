@@ -51,6 +51,10 @@ class AgentTelemetry(DeclaredMetrics):
     flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
     flush_bytes = metric(Histogram, "Size of uploaded objects.", buckets=_BYTES)
     flush_failures = metric(Counter, "Sealed buffers that failed, by reason.", ["reason"])
+    lost_batches = metric(
+        Counter, "Batches acknowledged on receipt (tailrace.flush=async) and then lost, by cause.", ["cause"]
+    )
+    lost_records = metric(Counter, "Records of these batches, by cause.", ["cause"])
     upload_seconds = metric(
         Histogram, "Time of a sealed buffer's upload.", buckets=_SECONDS, name="upload_duration_seconds"
     )

@@ -26,6 +26,7 @@ from tailrace.kafka.answers import stored_answer
 from tailrace.kafka.messages.produce import TopicProduceData
 from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.produced_batch import usual_batch
+from tailrace.topic_config import Flush
 
 MAX_KNOWN_PARTITIONS = 64
 """Partitions of its topic that a connection's requests have at hand."""
@@ -59,8 +60,8 @@ class UsualRequests:
     """
 
     __slots__ = (
-        "_access", "_acls", "_answer", "_catalog", "_clock", "_cross_zone", "_identity", "_lanes", "_latency",
-        "_leadership", "_max_message_bytes", "_newest", "_oldest", "_partitions", "_quotas", "_seconds",
+        "_access", "_acls", "_answer", "_catalog", "_clock", "_cross_zone", "_identity", "_is_async", "_lanes",
+        "_latency", "_leadership", "_max_message_bytes", "_newest", "_oldest", "_partitions", "_quotas", "_seconds",
         "_settings", "_snapshot", "_started", "_telemetry", "_topic", "on_unusual", "shape",
     )  # fmt: skip
 
@@ -79,6 +80,7 @@ class UsualRequests:
         self._settings = topic.settings
         self._max_message_bytes = topic.settings.max_message_bytes
         self._latency = topic.settings.latency
+        self._is_async = topic.settings.flush is Flush.ASYNC
         self._clock = services.clock
         self._lanes = services.lanes
         self._catalog = services.catalog
@@ -173,7 +175,9 @@ class UsualRequests:
             started=self._started,
         )
         kept = records if is_kept and 2 * batch.length >= end - start else bytes(records)
-        self._lanes.add(partition, self._topic.name, BufferedBatch(batch, kept, reply, 0, 0, self._latency))
+        # By position: there is one for each request.
+        buffered = BufferedBatch(batch, kept, reply, 0, 0, self._latency, self._is_async)
+        self._lanes.add(partition, self._topic.name, buffered)
         return reply
 
     def stored(self, reply: UsualReply, base_offset: int, log_start_offset: int) -> None:

@@ -19,8 +19,10 @@ from pathlib import Path
 from uuid import UUID
 
 from agent.identity import AgentIdentity
+from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BufferedBatch, Submission
 from agent.produce.lanes import Lane
+from agent.produce.receipts import Receipts
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import AgentInfo, CommitAnswer, CommitRequest, CreateTopic, Topic
@@ -35,7 +37,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.record_batch import read_header
 from tailrace.records import NewRecord, encode_batch
-from tailrace.topic_config import Latency
+from tailrace.topic_config import Flush, Latency
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
 from tests.support.faulty_store import S3_STANDARD, FaultyStore
@@ -105,9 +107,9 @@ class NoCache:
 class Bench:
     """One lane, and the times of the requests that it answered."""
 
-    def __init__(self, loop: SimulatedLoop, latency: Latency, seed: int) -> None:
+    def __init__(self, loop: SimulatedLoop, latency: Latency, seed: int, flush: Flush) -> None:
         self.clock, self.entropy = SimulatedClock(loop), SeededEntropy(seed)
-        self.latency = latency
+        self.latency, self.flush = latency, flush
         self.store = MeteredStore(
             FaultyStore(Forgetful(self.clock), self.clock, SeededEntropy(seed + 1), S3_STANDARD), self.clock
         )
@@ -122,6 +124,7 @@ class Bench:
         identity = AgentIdentity.of(await committer.register_agent(info), info, self.clock.monotonic())
         self.topic: Topic = await committer.create_topic(CreateTopic("t", PARTITIONS, {}))
         settings = AgentSettings().on_store("s3://bucket", read_prices().put_per_1000)
+        telemetry = AgentTelemetry()
         self.lane = Lane(
             0,
             settings=settings,
@@ -130,8 +133,9 @@ class Bench:
             store=HedgedStore(self.store, self.clock, self.entropy),
             sequencer=SlowCommits(committer, self.clock),  # type: ignore[arg-type]
             cache=NoCache(),
-            telemetry=AgentTelemetry(),
+            telemetry=telemetry,
             broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+            receipts=Receipts(MemoryBudget(settings.memory_budget_bytes), telemetry, self.clock),
         )
         await self.lane.start()
 
@@ -151,7 +155,14 @@ class Bench:
         header = coordinates(read_header(data))
         self.bytes += len(data) * len(partitions)
         for index, partition in enumerate(partitions):
-            batch = BufferedBatch(header, data, submission, index, latency=self.latency)
+            batch = BufferedBatch(
+                coordinates=header,
+                data=data,
+                submission=submission,
+                index=index,
+                latency=self.latency,
+                is_answered_on_receipt=self.flush is Flush.ASYNC,
+            )
             self.lane.add(TopicPartition(self.topic.topic_id, partition), "t", batch)
         return done
 
@@ -160,9 +171,18 @@ def batch_of(kib: int) -> bytes:
     return encode_batch([NewRecord(None, b"v" * (kib * 1024 - 100))], timestamps=[0])
 
 
-def _run(latency: Latency, seconds: float, seed: int, *, rate: float, kib: int, is_closed: bool) -> Outcome:
+def _run(
+    latency: Latency,
+    seconds: float,
+    seed: int,
+    *,
+    rate: float,
+    kib: int,
+    is_closed: bool,
+    flush: Flush = Flush.SYNC,
+) -> Outcome:
     async def main(loop: SimulatedLoop) -> Outcome:
-        bench, data = Bench(loop, latency, seed), batch_of(kib)
+        bench, data = Bench(loop, latency, seed, flush), batch_of(kib)
         await bench.open()
         began, before = bench.clock.monotonic(), bench.store.counts.puts
         until = began + seconds
@@ -196,9 +216,16 @@ def _run(latency: Latency, seconds: float, seed: int, *, rate: float, kib: int, 
     return run_simulated(seed, main, end_seconds=100_000.0)
 
 
-def run_open(latency: Latency, rate: float, kib: int, seconds: float = 30.0, seed: int = 1) -> Outcome:
+def run_open(
+    latency: Latency,
+    rate: float,
+    kib: int,
+    seconds: float = 30.0,
+    seed: int = 1,
+    flush: Flush = Flush.SYNC,
+) -> Outcome:
     """A producer of so many requests a second, each of one batch."""
-    return _run(latency, seconds, seed, rate=rate, kib=kib, is_closed=False)
+    return _run(latency, seconds, seed, rate=rate, kib=kib, is_closed=False, flush=flush)
 
 
 def run_closed(latency: Latency, kib: int, seconds: float = 30.0, seed: int = 1) -> Outcome:
@@ -238,11 +265,20 @@ def main() -> None:
         for name, kib in JAVA
         for latency in Latency
     ]
-    print(table(paced), table(java), sep="\n\n")
+    on_receipt = [
+        (
+            f"{name}, tailrace.flush=async",
+            latency,
+            run_open(latency, rate, kib, options.seconds, flush=Flush.ASYNC),
+        )
+        for name, rate, kib in CASES
+        for latency in (Latency.COST, Latency.BALANCED)
+    ]
+    print(table(paced), table(java), table(on_receipt), sep="\n\n")
     if options.json is not None:
         rows = [
             {"load": name, "policy": latency.name.lower(), **asdict(out)}
-            for name, latency, out in paced + java
+            for name, latency, out in paced + java + on_receipt
         ]
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -277,6 +277,7 @@ class RunProposal(Value, frozen=True):
     `transactions`: one per batch, or empty when none is transactional. The number of the producer's
     transaction that was open when the agent received the batch (`stamp_batches`), or ANY_TRANSACTION: the
     batch's epoch says which one (transaction version 2: every end bumps it), and the first batch begins it.
+    `may_skip`: the sequences before a batch are taken as lost (a committer that doesn't know this refuses the batch).
     """
 
     topic_id: UUID
@@ -285,6 +286,7 @@ class RunProposal(Value, frozen=True):
     length: Int64
     batches: list[BatchCoordinates]
     transactions: list[Int64] = []
+    may_skip: bool = False
 
 
 class CommitRequest(Value, frozen=True):

@@ -42,6 +42,13 @@ class Latency(enum.IntEnum):
     FAST = 2
 
 
+class Flush(enum.IntEnum):
+    """`tailrace.flush`: when a batch is answered. SYNC: once it is committed. ASYNC: on receipt (agent.produce.receipts)."""
+
+    SYNC = 0
+    ASYNC = 1
+
+
 class InvalidConfigValue(ValueError):
     """A config's name or value is not allowed; the message says what is."""
 
@@ -149,6 +156,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("segment.index.bytes", _T.INT, "10485760", _NO_DISKS, 4, INT_MAX, broker_name="log.index.size.max.bytes", has_effect=False),
         ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),
         ConfigDefinition("segment.ms", _T.LONG, str(7 * DAY_MS), _NO_DISKS, 1, LONG_MAX, broker_name="log.roll.ms", has_effect=False),
+        ConfigDefinition("tailrace.flush", _T.STRING, "sync", "When a batch is acknowledged. 'sync': once it is stored and committed. 'async': on receipt, with offset -1; what an agent has acknowledged and not yet committed is lost with it. Batches of transactions are always acknowledged as with 'sync'.", choices=("sync", "async"), broker_name="tailrace.flush"),
         ConfigDefinition("tailrace.latency", _T.STRING, "balanced", "How soon batches are stored, and so acknowledged. 'cost': once agent.linger_ms is over, never earlier. 'balanced': earlier, within agent.max_puts_per_second. 'fast': at once, within agent.fast_dollars_per_day. Topics share objects: the strictest of the batches that wait decides.", choices=("cost", "balanced", "fast"), broker_name="tailrace.latency"),
         ConfigDefinition("tailrace.schema", _T.STRING, "raw", "How values become typed columns of the topic's table. 'raw': they stay bytes. 'json': each is an object, whose fields are columns. 'avro' and 'protobuf': each begins with the id of a schema in the registry (setting tables.registry). What does not fit is in the table's quarantine.", choices=("raw", "json", "avro", "protobuf"), broker_name="tailrace.schema"),
         ConfigDefinition("tailrace.schema.columns", _T.STRING, "", "The columns of the topic's table, such as 'id long, name string, tags list<string>'; other fields are left out. Empty: all fields of the first values.", parse=parse_columns),
@@ -183,6 +191,7 @@ class TopicSettings:
     retention_bytes: int
     delete_retention_ms: int
     latency: Latency
+    flush: Flush
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
@@ -218,6 +227,7 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         retention_bytes=number("retention.bytes"),
         delete_retention_ms=number("delete.retention.ms"),
         latency=Latency[effective("tailrace.latency", configs, broker).strip().upper()],
+        flush=Flush[effective("tailrace.flush", configs, broker).strip().upper()],
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(effective("min.cleanable.dirty.ratio", configs, broker)),

@@ -126,7 +126,7 @@ class _Producing:
                     cluster_id=self._call.parts.cluster_id(),
                     topic_name=self._topic,
                     partition_id=row.index,
-                    offset=row.base_offset + number,
+                    offset=row.base_offset + number if row.base_offset >= 0 else -1,
                     timestamp=time_text(
                         record.timestamp if row.log_append_time_ms < 0 else row.log_append_time_ms
                     ),

@@ -1,4 +1,5 @@
-"""Produce: validate each partition's batch, put it into the active buffer, answer after its commit.
+"""Produce: validate each partition's batch, put it into the active buffer, answer after its commit; of a topic with
+`tailrace.flush=async`, once it is in the buffer.
 
 The admission (all that is done before the handler returns) keeps the order of a connection's requests; the answer is
 deferred until the last batch of the request has its outcome.
@@ -50,7 +51,7 @@ from tailrace.record_batch import (
     with_log_append_time,
 )
 from tailrace.records import InvalidRecords, keyless_records
-from tailrace.topic_config import Latency, TopicSettings
+from tailrace.topic_config import Flush, Latency, TopicSettings
 from tailrace.turns import Steps, Turns, at_once, in_parts, in_turns
 
 _STORED = BatchError.NONE
@@ -80,6 +81,7 @@ class _Accepted(msgspec.Struct, gc=False):
     transaction: int = 0
     needs_keys: bool = False
     latency: Latency = Latency.BALANCED
+    is_answered_on_receipt: bool = False
 
 
 async def handle(
@@ -162,6 +164,7 @@ def _validated(
                     version=context.api_version,
                     row=row,
                     accepted=accepted,
+                    is_answered=request.acks != 0,
                 )
             yield 1
     return response, accepted
@@ -232,7 +235,13 @@ def _submit(
         if is_from_elsewhere:
             telemetry.topics.of(batch.topic_name).cross_zone_bytes += batch.coordinates.length
         buffered = BufferedBatch(
-            batch.coordinates, batch.data, submission, index, batch.transaction, batch.latency
+            coordinates=batch.coordinates,
+            data=batch.data,
+            submission=submission,
+            index=index,
+            transaction=batch.transaction,
+            latency=batch.latency,
+            is_answered_on_receipt=batch.is_answered_on_receipt,
         )
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
@@ -469,6 +478,8 @@ def _admit(
     version: int,
     row: PartitionProduceResponse,
     accepted: list[_Accepted],
+    *,
+    is_answered: bool,
 ) -> None:
     if not 0 <= partition_data.index < topic.topic.partitions:
         _refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
@@ -481,6 +492,7 @@ def _admit(
         _refuse(services, row, code_of(error), str(error))
         return
     needs_keys = _COMPACT in topic.settings.cleanup_policy
+    is_async = is_answered and topic.settings.flush is Flush.ASYNC
     for described, batch, log_append_ms in taken:
         accepted.append(
             _Accepted(
@@ -492,6 +504,7 @@ def _admit(
                 log_append_ms=log_append_ms,
                 needs_keys=needs_keys,
                 latency=topic.settings.latency,
+                is_answered_on_receipt=is_async and not described.is_transactional,
             )
         )
 

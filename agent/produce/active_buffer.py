@@ -68,7 +68,8 @@ class BufferedBatch(msgspec.Struct, gc=False):
     """One batch on its way, and the place in its request where the result belongs.
 
     `transaction`: of a transactional batch, the number of the producer's transaction that was open when the batch was
-    received, or ANY_TRANSACTION.
+    received, or ANY_TRANSACTION. `is_answered_on_receipt`: its producer does not wait for the commit
+    (agent.produce.receipts).
     """
 
     coordinates: BatchCoordinates
@@ -77,6 +78,7 @@ class BufferedBatch(msgspec.Struct, gc=False):
     index: int
     transaction: int = 0
     latency: Latency = Latency.BALANCED
+    is_answered_on_receipt: bool = False
 
     def settle(self, result: BatchResult) -> None:
         self.submission.settle(self.index, result)
@@ -91,7 +93,8 @@ def transactions_of(batches: Sequence[BufferedBatch]) -> list[int]:
 
 @dataclass(slots=True)
 class ActiveBuffer:
-    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds. `latency`: the strictest one."""
+    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds. `latency`: the strictest one.
+    `is_given_up`: all who wait were told to retry."""
 
     opened_at: float
     last_added_at: float = 0.0
@@ -99,6 +102,7 @@ class ActiveBuffer:
     batches: dict[TopicPartition, list[BufferedBatch]] = field(default_factory=dict)
     topic_names: dict[TopicPartition, str] = field(default_factory=dict)
     latency: Latency = Latency.COST
+    is_given_up: bool = False
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> bool:
         """Take one batch after those already here. Whether it makes `latency` stricter."""
@@ -124,3 +128,15 @@ class ActiveBuffer:
         for batch in self.all_batches():
             batch.settle(BatchResult(failure=failure))
         self.batches.clear()
+
+    def is_late(self, failure: FlushFailure) -> None:
+        """Release the bytes: they are stored, and it is not known whether they are committed. Producers who wait retry;
+        of what was answered on receipt the outcome is counted once it is known."""
+        if not any(batch.is_answered_on_receipt for batch in self.all_batches()):
+            self.fail(failure)
+            return
+        for batch in self.all_batches():
+            batch.data = b""
+            if not batch.is_answered_on_receipt:
+                batch.settle(BatchResult(failure=failure))
+        self.is_given_up = True

@@ -4,7 +4,10 @@ Invariants:
 - a batch's result is given only after the commit that stored it was answered, or after it is certain that this
   buffer's number was committed without it; where neither is known by the deadline, the producer is told to retry and
   the lane goes on retrying the same number;
-- a lane holds bytes only while their producers wait, and at most `max_unanswered_commits` numbers are unanswered;
+- a producer that is answered on receipt (agent.produce.receipts) is answered once its batch is in the buffer; the
+  batch's result is then counted, instead of told;
+- a lane holds bytes only while their producers wait, or while they are charged to the memory budget, and at most
+  `max_unanswered_commits` numbers are unanswered;
 - commits of a lane are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
   number), and every number is committed, if need be as empty;
 - a partition belongs to one lane, so its batches keep the order of arrival;
@@ -30,6 +33,7 @@ from agent.produce.active_buffer import (
     transactions_of,
 )
 from agent.produce.gaps import Gap, gaps_to_retry, may_close
+from agent.produce.receipts import Receipts
 from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share, Wait, can_seal, next_seal
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
@@ -153,8 +157,10 @@ class Lane:
         cache: WriteThrough,
         telemetry: AgentTelemetry,
         broker_identity: Callable[[], tuple[int, int]],
+        receipts: Receipts,
     ) -> None:
         self._number = number
+        self._receipts = receipts
         self._settings = settings
         self._flush_bytes = settings.flush_bytes
         self._clock = clock
@@ -214,6 +220,8 @@ class Lane:
             self._buffer_changed.set()
         if buffer.add(partition, topic_name, batch, now):
             self._buffer_changed.set()
+        if batch.is_answered_on_receipt:
+            self._receipts.answer(topic_name, batch)
         if buffer.size >= self._flush_bytes and self._can_seal:
             self._seal("size")
 
@@ -381,7 +389,7 @@ class Lane:
                 description=description,
                 proposals=proposals,
                 deadline=deadline,
-                on_late=lambda: buffer.fail(_TOO_LATE),
+                on_late=lambda: buffer.is_late(_TOO_LATE),
             )
             if answer is None:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
@@ -572,7 +580,7 @@ class Lane:
             partition = TopicPartition(proposal.topic_id, proposal.partition)
             position = proposal.start
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
-                if may_close(outcome):
+                if may_close(outcome) and (batch.is_answered_on_receipt or not buffer.is_given_up):
                     gaps.append(
                         Gap(
                             partition=partition,
@@ -631,11 +639,14 @@ class Lane:
 
     def _without_expired(self, gaps: list[Gap]) -> list[Gap]:
         """The gaps that have time left; the producers of the others get their batch's error."""
-        now = self._clock.monotonic()
+        now, skip_seconds = self._clock.monotonic(), self._settings.commit_deadline_ms / 1000
+        left: list[Gap] = []
         for gap in gaps:
-            if now >= gap.deadline:
+            if gap.is_over(now, skip_seconds):
                 gap.batch.settle(BatchResult(gap.error))
-        return [gap for gap in gaps if now < gap.deadline]
+            else:
+                left.append(gap)
+        return left
 
     async def _commit_gaps(
         self, session: UploadSession, retried: list[Gap], gaps: list[Gap]

@@ -53,6 +53,8 @@ def assign_offsets(
     admit: Callable[[int], BatchError] | None = None,
     open_from: Callable[[int], int | None] = lambda producer_id: None,
     transactional_ids: Container[int] = (),
+    *,
+    may_skip: bool = False,
 ) -> Assignment:
     """Give each batch its base offset, in order.
 
@@ -64,6 +66,7 @@ def assign_offsets(
             Asked of batches that have to do with transactions, and of producers that have a transactional id.
         open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
         transactional_ids: the producer ids that belong to a transactional id.
+        may_skip: whether the sequences before a batch of no transaction are taken as lost.
     """
     base_offset = end_offset
     max_timestamp = -1
@@ -81,7 +84,13 @@ def assign_offsets(
             check = SequenceCheck(refusal)
         else:
             known = changed.get(producer_id) or producer_state(producer_id)
-            check = check_sequence(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
+            check = check_sequence(
+                known,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.record_count,
+                may_skip=may_skip and not batch.is_transactional,
+            )
         if check.error is not BatchError.NONE:
             if check.error is BatchError.DUPLICATE and batch.is_transactional:
                 check = _unless_reused(check, transactional.get(producer_id, open_from(producer_id)))

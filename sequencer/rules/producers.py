@@ -5,8 +5,9 @@ partition) is its epoch and the last five batches stored, which is as many as a 
 
 Invariants:
 - a batch is stored once: a retry gets its first offset, as long as the batch is remembered;
-- within an epoch the stored sequences have no gap;
-- an epoch never falls, and a higher one starts at sequence 0.
+- within an epoch the stored sequences rise, and have no gap but before a batch that may skip (it was acknowledged on
+  receipt, and those before it may be lost);
+- an epoch never falls, and a higher one starts at sequence 0, or at a batch that may skip.
 
 Pure: the caller passes the rows in that hold the states, and writes the changed ones.
 """
@@ -54,21 +55,27 @@ def last_sequence(base_sequence: int, record_count: int) -> int:
 
 
 def check_sequence(
-    state: ProducerState | None, epoch: int, base_sequence: int, record_count: int
+    state: ProducerState | None,
+    epoch: int,
+    base_sequence: int,
+    record_count: int,
+    *,
+    may_skip: bool = False,
 ) -> SequenceCheck:
     """Check the sequence of one batch of an idempotent producer.
 
     Without a state only sequence 0 is accepted. A batch ahead of the expected sequence leaves a gap that may still
-    close. A batch behind it that is not remembered can never be stored in order.
+    close. A batch behind it that is not remembered can never be stored in order. `may_skip`: the sequences before the
+    batch are taken as lost, so that it leaves no gap.
     """
     if not 0 <= base_sequence < SEQUENCES or record_count < 1 or epoch < 0:
         return SequenceCheck(BatchError.OUT_OF_ORDER_SEQUENCE)
     if state is None:
-        return STORE if base_sequence == 0 else SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
+        return STORE if base_sequence == 0 or may_skip else SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
     if epoch < state.epoch:
         return SequenceCheck(BatchError.INVALID_PRODUCER_EPOCH)
     if epoch > state.epoch:
-        return STORE if base_sequence == 0 else SequenceCheck(BatchError.SEQUENCE_GAP)
+        return STORE if base_sequence == 0 or may_skip else SequenceCheck(BatchError.SEQUENCE_GAP)
     resumed = state.resumes_at
     expected = (state.recent[-1].last_sequence + 1) % SEQUENCES if resumed is None else resumed
     if (
@@ -80,6 +87,8 @@ def check_sequence(
         if remembered.base_sequence == base_sequence and remembered.last_sequence == last:
             return SequenceCheck(BatchError.DUPLICATE, remembered.base_offset)
     is_ahead = (base_sequence - expected) % SEQUENCES < SEQUENCES // 2
+    if is_ahead and may_skip:
+        return STORE
     return SequenceCheck(BatchError.SEQUENCE_GAP if is_ahead else BatchError.OUT_OF_ORDER_SEQUENCE)
 
 

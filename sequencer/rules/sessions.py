@@ -463,6 +463,7 @@ def _assigned(
         admit=admitted,
         open_from=open_from,
         transactional_ids=draft.durable.transactional_ids,
+        may_skip=proposal.may_skip,
     )
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 
-LATENCY = "tailrace.latency"
-"""No other broker has this config."""
+LATENCY, FLUSH = "tailrace.latency", "tailrace.flush"
+"""No other broker has these configs."""
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
@@ -117,6 +117,7 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
                     **_summary(topic),
                     "configs": {row["name"]: row["value"] for row in configs if row["source"] == "topic"},
                     "latency": next((row["value"] for row in configs if row["name"] == LATENCY), None),
+                    "flush": next((row["value"] for row in configs if row["name"] == FLUSH), None),
                     "partition_list": await _partitions(client, topic),
                 }
             )
@@ -132,6 +133,8 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
             print(f"  {name} = {value}")
         if topic["latency"] is not None:
             print(f"  {in_words(topic['latency'])}")
+        if topic["flush"] == "async":
+            print("  async: acknowledged on receipt, and lost if the agent dies before it is stored")
         print_table(
             ("partition", "leader", "first offset", "end offset"),
             [

@@ -265,6 +265,26 @@ def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_asked_again(
     run(factory, scenario)
 
 
+def test_a_gap_that_may_be_skipped_closes_by_itself_and_what_was_missing_is_not_stored_later(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
+        await bench.commit(batch(producer=producer, sequence=0))
+        early, stored = batch(producer=producer, sequence=2), bench.stored(bench.session)
+        assert await bench.commit(early, stored=stored) == [(BatchError.SEQUENCE_GAP, -1)]
+        request = bench.request(early, stored=stored)
+        (run_,) = request.runs
+        skipping = msgspec.structs.replace(request, runs=[msgspec.structs.replace(run_, may_skip=True)])
+        (outcome,) = (await bench.sequencer.commit(skipping)).runs[0].outcomes
+        assert (outcome.error, outcome.base_offset) == (STORED, 1)
+        late = await bench.commit(batch(producer=producer, sequence=1))
+        assert late == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
+        assert await bench.commit(batch(producer=producer, sequence=3)) == [(STORED, 2)]
+
+    run(factory, scenario)
+
+
 def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         first = bench.stored(bench.session, 0)

@@ -8,8 +8,10 @@ from uuid import UUID
 import pytest
 
 from agent.identity import AgentIdentity
+from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BufferedBatch, Submission
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.receipts import Receipts
 from agent.produce.sealing import Share
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -50,6 +52,7 @@ class SharingAgent:
             cache=NoCache(),
             telemetry=self.telemetry,
             broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+            receipts=Receipts(MemoryBudget(16 << 20), self.telemetry, self.clock),
         )
         self.lanes, self.partition = Lanes([lane]), TopicPartition(topic.topic_id, self.number)
         await self.lanes.start()

@@ -406,6 +406,10 @@ class IdempotentProducer(Producer):
                 partitions.create_task(self._keep_sending(log, partition, batches, window, by_id))
 
     async def _keep_sending(self, log: Log, partition: int, batches: int, window: int, by_id: bool) -> None:
+        await self._send_batches(log, partition, batches, window, by_id=by_id)
+
+    async def _send_batches(self, log: Log, partition: int, batches: int, window: int, *, by_id: bool) -> int:
+        """Send so many batches; the next sequence, or -1 if the producer has to end."""
         sequence = done = 0
         while done < batches:
             waiting: list[OutBatch] = []
@@ -422,14 +426,15 @@ class IdempotentProducer(Producer):
                         self.give_up(batch)
                     log, sequence, waiting = await self.surely_look_up(log.topic), 0, []
                     if partition >= log.partitions:
-                        return
+                        return -1
                 refused = [batch for batch in waiting if batch.refusal in REFUSED]
                 if refused:
                     self.stage.violated(f"{self.name}: {refused[0].records[0]} refused: {refused[0].refusal}")
-                    return
+                    return -1
                 if waiting:
                     await self.pause(0.0, 0.1)
             await self.pause(0.0, 0.3)
+        return sequence
 
     async def _send_in_order(self, waiting: Sequence[OutBatch], by_id: bool) -> None:
         """One request a batch, each sent before the next; most often all by one connection."""

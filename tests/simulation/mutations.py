@@ -25,6 +25,7 @@ from unittest import mock
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 import agent.catalog as catalog_module
 import agent.errors as agent_errors
@@ -59,6 +60,7 @@ import sequencer.rules.groups as groups
 import sequencer.rules.kept as kept
 import sequencer.rules.leases as leases
 import sequencer.rules.positions as positions
+import sequencer.rules.producers as producers
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.sessions as sessions
@@ -77,7 +79,9 @@ from agent.groups.consumer_group import ConsumerGroup
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
+from agent.produce.active_buffer import BatchResult
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.receipts import Receipts
 from agent.server import Agent
 from agent.usual_produce import UsualRequests
 from cache import framed, in_place, mixed_reader
@@ -252,6 +256,28 @@ def _short(violations: Sequence[str]) -> str:
 def always(value: Any) -> Callable[[Any], Any]:
     """A function that gives the same, whatever it is asked."""
     return lambda original: lambda *args, **kwargs: value
+
+
+def _skips_no_gap(original: Any) -> Any:
+    """Sequences that are lost are waited for."""
+    return lambda *args, may_skip=False: original(*args)
+
+
+def _forgets_its_producer(original: Any) -> Any:
+    """A batch that was answered has no producer id any more, and so no sequence."""
+
+    def answer(self: Any, topic_name: str, batch: Any) -> None:
+        original(self, topic_name, batch)
+        batch.coordinates = structs.replace(
+            batch.coordinates, producer_id=-1, producer_epoch=-1, base_sequence=-1
+        )
+
+    return answer
+
+
+def _counts_nothing(original: Any) -> Any:
+    """A receipt is closed as if its batch had been stored, whatever became of it."""
+    return lambda self, receipt, result: original(self, receipt, BatchResult())
 
 
 def _ends_every_lock(original: Any) -> Any:
@@ -1628,6 +1654,7 @@ GROUP_PROCESSES = {
     "partitions": 3,
     "misfortunes": at("an agent is cut off", "a client stops for a while", "an agent stops for a while"),
 }
+ON_RECEIPT = {"receipt_producers": 2, "agents": 3, "batches": 10}
 SHARES = {"share_members": 3, "idempotent_producers": 2, "batches": 10, "partitions": 1}
 HOLES = {
     **SHARES,
@@ -2429,6 +2456,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a share group that is to forget a partition goes on in it",
         [(shares, "alter_share_offsets", _forgets_no_partition)],
         {"resets": True},
+    ),
+    # --- answers on receipt
+    Mutation(
+        "a gap wedges a producer that was answered on receipt",
+        [(producers, "check_sequence", _skips_no_gap)],
+        {**ON_RECEIPT, "misfortunes": at(*4 * ["an agent crashes"])},
+    ),
+    Mutation(
+        "a batch that was answered on receipt is stored each time it comes",
+        [(Receipts, "answer", _forgets_its_producer)],
+        {**ON_RECEIPT, "cut": 0.05},
+    ),
+    Mutation(
+        "what was answered on receipt and lost is not counted",
+        [(Receipts, "close", _counts_nothing)],
+        {**ON_RECEIPT, "misfortunes": at(*3 * ["the store is away"])},
     ),
     # --- recovery
     Mutation(

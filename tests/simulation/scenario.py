@@ -157,6 +157,8 @@ FORGETFUL_SEEDS = 0.08
 """Producers, transactional ids and groups are forgotten soon, by a stream of its own."""
 FORGETFUL_EXTRA_S = 6.0
 """So much longer there are faults in these: what is forgotten is forgotten beside them."""
+RECEIPT_SEEDS = 0.15
+"""Producers are answered on receipt, by a stream of its own."""
 KEYED_SEEDS = 0.4
 """Of those that compact: a topic is compacted by key."""
 ERASURE_SEEDS = 0.5
@@ -237,6 +239,8 @@ class Scenario:
     """An operator aborts transactions."""
     jobs: int = 0
     """Streams of Spark that write without an agent."""
+    receipt_producers: int = 0
+    """They write to a topic with `tailrace.flush=async`: an idempotent one, and a plain one if there are two."""
     readers: int = 1
     batches: int = 8
     window: int = 3

@@ -76,6 +76,7 @@ from tests.simulation.keyed import (
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.operators import Operator
 from tests.simulation.poison import Poisoner, is_poison
+from tests.simulation.receipts import RECEIPTS, IdempotentOnReceipt, PlainOnReceipt, ReceiptWatch
 from tests.simulation.resets import ResettingMember
 from tests.simulation.rights import Granter
 from tests.simulation.scenario import (
@@ -93,6 +94,7 @@ from tests.simulation.scenario import (
     KEYED_SEEDS,
     LITTLE_MEMORY,
     NODE_SETTINGS,
+    RECEIPT_SEEDS,
     REREAD_SEEDS,
     RESET_SEEDS,
     RESTART_SEEDS,
@@ -237,6 +239,9 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "jobs")
     if luck.fraction() < JOB_SEEDS and not drawn.is_only_poisoned and not drawn.slow_for_s:
         drawn = replace(drawn, jobs=1 + luck.below(2))
+    luck = entropy_of(seed, "receipts")
+    if is_usual and luck.fraction() < RECEIPT_SEEDS:
+        drawn = replace(drawn, receipt_producers=1 + luck.below(2))
     return drawn
 
 
@@ -408,6 +413,7 @@ class World:
             self.violated, bool(self.entropy("keyed topic").below(2)), self.now, self.note
         )
         self.cluster.compacts_keys = scenario.is_keyed
+        self._receipt_watch = ReceiptWatch(self.violated)
 
     # --- the Stage
 
@@ -468,6 +474,7 @@ class World:
             await self.clock.sleep(SECONDS_TO_NOTICE)
         await self.clock.sleep(WINDOW_LAG_S)
         await self._read_everything()
+        self._receipt_watch.compare(set(_read_at_the_end(self._result.history)))
         if scenario.share_members:
             self._compare_shared()
         if scenario.share_members and not scenario.loses_database:
@@ -519,6 +526,8 @@ class World:
             await self._make_topic(OUTPUT, 1)
         if self._scenario.grows:
             await self._make_topic(GROWING, 1)
+        if self._scenario.receipt_producers:
+            await self._make_topic(RECEIPTS, self._scenario.partitions, tailrace_flush="async")
         if self._scenario.share_members:
             admin = Admin(quiet(self), "share admin")
             await self._run_as(admin, make_dead_letter_topic(admin, SHARERS))
@@ -529,6 +538,7 @@ class World:
     async def _start_agent(self, host: str) -> SimulatedAgent:
         zone = f"zone-{int(host.rpartition('-')[2]) % self._scenario.zones}"
         agent = await self.cluster.start_agent(host, zone, self._wall_error(host))
+        self._receipt_watch.agents.append(agent)
         self.note(f"{host} is there as {agent.process.name}")
         return agent
 
@@ -632,6 +642,8 @@ class World:
         if scenario.grows:
             grower = Grower(self)
             self._followers.append(self._follow(grower, grower.run_growths(GROWING, 2)))
+        if scenario.receipt_producers:
+            self._start_on_receipt()
         if scenario.is_keyed:
             self._inputs.append(asyncio.create_task(self._write_keyed(), name="keyed"))
             keyed = KeyedReader(self, "keyed-reader", self._keyed_watch)
@@ -657,6 +669,14 @@ class World:
         while progress.transactions_left > 0:
             writer = KeyedWriter(self, self._keyed_watch)
             await self._let_run(writer, writer.write(progress), self._inputs)
+
+    def _start_on_receipt(self) -> None:
+        scenario, watch = self._scenario, self._receipt_watch
+        idempotent = IdempotentOnReceipt(self, "idempotent-on-receipt", watch)
+        self._start(idempotent, idempotent.run(RECEIPTS, 2 * scenario.batches, scenario.window, by_id=True))
+        if scenario.receipt_producers > 1:
+            plain = PlainOnReceipt(self, "plain-on-receipt", watch)
+            self._start(plain, plain.run(RECEIPTS, scenario.batches))
 
     def _start_idempotent(self, name: str, topic: str) -> None:
         producer = IdempotentProducer(self, name)

@@ -26,9 +26,11 @@ from agent.internal_topics.copies import Copies
 from agent.internal_topics.uncopied import Uncopied
 from agent.leadership import KnownLeadership
 from agent.long_work import LongWork
+from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.receipts import Receipts
 from agent.produce.request_memory import RequestMemory
 from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
@@ -126,6 +128,7 @@ class AgentBench:
     sequencer: WatchedSequencer
     services: Services
     lane: Lane
+    memory: MemoryBudget
 
     def __init__(self, settings: dict[str, Any], sequencer_settings: SequencerSettings | None = None) -> None:
         self.settings = AgentSettings.model_validate(settings)
@@ -142,6 +145,7 @@ class AgentBench:
         info = await self.join("az-a", 1)
         self.cache = ChunkCache(self.store, CacheSettings(memory_bytes=8 << 20), lambda: ALONE)
         telemetry = AgentTelemetry()
+        self.memory = MemoryBudget(self.settings.memory_budget_bytes)
         identity = self.identity = info
         self.lane = Lane(
             0,
@@ -153,6 +157,7 @@ class AgentBench:
             cache=self.cache,
             telemetry=telemetry,
             broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+            receipts=Receipts(self.memory, telemetry, clock),
         )
         catalog = Catalog(sequencer)
         quotas = Quotas(clock, telemetry.throttled)

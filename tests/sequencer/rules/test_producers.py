@@ -90,3 +90,15 @@ def test_a_state_that_resumes_takes_the_named_sequence_and_remembers_only_what_w
     after = advance(resume_at(known, 0, 7), 0, 7, 3, 20)
     assert after == ProducerState(0, (*known.recent, RememberedBatch(7, 9, 20)))
     assert advance(resume_at(known, 1, 7), 1, 7, 3, 20).recent == (RememberedBatch(7, 9, 20),)
+
+
+def test_a_batch_that_may_skip_leaves_no_gap_and_is_neither_stored_twice_nor_in_an_old_epoch() -> None:
+    assert check_sequence(None, 3, 7, 1, may_skip=True).error is BatchError.NONE
+    state = advance(store(None, 1, 0, 5, 0), 1, 8, 2, 5)
+    assert check_sequence(state, 1, 12, 1).error is BatchError.SEQUENCE_GAP
+    assert check_sequence(state, 1, 12, 1, may_skip=True).error is BatchError.NONE
+    assert check_sequence(state, 2, 4, 1, may_skip=True).error is BatchError.NONE
+    repeated = check_sequence(state, 1, 8, 2, may_skip=True)
+    assert (repeated.error, repeated.base_offset) == (BatchError.DUPLICATE, 5)
+    assert check_sequence(state, 1, 5, 3, may_skip=True).error is BatchError.OUT_OF_ORDER_SEQUENCE
+    assert check_sequence(state, 0, 12, 1, may_skip=True).error is BatchError.INVALID_PRODUCER_EPOCH

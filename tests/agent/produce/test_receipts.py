@@ -1,0 +1,262 @@
+"""Answers on receipt: what is told when, what stays charged, and what is counted when it is lost."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+
+from agent.handlers.produce import handle_at_once
+from agent.produce.receipts import WARNING_SECONDS
+from agent.produce.request_memory import ELEMENT_BYTES
+from agent.services import Deferred
+from sequencer.api import BatchError, InitProducer, Topic
+from tailrace.broker_config import check_broker_configs
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.topic_config import Flush, InvalidConfigValue, check_topic_configs, topic_settings
+from tests.agent.produce.test_lanes import high_watermark, objects_of
+from tests.agent.test_usual_produce import Client, produce
+from tests.support.agents import AgentBench, batch, context, run
+from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
+
+A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
+
+
+async def async_topic(bench: AgentBench, name: str = "t") -> Topic:
+    return await bench.topic(name, tailrace_flush="async")
+
+
+async def send(bench: AgentBench, data: bytes, *, acks: int = -1, topic: str = "t") -> tuple[int, int] | None:
+    """Error code and base offset, if they are there without any time going by."""
+    request = ProduceRequest(
+        acks=acks,
+        topic_data=[TopicProduceData(topic, partition_data=[PartitionProduceData(0, memoryview(data))])],
+    )
+    deferred = handle_at_once(bench.services, context(9), request)
+    assert isinstance(deferred, Deferred)
+    answered: list[Deferred] = []
+    deferred.then(answered.append)
+    if not answered:
+        return None
+    (row,) = answered[0].response().responses[0].partition_responses
+    return row.error_code, row.base_offset
+
+
+async def producer_of(bench: AgentBench) -> int:
+    return int((await bench.sequencer.init_producer(InitProducer())).producer_id)
+
+
+def lost(bench: AgentBench) -> dict[str, tuple[float, float]]:
+    """Batches and records by cause."""
+    value = bench.services.telemetry.registry.get_sample_value
+    found = {}
+    for cause in ("storage", "timeout", *(error.name.lower() for error in BatchError)):
+        batches = value("tailrace_lost_batches_total", {"cause": cause})
+        if batches:
+            records = value("tailrace_lost_records_total", {"cause": cause})
+            assert records is not None
+            found[cause] = (batches, records)
+    return found
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_batch_is_answered_on_receipt_and_read_after_its_commit_alone(acks: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await async_topic(bench)
+        bench.sequencer.may_commit.clear()
+        assert await send(bench, batch(b"1", b"2"), acks=acks) == (0, -1)
+        await bench.advance(2)
+        assert await high_watermark(bench, topic) == 0
+        bench.sequencer.may_commit.set()
+        await bench.advance(0.5)
+        assert await high_watermark(bench, topic) == 2
+        assert lost(bench) == {}
+
+    run(scenario)
+
+
+def test_requests_like_their_connections_last_one_are_answered_on_receipt_too() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await async_topic(bench)
+        client = Client(bench, budget=bench.memory)
+        client.feed(produce() * 2)
+        bench.sequencer.may_commit.clear()
+        client.feed(produce() * 3)
+        assert client.connection.usual is not None
+        assert client.answers() == [(0, -1)] * 5
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        assert await high_watermark(bench, topic) == 5
+        assert bench.memory.used == 0
+
+    run(scenario)
+
+
+def test_a_request_to_both_kinds_of_topic_waits_for_the_commit() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        await bench.topic("sync")
+        client = Client(bench)
+        data = [PartitionProduceData(0, memoryview(batch(b"v")))]
+        request = ProduceRequest(
+            acks=-1, topic_data=[TopicProduceData(name, partition_data=data) for name in ("t", "sync")]
+        )
+        deferred = handle_at_once(bench.services, context(9), request)
+        assert isinstance(deferred, Deferred)
+        answered: list[Deferred] = []
+        deferred.then(answered.append)
+        assert not answered and client.answers() == []
+        await bench.advance(0.5)
+        rows = [topic.partition_responses[0].base_offset for topic in answered[0].response().responses]
+        assert rows == [-1, 0]
+
+    run(scenario)
+
+
+def test_what_was_answered_stays_charged_until_its_commit() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        data = batch(b"v" * 1000)
+        bench.sequencer.may_commit.clear()
+        for _ in range(3):
+            assert await send(bench, data) == (0, -1)
+        await bench.advance(1)
+        assert bench.memory.used == 3 * (len(data) + ELEMENT_BYTES)
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        assert bench.memory.used == 0
+
+    run(scenario)
+
+
+def test_an_upload_that_misses_its_deadline_is_counted_with_one_warning_in_30_seconds() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        with structlog.testing.capture_logs() as logs:
+            bench.store.outage.begin(Operation.PUT)
+            for _ in range(3):
+                assert await send(bench, batch(b"1", b"2")) == (0, -1)
+                await bench.advance(2)
+            bench.store.outage.end()
+            assert lost(bench) == {"storage": (3, 6)}
+            assert [entry["records"] for entry in logs if "were acknowledged" in entry["event"]] == [2]
+            await bench.advance(WARNING_SECONDS, step=1.0)
+            bench.store.outage.begin(Operation.PUT)
+            assert await send(bench, batch(b"1")) == (0, -1)
+            await bench.advance(2)
+            assert [entry["records"] for entry in logs if "were acknowledged" in entry["event"]] == [2, 5]
+        assert bench.memory.used == 0
+
+    run(scenario, upload_deadline_ms=1_000)
+
+
+def test_a_batch_whose_commit_is_late_is_not_lost() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await async_topic(bench)
+        bench.sequencer.may_commit.clear()
+        assert await send(bench, batch(b"1")) == (0, -1)
+        await bench.advance(5)
+        assert lost(bench) == {}
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        assert await high_watermark(bench, topic) == 1
+        assert lost(bench) == {} and bench.memory.used == 0
+
+    run(scenario, commit_deadline_ms=1_000)
+
+
+def test_a_lost_batch_leaves_a_gap_that_those_behind_it_skip() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        for sequence in (0, 2, 3):
+            assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
+        await bench.advance(0.8)
+        assert await high_watermark(bench, topic) == 1, "the missing one may still come"
+        await bench.advance(1.2)
+        assert await high_watermark(bench, topic) == 3
+        assert await send(bench, batch(b"v", producer=producer, sequence=4)) == (0, -1)
+        await bench.advance(0.5)
+        assert await high_watermark(bench, topic) == 4
+        assert lost(bench) == {} and len(set(objects_of(bench))) == 2
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_missing_batch_that_comes_in_time_is_stored_before_those_behind_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        await send(bench, batch(b"second", producer=producer, sequence=1))
+        await bench.advance(0.5)
+        await send(bench, batch(b"first", producer=producer, sequence=0))
+        await bench.advance(1)
+        assert await high_watermark(bench, topic) == 2
+        assert lost(bench) == {}
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_batch_that_comes_twice_is_stored_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        for _ in range(3):
+            assert await send(bench, batch(b"v", producer=producer, sequence=0)) == (0, -1)
+            await bench.advance(0.3)
+        assert await high_watermark(bench, topic) == 1
+        assert lost(bench) == {}
+
+    run(scenario)
+
+
+def test_a_batch_of_an_old_epoch_is_not_stored_and_counted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        await send(bench, batch(b"v", producer=producer, epoch=1, sequence=0))
+        await bench.advance(0.3)
+        await send(bench, batch(b"v", b"w", producer=producer, epoch=0, sequence=7))
+        await bench.advance(2)
+        assert await high_watermark(bench, topic) == 1
+        assert lost(bench) == {"invalid_producer_epoch": (1, 2)}
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_acks_0_and_other_topics_are_as_ever() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        await bench.topic("sync")
+        bench.store.plan = A_PUT_TAKES_A_SECOND
+        assert await send(bench, batch(b"v"), acks=0) is None
+        assert await send(bench, batch(b"v"), topic="sync") is None
+        assert bench.memory.used == 0
+
+    run(scenario)
+
+
+def test_a_draining_agent_commits_what_it_acknowledged() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await async_topic(bench)
+        assert await send(bench, batch(b"v")) == (0, -1)
+        closing = bench.lane.close(5)
+        await closing
+        assert await high_watermark(bench, topic) == 1
+
+    run(scenario, quiet_ms=60_000, linger_ms=30_000, max_puts_per_second=0.001)
+
+
+def test_a_batch_is_refused_and_not_acknowledged_where_no_buffer_takes_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        await bench.lane.close(5)
+        code, _ = await send(bench, batch(b"v")) or (0, 0)
+        assert code != 0 and lost(bench) == {} and bench.memory.used == 0
+
+    run(scenario)
+
+
+def test_the_config_is_one_of_two_values_and_has_a_default_of_the_cluster() -> None:
+    with pytest.raises(InvalidConfigValue, match=r"'later' was given, allowed are sync, async"):
+        check_topic_configs({"tailrace.flush": "later"})
+    with pytest.raises(InvalidConfigValue, match=r"'later' was given, allowed are sync, async"):
+        check_broker_configs({"tailrace.flush": "later"})
+    assert topic_settings({}).flush is Flush.SYNC
+    assert topic_settings({}, {"tailrace.flush": "async"}).flush is Flush.ASYNC
+    assert topic_settings({"tailrace.flush": "sync"}, {"tailrace.flush": "async"}).flush is Flush.SYNC
