@@ -35,6 +35,7 @@ class AgentPages:
     def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer, prices: Prices | None = None) -> None:
         self.agent: Agent | None = None
         self._prices = prices or read_prices()
+        telemetry.topic_dollars.show(self._bills, self._prices.name)
         self._telemetry = telemetry
         self._sequencer = sequencer
 
@@ -78,8 +79,7 @@ class AgentPages:
         return MetadataRequest(snapshot.version, snapshot.ring.generation, takes_changes=True)
 
     async def update_gauges(self) -> None:
-        """Ask the sequencer for its statistics and for the lag of consumer groups; work out what topics cost."""
-        self._telemetry.topic_dollars.show(self._bills())
+        """Ask the sequencer for its statistics and for the lag of consumer groups."""
         try:
             statistics = await self._sequencer.statistics(Empty())
             self._telemetry.sequencer_statistics.show(statistics)

@@ -5,11 +5,11 @@ At most MAX_TOPICS topics have counters of their own; what others use is counted
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tailrace.cost import Bill
@@ -84,24 +84,36 @@ class TopicCounters(Collector):
 
 
 class TopicDollars(Collector):
-    """What each topic cost since this process's start, as last shown."""
+    """What each topic cost since this process's start, by the counters of the same moment."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._bills: Mapping[str, Bill] = {}
+        self._bills: Callable[[], Mapping[str, Bill]] = dict
+        self._prices = ""
         registry.register(self)
 
-    def show(self, bills: Mapping[str, Bill]) -> None:
-        """These are the bills now, by topic."""
-        self._bills = bills
+    def show(self, bills: Callable[[], Mapping[str, Bill]], prices: str) -> None:
+        """`bills` gives the bills of the moment, by topic; `prices` is the name of their table."""
+        self._bills, self._prices = bills, prices
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, with no bill made: other counters are not there yet."""
+        yield CounterMetricFamily("tailrace_topic_cost_dollars_total", "", labels=["topic", "item"])
+        yield GaugeMetricFamily("tailrace_prices_info", "", labels=["name"])
 
     def collect(self) -> Iterable[Metric]:
-        """The dollars last shown. Not storage's: a process does not know for how long bytes were stored."""
+        """The dollars now. Not storage's: a process does not know for how long bytes were stored."""
+        table = GaugeMetricFamily(
+            "tailrace_prices_info", "The price table in use, by name; 1.", labels=["name"]
+        )
+        if self._prices:
+            table.add_metric([self._prices], 1.0)
+        yield table
         family = CounterMetricFamily(
             "tailrace_topic_cost_dollars_total",
             "Dollars that this process spent, by the price table.",
             labels=["topic", "item"],
         )
-        for topic, bill in self._bills.items():
+        for topic, bill in self._bills().items():
             for item, dollars in bill.items.items():
                 if item != "storage":
                     family.add_metric([topic, item], dollars)

@@ -9,7 +9,7 @@ NO_TOPIC's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from prometheus_client import Metric
 
@@ -27,6 +27,7 @@ _TOTALS = {
 }
 _OF_TOPICS = {f"tailrace_topic_{count.name}_total": count.name for count in fields(TopicCounts)}
 _STARTED_AT, _OBJECT_BYTES = "process_start_time_seconds", "tailrace_sequencer_object_bytes"
+_PRICES = "tailrace_prices_info"
 COUNTED = (_REQUESTS, *_TOTALS, *_OF_TOPICS, _STARTED_AT, _OBJECT_BYTES)
 """The names of the samples that are read here."""
 
@@ -34,12 +35,13 @@ COUNTED = (_REQUESTS, *_TOTALS, *_OF_TOPICS, _STARTED_AT, _OBJECT_BYTES)
 @dataclass(slots=True)
 class ProcessCounts:
     """What a process has counted since its start. `started_at`: Unix time in seconds, 0 if it is not said.
-    `object_bytes`: of the whole cluster's objects, where the process knows."""
+    `object_bytes`: of the whole cluster's objects, where the process knows. `prices`: the name of its price table."""
 
     process: Usage = field(default_factory=Usage)
     topics: dict[str, TopicCounts] = field(default_factory=dict)
     started_at: float = 0.0
     object_bytes: float = 0.0
+    prices: str = ""
 
     def since(self, before: ProcessCounts) -> ProcessCounts:
         """What was counted after `before`, or all if the process started anew in between."""
@@ -55,7 +57,7 @@ class ProcessCounts:
             )
             for name, counts in self.topics.items()
         }
-        return ProcessCounts(self.process + before.process * -1, topics, self.started_at, self.object_bytes)
+        return replace(self, process=self.process + before.process * -1, topics=topics)
 
 
 def read_counts(families: Iterable[Metric]) -> ProcessCounts:
@@ -74,6 +76,8 @@ def read_counts(families: Iterable[Metric]) -> ProcessCounts:
             totals[_TOTALS[name]] = value
         elif name == _STARTED_AT:
             found.started_at = value
+        elif name == _PRICES:
+            found.prices = sample.labels["name"]
         elif name == _OBJECT_BYTES:
             found.object_bytes += value
     found.process = Usage(**totals)

@@ -17,6 +17,7 @@ GIB = 1 << 30
 MONTH_SECONDS = 30 * 86_400
 """A month in all figures of cost: 30 days."""
 DEFAULT_PRICES = "s3-standard"
+PRICES_OF_A_FOLDER = "own-machine"
 _SHIPPED = Path(__file__).parent / "prices"
 
 Dollars = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -47,6 +48,11 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def shipped_prices() -> list[str]:
     """The names of the tables that come with the package."""
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def default_prices(store_url: str) -> str:
+    """The name of the table for a store at this URL: a folder costs nothing."""
+    return DEFAULT_PRICES if store_url.startswith("s3:") else PRICES_OF_A_FOLDER
 
 
 def read_prices(name: str = DEFAULT_PRICES) -> Prices:

@@ -14,7 +14,6 @@ from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.tables.settings import TableSettings
 from sequencer.settings import SequencerSettings
-from tailrace.cost import DEFAULT_PRICES
 from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace.http_connections import HttpBounds
 from tailrace.rpc.link import split_address
@@ -134,8 +133,9 @@ class Settings(LayeredSettings):
     rpc_secret_file: Path | None = None
     """A file (mode 0600) with the secret, in place of `rpc_secret`. If neither is set, `serve` creates and uses
     DATA/rpc.secret."""
-    prices: str = DEFAULT_PRICES
-    """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, or a TOML file."""
+    prices: str = ""
+    """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, own-machine (nothing),
+    or a TOML file. Empty: s3-standard for a store on S3, own-machine for a folder."""
     zone: str = ""
     """The zone of this agent; clients that name their zone use its agents."""
     processes: int = Field(default=1, ge=1, le=256)

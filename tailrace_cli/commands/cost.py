@@ -46,18 +46,23 @@ def cost(
     ] = None,
     prices: Annotated[
         str,
-        typer.Option("--prices", metavar="NAME|FILE", help="s3-standard, s3-express, or a TOML file."),
-    ] = "s3-standard",
+        typer.Option(
+            "--prices",
+            metavar="NAME|FILE",
+            help="s3-standard, s3-express, own-machine, or a TOML file. Default: for running processes, theirs if they"
+            " keep a folder (nothing); else s3-standard.",
+        ),
+    ] = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Print what topics cost a month, as used or as described.
 
     Prices are those of a table that you can copy and edit.
     """
-    from tailrace.cost import BadPrices, bill_of, read_prices
+    from tailrace.cost import DEFAULT_PRICES, PRICES_OF_A_FOLDER, BadPrices, bill_of, read_prices
 
     try:
-        table = read_prices(prices)
+        table = read_prices(prices or DEFAULT_PRICES)
     except BadPrices as error:
         raise CommandFailed(str(error)) from None
     if workload is not None or changes:
@@ -67,7 +72,9 @@ def cost(
     else:
         from tailrace_cli.running.loop import run
 
-        usage = run(_usage_of_processes(metrics or [DEFAULT_PAGE], over))
+        usage, are_own = run(_usage_of_processes(metrics or [DEFAULT_PAGE], over))
+        if are_own and not prices:
+            table = read_prices(PRICES_OF_A_FOLDER)
     _show({name: bill_of(used, table) for name, used in usage.items()}, usage, table, as_json=as_json)
 
 
@@ -81,18 +88,23 @@ def _usage_of_workload(file: Path | None, changes: Sequence[str]) -> Usage:
         raise CommandFailed(str(error)) from None
 
 
-async def _usage_of_processes(pages: Sequence[str], over: float) -> dict[str, Usage]:
-    """What each topic uses in a month at the rate at which it was used, of all processes together."""
+async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[str, Usage], bool]:
+    """What each topic uses in a month at the rate at which it was used, of all processes together; and whether their
+    store is a folder."""
     from tailrace.clock import SystemClock
+    from tailrace.cost import PRICES_OF_A_FOLDER, read_prices
 
     clock = SystemClock()
     first = await asyncio.gather(*(_read(page) for page in pages))
+    named = {counts.prices for counts in first}
+    are_own = named == {read_prices(PRICES_OF_A_FOLDER).name}
     if over:
         await clock.sleep(over)
         later = await asyncio.gather(*(_read(page) for page in pages))
-        return usage_a_month([(new.since(old), over) for new, old in zip(later, first, strict=True)])
+        changes = [(new.since(old), over) for new, old in zip(later, first, strict=True)]
+        return usage_a_month(changes), are_own
     now = clock.wall_ms() / 1000
-    return usage_a_month([(counts, now - counts.started_at) for counts in first])
+    return usage_a_month([(counts, now - counts.started_at) for counts in first]), are_own
 
 
 def usage_a_month(counted: Sequence[tuple[ProcessCounts, float]]) -> dict[str, Usage]:
@@ -120,6 +132,7 @@ async def _read(page: str) -> ProcessCounts:
     login = None
     if "sasl.username" in properties:
         login = aiohttp.BasicAuth(properties["sasl.username"], properties.get("sasl.password", ""), "utf-8")
+    page = page if "://" in page else f"http://{page}"
     url = f"{page.rstrip('/').removesuffix('/metrics')}/metrics"
     try:
         async with (
@@ -132,7 +145,10 @@ async def _read(page: str) -> ProcessCounts:
             answer.raise_for_status()
             return read_counts(text_string_to_metric_families(await answer.text()))
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise CommandFailed(f"{url}: {error or 'no answer'}; give the --http address of an agent") from None
+        raise CommandFailed(
+            f"{url} gave no metrics ({error or f'no answer within {PATIENCE_SECONDS} s'}); give the address of `http`"
+            " (--http, port 9644 by default), not that of Kafka clients"
+        ) from None
 
 
 def _show(bills: Mapping[str, Bill], usage: Mapping[str, Usage], prices: Prices, *, as_json: bool) -> None:
@@ -151,3 +167,7 @@ def _show(bills: Mapping[str, Bill], usage: Mapping[str, Usage], prices: Prices,
     columns = ("topic", "put", "get", "storage", "sql", "compute", "cross-zone", "total")
     print_table(columns, rows, title=f"Dollars a month, by the prices of {prices.name} ({prices.date})")
     print(f"together: ${total:,.2f} a month")
+    if not total and prices.name == "own machine":
+        print(
+            "A folder and SQLite on your own machine have no bill. What S3 would cost: --prices s3-standard"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sequencer.store.sql.store import UnknownDatabase, check_database_url
-from tailrace.cost import BadPrices, Prices, read_prices
+from tailrace.cost import BadPrices, Prices, default_prices, read_prices
 from tailrace.object_store.open import BadStoreUrl, check_store_url
 from tailrace.rpc.link import split_address
 from tailrace_cli.errors import CommandFailed
@@ -73,10 +73,10 @@ def check_sweep_interval(settings: Settings) -> None:
         )
 
 
-def open_prices(settings: Settings) -> Prices:
-    """The price table of the settings. Raises CommandFailed."""
+def open_prices(settings: Settings, store_url: str = "") -> Prices:
+    """The price table of the settings, or the one for the store. Raises CommandFailed."""
     try:
-        return read_prices(settings.prices)
+        return read_prices(settings.prices or default_prices(store_url))
     except BadPrices as error:
         raise CommandFailed(str(error)) from None
 

@@ -264,7 +264,7 @@ class _AgentProcess:
         self._shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
         self._runtime = Runtime(SystemClock(), SystemEntropy())
         self._telemetry = AgentTelemetry()
-        self._prices = open_prices(settings)
+        self._prices = open_prices(settings, store_url)
         self._security = security
         self._http_tls = open_http_tls(settings)
         self._clients = open_client_security(settings)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from agent.topic_counters import TopicCounts
 from agent.topic_usage import ProcessCounts
-from tailrace.cost import GIB, MONTH_SECONDS, Usage, bill_of, read_prices
+from tailrace.cost import GIB, MONTH_SECONDS, Usage, bill_of, default_prices, read_prices
 from tailrace_cli.app import app
 from tailrace_cli.commands.cost import STORED, usage_a_month
 from tailrace_cli.workload import (
@@ -90,3 +90,9 @@ def test_the_command_bills_a_workload(tmp_path: Path) -> None:
     said = json.loads(shown.output)
     assert said["topics"]["(workload)"]["dollars"]["put"] == pytest.approx(64.8 * 1.05, rel=0.01)
     assert said["dollars_a_month"] > 64.8
+
+
+def test_a_folder_has_no_bill_and_s3_has_one() -> None:
+    used = Usage(puts=1e6, gets=1e6, storage_gib_months=10, database_months=1, cpu_seconds=1e6)
+    assert bill_of(used, read_prices(default_prices("file:///data/objects"))).total == 0
+    assert bill_of(used, read_prices(default_prices("s3://bucket"))).sql == 229.0
