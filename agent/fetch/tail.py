@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from agent.fetch.window import SubscriptionOver, Window, WindowBroken
-from agent.fetch.windows import FRESH_S, MAX_WINDOWS, Windows
+from agent.fetch.windows import FRESH_S, MAX_WINDOWS, NothingNew, Windows
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
     FoundPartition,
@@ -81,12 +81,24 @@ class Tail:
         (self._telemetry.window_misses if answer is None else self._telemetry.window_hits).inc(1)
         return answer
 
-    def note_found(self, partition: TopicPartition, number: int, *, is_at_end: bool) -> None:
-        """Note that the sequencer answered as of this commit; `is_at_end`: the answer's runs reach the partition's
-        end."""
+    def note_found(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        found: FoundPartition,
+        *,
+        number: int,
+        asked_at: float,
+        is_at_end: bool,
+    ) -> None:
+        """Note the sequencer's answer, as of a commit, to a question of `asked_at` (monotonic); `is_at_end`: its runs
+        reach the partition's end."""
         self._windows.note_sent(partition, number)
         if is_at_end:
-            self._windows.want(partition, self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._windows.want(
+                partition, now, NothingNew.said(offset, found, number, asked_at=asked_at, now=now)
+            )
             if self._windows.has_additions and self._additions is not None and not self._additions.done():
                 self._additions.set_result(None)
 

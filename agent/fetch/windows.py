@@ -5,6 +5,9 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
 - A partition is watched from the time a fetch reaches its end until no client has read it for IDLE_S.
 - A window answers only while it is fresh: the last answered call was sent at most FRESH_S ago. So an answer was true
   when the fetch arrived, or at most FRESH_S before.
+- Until a partition has its window, what the sequencer said of its end is the answer to further fetches there, for
+  FRESH_S, or for longer where the sequencer is slow (`NothingNew`). So while the windows of many agents are on their
+  way, fetches that find nothing do not crowd out the calls that bring them.
 - Answers never go back. A window whose commit number is below that of an answer already given for its partition
   answers nothing until it has caught up.
 - After a reset, a new term of the committer, or a change that does not follow, all windows are dropped and a new
@@ -19,7 +22,7 @@ from itertools import islice
 from uuid import UUID
 
 from agent.fetch.window import SubscriptionOver, Window, WindowBroken, begin, emptied, find, follow
-from sequencer.api import FoundPartition, PartitionChange, WatchAnswer, WatchRequest
+from sequencer.api import FoundPartition, PartitionChange, PartitionError, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 
 IDLE_S = 60.0
@@ -36,20 +39,47 @@ committer needs some 20 us for each: it must answer what all of them add at once
 PROMPT_S = FRESH_S / 2
 """After an answer that took no longer, the next call adds twice as many partitions, and half as many after any other.
 So windows stay fresh while more are added."""
+WAIT_SHARE = 4
+"""An answer that took the sequencer some time is good for so many times as long, if that is more than FRESH_S: all
+such questions together take a fifth of a sequencer that has no time."""
+MAX_WAIT_S = 6.0
+"""The longest time for which it is good."""
 MAX_WINDOWS_BYTES = 64 * 1024 * 1024
 """Limit of all windows' runs, in encoded bytes; in memory they take about three times as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingNew:
+    """The sequencer's answer that there is nothing from `offset` on, as of a commit; `until`: how long it is good."""
+
+    offset: int
+    found: FoundPartition
+    number: int
+    until: float
+
+    @classmethod
+    def said(
+        cls, offset: int, found: FoundPartition, number: int, *, asked_at: float, now: float
+    ) -> NothingNew | None:
+        """What an answer to a question of `asked_at` is good for; None where there is something to send."""
+        if found.error is not PartitionError.NONE or found.runs or offset != found.high_watermark:
+            return None
+        return cls(
+            offset, found, number, asked_at + min(max(FRESH_S, WAIT_SHARE * (now - asked_at)), MAX_WAIT_S)
+        )
 
 
 @dataclass(slots=True)
 class _Watched:
     """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
-    `is_added`: whether the sequencer was asked to watch it."""
+    `is_added`: whether the sequencer was asked to watch it. `nothing`: what fetches at its end are told meanwhile."""
 
     read_at: float
     last_sent: int
     window: Window | None = None
     is_added: bool = False
     readers: int = 0
+    nothing: NothingNew | None = None
 
 
 class Windows:
@@ -99,13 +129,19 @@ class Windows:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int, now: float
     ) -> tuple[FoundPartition, int] | None:
-        """The window's answer for this offset and its commit number; None: ask the sequencer."""
+        """The window's answer for this offset and its commit number, or what was said before there was one; None: ask
+        the sequencer."""
         watched = self._watched.get(partition)
         if watched is None:
             return None
         watched.read_at = now
         self._watched.move_to_end(partition)
-        window = self._usable(watched, now)
+        window, nothing = self._usable(watched, now), watched.nothing
+        if window is None and nothing is not None:
+            is_good = (
+                nothing.offset == offset and now <= nothing.until and watched.last_sent <= nothing.number
+            )
+            return (nothing.found, nothing.number) if is_good else None
         answer = None if window is None else find(window, offset, max_bytes)
         if window is None or answer is None:
             return None
@@ -119,8 +155,9 @@ class Windows:
         if watched is not None:
             watched.last_sent = max(watched.last_sent, number)
 
-    def want(self, partition: TopicPartition, now: float) -> None:
-        """Begin to watch a partition: a fetch that the sequencer answered has reached its end.
+    def want(self, partition: TopicPartition, now: float, nothing: NothingNew | None = None) -> None:
+        """Begin to watch a partition: a fetch that the sequencer answered has reached its end. `nothing`: if it was
+        there already.
 
         Earlier answers for this partition were not kept. So its window answers nothing until it has reached the
         newest answer for any partition: a follower that reads the database may be ahead of the committer.
@@ -131,6 +168,8 @@ class Windows:
         if may_add and partition not in self._watched:
             self._watched[partition] = _Watched(now, self._newest_sent)
             self._to_add[partition] = None
+        if (watched := self._watched.get(partition)) is not None:
+            watched.nothing = nothing
 
     def is_changed(self, partition: TopicPartition, number: int, now: float) -> bool:
         """Whether the partition is known to have changed after commit `number`."""
@@ -244,6 +283,7 @@ class Windows:
             self._refused[partition] = now + REFUSED_S
         elif change.is_start:
             self._put(watched, begin(change))
+            watched.nothing = None
         elif watched.window is not None:
             self._put(watched, follow(watched.window, change))
         else:

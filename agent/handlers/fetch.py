@@ -404,6 +404,7 @@ async def _ask(
     services: Services, partitions: Sequence[PartitionFetch], max_bytes: int, turns: Turns
 ) -> None:
     """Fill in bounds and runs from the sequencer."""
+    asked_at = services.clock.monotonic()
     answer = await services.sequencer.find_batches(
         FindRequest(
             [
@@ -422,7 +423,10 @@ async def _ask(
         work = LOOK_UP_AS_BATCHES + _take_found(services, partition, found, answer.commit_number)
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
             is_at_end = not partition.is_failed and _found_end(partition) >= found.high_watermark
-            services.tail.note_found(partition.topic_partition, answer.commit_number, is_at_end=is_at_end)
+            services.tail.note_found(
+                partition.topic_partition, partition.requested.fetch_offset, found,
+                number=answer.commit_number, asked_at=asked_at, is_at_end=is_at_end,
+            )  # fmt: skip
         if turns.fills(work):
             await turns.give()
 

@@ -17,6 +17,7 @@ from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, To
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
+from tests.agent.fetch.test_windows import found_at
 from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run, settle
@@ -229,7 +230,8 @@ def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_
         ]
         for tail in tails:
             for number in range(partitions):
-                tail.note_found(TopicPartition(topic.topic_id, number), 0, is_at_end=True)
+                place = TopicPartition(topic.topic_id, number)
+                tail.note_found(place, 0, found_at(0, 0, 0), number=0, asked_at=0.0, is_at_end=True)
             tail.start()
         for _ in range(300):
             await bench.advance(0.05)
@@ -237,6 +239,26 @@ def test_agents_with_more_partitions_than_are_added_before_they_give_up_get_all_
         assert telemetry.registry.get_sample_value("tailrace_window_resets_total") == 0
         for tail in tails:
             await tail.close()
+
+    run(scenario)
+
+
+def test_fetches_at_the_end_of_a_partition_without_a_window_seldom_ask() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        sequencer = await counted(bench)
+        sequencer.is_silent = True
+        topic = await bench.topic()
+        await produce(bench, (0, batch(b"x")))
+        began = bench.clock.monotonic()
+        for _ in range(16):
+            row = await tail_fetch(bench, topic, 1, max_wait_ms=500)
+            assert (row.error_code, row.high_watermark, offsets(row)) == (0, 1, [])
+        asked_for_s = bench.clock.monotonic() - began
+        assert sequencer.calls["find_batches"] <= asked_for_s / FRESH_S + 1
+
+        await produce(bench, (0, batch(b"while there is no window")))
+        found = await tail_fetch(bench, topic, 1, max_wait_ms=int(1000 * (FRESH_S + 2 * ASK_AGAIN_S)))
+        assert offsets(found) == [1]
 
     run(scenario)
 

@@ -19,11 +19,14 @@ from agent.fetch.windows import (
     ADDED_AT_ONCE,
     FRESH_S,
     IDLE_S,
+    MAX_WAIT_S,
     PROMPT_S,
     REFUSED_S,
+    WAIT_SHARE,
+    NothingNew,
     Windows,
 )
-from sequencer.api import PartitionChange, Run, WatchAnswer, WatchRequest
+from sequencer.api import FoundPartition, PartitionChange, PartitionError, Run, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 from tests.agent.fetch.test_window import TOPIC, change, run_at
 
@@ -48,6 +51,54 @@ def watching(number: int = 7, end: int = 5) -> Windows:
 def end_of(windows: Windows, offset: int = 5, now: float = 0.0) -> int | None:
     found = windows.find(PLACE, offset, 1, now)
     return None if found is None else found[0].high_watermark
+
+
+def found_at(
+    start: int,
+    stable: int,
+    end: int,
+    runs: list[Run] | None = None,
+    error: PartitionError = PartitionError.NONE,
+) -> FoundPartition:
+    return FoundPartition(
+        error=error, log_start_offset=start, high_watermark=end, last_stable_offset=stable, leader_epoch=0,
+        runs=runs or [], aborted=[],
+    )  # fmt: skip
+
+
+def nothing_at(offset: int, number: int, asked_at: float = 0.0, now: float = 0.0) -> NothingNew | None:
+    return NothingNew.said(offset, found_at(0, offset, offset), number, asked_at=asked_at, now=now)
+
+
+def test_until_there_is_a_window_what_was_said_of_the_end_is_told_again() -> None:
+    windows = Windows(FIRST)
+    windows.note_sent(PLACE, 7)
+    windows.want(PLACE, 0.0, nothing_at(5, 7))
+    assert [end_of(windows, 5, now) for now in (0.0, FRESH_S, FRESH_S + 0.1)] == [5, 5, None]
+    assert end_of(windows, 4) is end_of(windows, 6) is None, "another offset is asked for"
+    windows.note_sent(PLACE, 8)
+    assert end_of(windows, 5) is None, "a newer answer was given since"
+
+    windows.want(PLACE, 0.0, nothing_at(5, 8))
+    assert end_of(windows, 5) == 5
+    windows.next_request(0.0, 500)
+    windows.apply(answer(0, 9, change(9, end=6, is_start=True)), 0.0)
+    assert (end_of(windows, 5), end_of(windows, 6)) == (None, 6), "the window's"
+    windows.want(PLACE, 0.0, nothing_at(6, 9))
+    windows.restart(SECOND)
+    assert end_of(windows, 6, FRESH_S) == 6, "a new subscription is on its way"
+
+
+def test_what_is_told_again_had_nothing_to_send_and_is_good_for_longer_where_it_took_long() -> None:
+    assert NothingNew.said(5, found_at(0, 6, 6, [run_at(5, 6)]), 7, asked_at=0.0, now=0.0) is None
+    assert NothingNew.said(4, found_at(0, 4, 5), 7, asked_at=0.0, now=0.0) is None, (
+        "read_committed below the end"
+    )
+    gone = found_at(0, 5, 5, error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+    assert NothingNew.said(5, gone, 7, asked_at=0.0, now=0.0) is None
+    for took, good_for in ((0.1, FRESH_S), (1.0, WAIT_SHARE * 1.0), (60.0, MAX_WAIT_S)):
+        said = nothing_at(5, 7, asked_at=10.0, now=10.0 + took)
+        assert said is not None and said.until == 10.0 + good_for
 
 
 def test_what_a_fetch_wants_is_added_once() -> None:
@@ -322,7 +373,9 @@ class Machine(RuleBasedStateMachine):
         if not log.is_deleted:
             self.told[place] = (log.start, log.stable, log.end)
             self.windows.note_sent(place, self.number)
-            self.windows.want(place, self.now)
+            there = found_at(log.start, log.stable, log.end)
+            nothing = NothingNew.said(log.end, there, self.number, asked_at=self.now, now=self.now)
+            self.windows.want(place, self.now, nothing)
 
     @rule(room=st.integers(1, 9), is_lost=st.booleans())
     def call(self, room: int, is_lost: bool) -> None:
@@ -366,10 +419,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def windows_say_what_was_true_and_nothing_goes_back(self) -> None:
-        for place, window in self.windows.live().items():
-            was = self.as_of[max(window.commit_number, self.windows.commit_number)][place]
-            assert not was.is_deleted
-            for offset in range(window.start_offset - 1, window.high_watermark + 2):
+        live = self.windows.live()
+        for place, log in self.logs.items():
+            if (window := live.get(place)) is not None:
+                assert not self.as_of[max(window.commit_number, self.windows.commit_number)][place].is_deleted
+            for offset in range(log.start - 1, log.end + 2):
                 answered = self.windows.find(place, offset, 1 << 30, self.now)
                 if answered is None:
                     continue
