@@ -1,11 +1,15 @@
-"""Commits and look-ups while the table of runs grows, on PostgreSQL.
+"""Commits and look-ups beside tables of runs of several sizes, on PostgreSQL.
 
-    python -m bench.run_rows [--rows 100000,1000000,10000000] [--json FILE]
+    python -m bench.run_rows [--rows 100000,1000000,10000000] [--rounds 10] [--shared-buffers 256MB]
+                             [--json FILE]
 
-Fills the table up to each size with runs of 1,000 partitions (one object for a run on each), and measures there, by
-CPU time (see `bench.sequencer_commits`): commits of 320 partitions, `find_batches` of 64 partitions from random
-offsets on, and a removal of old runs as retention makes it. Prints each figure and its ratio to that of the smallest
-table; then the sizes of tables and indexes, and how the tables that are updated did with vacuum.
+Fills a database for each size with runs of 1,000 partitions (one object for a run on each; oldest first, as commits
+do), its indexes built at the end. Then it measures all sizes in turns, `--rounds` times: commits of 16 and of 320
+partitions to the topic that was filled, `find_batches` of 64 partitions from random offsets on, and at the end the
+removal of old runs as retention makes it. Prints for each size the CPU time of a call, its p50 and p99, and their
+ratios to the smallest table's; then the sizes of tables and indexes, and what vacuum did.
+
+100,000,000 rows take about 30 GB of the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -15,6 +19,10 @@ import asyncio
 import json
 import random
 import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +31,25 @@ import asyncpg
 from bench.process_figures import scheduled_seconds
 from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, OLD_PARTITIONS, RECORDS, Bench, opened
-from sequencer.api import FindPartition, FindRequest, Topic
+from sequencer.api import FindPartition, FindRequest, SessionGrant, Topic
 from tailrace_cli.running.loop import collect_rarely
 from tests.support.servers import postgres_server
 
 PARTITIONS = 1_000
-COMMITS = 40
-REMOVED_AT_ONCE = 1_000
-OBJECTS_AT_ONCE = 200
+CALLS = 40
+"""Calls of each kind in a round."""
+REMOVALS = 4
+REMOVED_FROM = 100
+"""Partitions of which a removal takes some runs."""
+REMOVED_OF_EACH = 10
+OBJECTS_AT_ONCE = 1_000
+SETTINGS = {"max_wal_size": "8GB", "maintenance_work_mem": "1GB"}
 
+_INDEXES = """
+    select i.indexrelid::regclass::text, c.conname, pg_get_constraintdef(c.oid), pg_get_indexdef(i.indexrelid)
+    from pg_index i left join pg_constraint c on c.conindid = i.indexrelid and c.contype = 'p'
+    where i.indrelid = 'runs'::regclass
+"""
 _FILL = """
     with made as (
         insert into objects
@@ -62,72 +80,147 @@ _UPDATED = """
 """
 
 
-async def fill(connection: Any, topic: Topic, first: int, end: int) -> None:
-    """Add the runs of these objects, and move the partitions' ends."""
-    now_ms = int(time.time() * 1000)
-    for number in range(first, end, OBJECTS_AT_ONCE):
-        last = min(end, number + OBJECTS_AT_ONCE)
+async def fill(connection: Any, topic: Topic, objects: int) -> None:
+    """Add the runs of so many objects, and move the partitions' ends."""
+    now_ms = int(time.time() * 1000) - objects
+    indexes = await connection.fetch(_INDEXES)
+    for name, constraint, _, _ in indexes:
+        await connection.execute(
+            f"alter table runs drop constraint {constraint}" if constraint else f"drop index {name}"
+        )
+    await connection.execute("set synchronous_commit = off")
+    for number in range(0, objects, OBJECTS_AT_ONCE):
+        last = min(objects, number + OBJECTS_AT_ONCE)
         await connection.execute(_FILL, topic.topic_id, PARTITIONS, number, last, BATCH_BYTES, now_ms)
-    await connection.execute(_ENDS, topic.topic_id, end * RECORDS, now_ms + end)
+    for _, constraint, definition, statement in indexes:
+        await connection.execute(
+            f"alter table runs add constraint {constraint} {definition}" if constraint else statement
+        )
+    await connection.execute(_ENDS, topic.topic_id, objects * RECORDS, now_ms + objects)
     await connection.execute("vacuum analyze runs")
+    await connection.execute("vacuum analyze objects")
+    await connection.execute("checkpoint")
 
 
-async def find(bench: Bench, topic: Topic, end: int) -> dict[str, Any]:
-    """Look-ups of four runs of each partition, anywhere in the log."""
-    chosen = random.Random(end)
+@dataclass
+class Filled:
+    """A database with so many rows of runs."""
 
-    async def call() -> None:
+    rows: int
+    bench: Bench
+    topic: Topic
+    session: SessionGrant
+    connection: Any
+    chosen: random.Random = field(default_factory=lambda: random.Random(0))
+    commits: int = 0
+    took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    figures: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    async def round(self) -> None:
+        """Each kind of call, `CALLS` times."""
+        for partitions in (16, 320):
+            requests = []
+            for _ in range(CALLS):
+                requests.append(
+                    self.bench.request(
+                        self.session,
+                        self.commits,
+                        topic=self.topic,
+                        partitions=partitions,
+                        batches=partitions,
+                        producers=0,
+                    )
+                )
+                self.commits += 1
+            await self._measured(
+                f"commit_{partitions}", [lambda asked=asked: self.bench.commit(asked) for asked in requests]
+            )
+        await self._measured("find_64", [self._find] * CALLS)
+
+    async def _measured(self, name: str, calls: list[Callable[[], Awaitable[None]]]) -> None:
+        def timed(call: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+            async def run() -> None:
+                before = time.perf_counter()
+                await call()
+                self.took[name].append(time.perf_counter() - before)
+
+            return run
+
+        self.figures[name].append(await self.bench.measured([timed(call) for call in calls], 1))
+
+    async def _find(self) -> None:
+        """Look up four runs of each of 64 partitions, anywhere in the log."""
+        end = self.rows // PARTITIONS * RECORDS
         asked = [
-            FindPartition(topic.topic_id, partition, chosen.randrange(end * RECORDS - 40), 4 * BATCH_BYTES)
-            for partition in chosen.sample(range(PARTITIONS), OLD_PARTITIONS)
+            FindPartition(
+                self.topic.topic_id, partition, self.chosen.randrange(end - 4 * RECORDS), 4 * BATCH_BYTES
+            )
+            for partition in self.chosen.sample(range(PARTITIONS), OLD_PARTITIONS)
         ]
-        await bench.committer.find_batches(FindRequest(asked))
+        found = await self.bench.committer.find_batches(FindRequest(asked))
+        assert all(len(partition.runs) == 4 for partition in found.partitions), "each has four runs"
 
-    return await bench.measured([call] * COMMITS, 1)
+    async def remove(self) -> None:
+        """Remove the oldest runs of some partitions; notes the database's CPU in microseconds for each run."""
+        before = scheduled_seconds(self.connection.get_server_pid())
+        removed = 0
+        for partition in range(REMOVED_FROM):
+            status = await self.connection.execute(_REMOVE, self.topic.topic_id, partition, REMOVED_OF_EACH)
+            removed += int(status.split()[1])
+        spent = scheduled_seconds(self.connection.get_server_pid()) - before
+        self.took["removal"].append(spent / removed)
+
+    async def result(self) -> dict[str, Any]:
+        """The figures of all rounds: CPU of a call as the median of the rounds."""
+        row: dict[str, Any] = {"rows": self.rows}
+        for name, rounds in self.figures.items():
+            took = sorted(self.took[name])
+            for cpu in ("own_cpu_ms", "database_cpu_ms"):
+                row[f"{name}_{cpu}"] = sorted(of_one[cpu] for of_one in rounds)[len(rounds) // 2]
+            row[f"{name}_p50_ms"] = round(took[len(took) // 2] * 1000, 2)
+            row[f"{name}_p99_ms"] = round(took[int(len(took) * 0.99)] * 1000, 2)
+        removals = sorted(self.took["removal"])
+        row["removal_us_of_a_run"] = round(removals[len(removals) // 2] * 1e6, 1)
+        return row
+
+    async def sizes(self) -> dict[str, Any]:
+        """The bytes of tables and indexes, and what vacuum did."""
+        names = ("updates", "hot_updates", "live", "dead", "bytes", "autovacuums")
+        updated = await self.connection.fetch(_UPDATED)
+        return {
+            "bytes": {row[0]: row[1] for row in await self.connection.fetch(_SIZES)},
+            "updated": {row[0]: dict(zip(names, list(row)[1:], strict=True)) for row in updated},
+        }
 
 
-async def removal(connection: Any, topic: Topic) -> float:
-    """The database's CPU in microseconds for each run that is removed, the oldest of ten partitions."""
-    before = scheduled_seconds(connection.get_server_pid())
-    removed = 0
-    for partition in range(10):
-        status = await connection.execute(_REMOVE, topic.topic_id, partition, REMOVED_AT_ONCE // 10)
-        removed += int(status.split()[1])
-    return round((scheduled_seconds(connection.get_server_pid()) - before) / removed * 1e6, 1)
-
-
-async def run(url: str, sizes: list[int]) -> dict[str, Any]:
-    """The figures at each size."""
+async def filled(stack: AsyncExitStack, url: str, rows: int) -> Filled:
+    """Fill the database, and open it."""
+    began = time.monotonic()
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
-    rows: list[dict[str, Any]] = []
-    filled = 0
+    stack.push_async_callback(connection.close)
     async with opened(url) as bench:
         topic = await bench.topic("filled", PARTITIONS)
-    for size in sizes:
-        await fill(connection, topic, filled, size // PARTITIONS)
-        filled = size // PARTITIONS
-        async with opened(url) as bench:  # it loads the ends of the partitions
-            commit = await bench.commits(320, COMMITS, name=f"at-{size}")
-            found = await find(bench, topic, filled)
-        row = {
-            "rows": size,
-            **{
-                f"commit_{name}": commit[name]
-                for name in ("own_cpu_ms", "database_cpu_ms", "p50_ms", "p99_ms")
-            },
-            **{f"find_{name}": found[name] for name in ("own_cpu_ms", "database_cpu_ms", "p50_ms", "p99_ms")},
-            "removal_us_of_a_run": await removal(connection, topic),
-        }
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    ratios = {name: round(rows[-1][name] / value, 2) for name, value in rows[0].items()}
-    relations = {row[0]: row[1] for row in await connection.fetch(_SIZES)}
-    names = ("updates", "hot_updates", "live", "dead", "bytes", "autovacuums")
-    updated = {
-        row[0]: dict(zip(names, list(row)[1:], strict=True)) for row in await connection.fetch(_UPDATED)
-    }
-    await connection.close()
-    return {"rows": rows, "ratios": ratios, "bytes": relations, "updated": updated}
+    await fill(connection, topic, rows // PARTITIONS)
+    bench = await stack.enter_async_context(opened(url))  # it loads the ends of the partitions
+    print(json.dumps({"filled": rows, "seconds": round(time.monotonic() - began, 1)}), flush=True)
+    return Filled(rows, bench, topic, await bench.session(0), connection)
+
+
+async def run(urls: list[str], sizes: list[int], rounds: int) -> dict[str, Any]:
+    """The figures at each size."""
+    async with AsyncExitStack() as stack:
+        tables = [await filled(stack, url, rows) for url, rows in zip(urls, sizes, strict=True)]
+        for _ in range(rounds):
+            for table in tables:
+                await table.round()
+        for _ in range(REMOVALS):
+            for table in tables:
+                await table.remove()
+        rows = [await table.result() for table in tables]
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        ratios = [{name: round(row[name] / value, 2) for name, value in rows[0].items()} for row in rows[1:]]
+        return {"rows": rows, "ratios": ratios, "sizes": [await table.sizes() for table in tables]}
 
 
 def main() -> None:
@@ -136,11 +229,15 @@ def main() -> None:
     asked.add_argument(
         "--rows", type=lambda text: list(map(int, text.split(","))), default=[100_000, 1_000_000, 10_000_000]
     )
+    asked.add_argument("--rounds", type=int, default=10, help="how often each size has its turn")
+    asked.add_argument("--shared-buffers", default="256MB", help="PostgreSQL's own cache")
     asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
     collect_rarely()
-    with postgres_server(fsync=True, settings={"shared_buffers": "256MB"}) as server:
-        result = asyncio.run(run(server.create_database(), options.rows))
+    settings = {**SETTINGS, "shared_buffers": options.shared_buffers}
+    with postgres_server(fsync=True, settings=settings) as server:
+        urls = [server.create_database() for _ in options.rows]
+        result = asyncio.run(run(urls, options.rows, options.rounds))
     report(result, options.json)
 
 
