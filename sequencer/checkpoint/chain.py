@@ -113,7 +113,7 @@ class ChainState:
     @classmethod
     def unknown(cls) -> ChainState:
         """The chain of no database."""
-        identity = Identity(cluster_id="", incarnation=0, schema_version=0)
+        identity = Identity(cluster_id="", incarnation=0)
         return cls(identity, -1, HotState({}), phase=Phase.NEW, next_number=0)
 
     # --- transitions

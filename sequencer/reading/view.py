@@ -72,7 +72,7 @@ class View(Shown):
         checkpointer: Checkpointer | None,
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
-        nowhere = Identity(cluster_id="", incarnation=0, schema_version=0)
+        nowhere = Identity(cluster_id="", incarnation=0)
         recent = RecentRuns(settings.max_feed_runs)
         super().__init__(reads, HotState({}), nowhere, recent=recent, catch_up=catch_up)
         self._clock = clock

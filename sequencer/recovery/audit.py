@@ -122,7 +122,7 @@ class _Audit:
         self._entropy = entropy
         self._settings = settings
         self._state = HotState({})
-        self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
+        self._identity = Identity(cluster_id="", incarnation=0)
         self._now_ms = 0
         self._findings: list[Finding] = []
         self._notes: list[str] = []

@@ -137,7 +137,7 @@ async def recover(
         checkpoints, objects, incarnation = await read_bucket(
             store, clock, cluster_id, is_watched=is_watched and rows is not None
         )
-        identity = Identity(cluster_id=cluster_id, incarnation=incarnation, schema_version=0)
+        identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
         now_ms = clock.wall_ms() if rows is None else await rows.now_ms()
         plan = plan_recovery(checkpoints, objects, identity, now_ms)
         if rows is None or epoch is None:

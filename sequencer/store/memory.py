@@ -34,7 +34,6 @@ from sequencer.store.rows import (
 from tailrace.clock import Clock
 
 R = TypeVar("R", bound=Row)
-SCHEMA_VERSION = 3
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
 _running_max = attrgetter("running_max_timestamp")
@@ -51,9 +50,7 @@ class MemoryRowStore:
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
         self._clock = clock
-        self._identity = Identity(
-            cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
-        )
+        self._identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
         self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in JOURNALED}
         self._objects: dict[UUID, ObjectRow] = {}
         self._runs: dict[tuple[UUID, int], list[RunRow]] = {}
@@ -97,9 +94,7 @@ class MemoryRowStore:
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
         if committer_epoch != self._epoch:
             raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
-        self._identity = Identity(
-            cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
-        )
+        self._identity = Identity(cluster_id=cluster_id, incarnation=incarnation)
 
     async def now_ms(self) -> int:
         return self._clock.wall_ms()

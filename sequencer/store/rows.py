@@ -634,7 +634,6 @@ class Identity(msgspec.Struct, frozen=True):
 
     cluster_id: str
     incarnation: int
-    schema_version: int
 
 
 class PartitionBytes(msgspec.Struct, frozen=True, gc=False):

@@ -107,7 +107,7 @@ cluster = _table(
     sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
     sa.Column("cluster_id", _text, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("schema_version", sa.Integer, nullable=False),  # read by no code; the next migration drops it
     sa.Column("committer_holder", _text, nullable=False),
     sa.Column("committer_address", _text, nullable=False),
     sa.Column("committer_epoch", sa.BigInteger, nullable=False),

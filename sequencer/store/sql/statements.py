@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from sequencer.store.sql.database import TableStatements
 from sequencer.store.sql.row_codec import RUN_COLUMNS, RUN_COLUMNS_WITHOUT_BATCHES
-from sequencer.store.sql.schema import SCHEMA_VERSION
 
 # --- cluster ----------------------------------------------------------------------------------------------
 
-MAKE_CLUSTER = f"""
+# schema_version: see sequencer/store/sql/schema.py.
+MAKE_CLUSTER = """
     insert into cluster (id, cluster_id, incarnation, schema_version,
                          committer_holder, committer_address, committer_epoch, committer_expires_ms)
-    values (1, $1, 1, {SCHEMA_VERSION}, '', '', 0, 0)
+    values (1, $1, 1, 20, '', '', 0, 0)
     on conflict (id) do nothing
 """
 ADOPT = """
     update cluster set cluster_id = $1, incarnation = $2 where id = 1 and committer_epoch = $3 returning id
 """
-IDENTITY = "select cluster_id, incarnation, schema_version from cluster where id = 1"
+IDENTITY = "select cluster_id, incarnation from cluster where id = 1"
 
 # Every one who takes it has a new epoch. The row is locked first (on PostgreSQL): see FENCE there.
 TAKE_COMMITTER_LEASE = """

@@ -168,8 +168,8 @@ class SqlRowStore:
         rows = await self._database.fetch(statements.IDENTITY)
         if not rows:
             raise SequencerUnavailable("the database has no cluster row: it was emptied since it was opened")
-        cluster_id, incarnation, schema_version = rows[0]
-        return Identity(cluster_id, incarnation, schema_version)
+        cluster_id, incarnation = rows[0]
+        return Identity(cluster_id, incarnation)
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
         if not await self._database.execute(statements.ADOPT, cluster_id, incarnation, committer_epoch):
