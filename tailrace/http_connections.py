@@ -15,7 +15,7 @@ import structlog
 from aiohttp.web_protocol import RequestHandler
 from prometheus_client import Counter, Gauge
 
-from tailrace.addresses import plain_address
+from tailrace.addresses import counted_address, plain_address
 from tailrace.clock import Clock
 from tailrace.declared_metrics import DeclaredMetrics, metric
 from tailrace.keepers import outlived
@@ -129,19 +129,21 @@ class HttpConnections:
         """Count a connection. Returns the reason to close it, or None."""
         connection.since = connection.head_since = self.clock.monotonic()
         self.open[connection.handler] = connection
-        self.of_address[connection.address] += 1
+        counted = counted_address(connection.address)
+        self.of_address[counted] += 1
         if len(self.open) > self.bounds.max_connections:
             return "max_connections"
-        if self.of_address[connection.address] > self.bounds.max_connections_per_address:
+        if self.of_address[counted] > self.bounds.max_connections_per_address:
             return "max_connections_per_address"
         return None
 
     def ended(self, connection: HttpConnection) -> None:
         """Uncount a connection."""
         if self.open.pop(connection.handler, None) is not None:
-            self.of_address[connection.address] -= 1
-            if not self.of_address[connection.address]:
-                del self.of_address[connection.address]
+            counted = counted_address(connection.address)
+            self.of_address[counted] -= 1
+            if not self.of_address[counted]:
+                del self.of_address[counted]
 
     def abort(self, connection: HttpConnection, reason: str) -> None:
         """Close a connection at once."""

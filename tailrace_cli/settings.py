@@ -117,7 +117,7 @@ class Settings(LayeredSettings):
     http_max_connections: int = Field(default=256, ge=1, le=100_000)
     """Open connections of `http`; more are closed at once."""
     http_max_connections_per_address: int = Field(default=64, ge=1, le=100_000)
-    """Those of one IP address."""
+    """Those of one IP address, of IPv6 of one /64."""
     http_head_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     """A client of `http` that has not sent the head of its request after this time is disconnected."""
     http_idle_ms: int = Field(default=60_000, ge=100, le=3_600_000)

@@ -13,7 +13,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from agent.gateway.door import GatewayDoor
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
-from tailrace.addresses import plain_address
+from tailrace.addresses import counted_address, plain_address
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 
@@ -101,7 +101,8 @@ class GatewayConnections:
         """Count a connection. Returns the reason to close it, or None."""
         connection.quiet_since = connection.head_since = self.clock.monotonic()
         self.open[connection.handler] = connection
-        of_address = self.of_address[connection.address] = self.of_address.get(connection.address, 0) + 1
+        counted = counted_address(connection.address)
+        of_address = self.of_address[counted] = self.of_address.get(counted, 0) + 1
         reason = self.door.logins.limits.opened(connection.address)
         if len(self.open) > self.settings.max_connections:
             reason = "max_connections"
@@ -117,9 +118,10 @@ class GatewayConnections:
     def closed(self, connection: GatewayConnection) -> None:
         """Uncount a connection that has ended."""
         self.open.pop(connection.handler, None)
-        left = self.of_address.pop(connection.address, 1) - 1
+        counted = counted_address(connection.address)
+        left = self.of_address.pop(counted, 1) - 1
         if left:
-            self.of_address[connection.address] = left
+            self.of_address[counted] = left
         self.door.logins.limits.closed(connection.address, None)
 
     def began(self, handler: object) -> None:

@@ -33,7 +33,8 @@ class GatewaySettings(SettingsSection):
     max_connections: int = Field(default=1_000, ge=1, le=1_000_000)
     """Open connections; more are closed at once."""
     max_connections_per_address: int = Field(default=250, ge=1, le=1_000_000)
-    """Those of one IP address, so that one address leaves room to others. A proxy in front counts as one address."""
+    """Those of one IP address, of IPv6 of one /64, so that one address leaves room to others. A proxy in front counts
+    as one address."""
     head_ms: int = Field(default=10_000, ge=100, le=_HOUR_MS)
     """A connection is closed when the head of a request has not ended after this time."""
     max_streams: int = Field(default=500, ge=0, le=1_000_000)

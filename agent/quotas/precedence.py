@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sequencer.api import ClientConfig, ConfigScope
+from tailrace.addresses import counted_address
 from tailrace.quotas import (
     CONNECTION_CREATION_RATE,
     DEFAULT,
@@ -80,10 +81,13 @@ class QuotaBook:
         return None if limit is None else Bound(Holder(user=tenant.everyone), limit)
 
     def of_address(self, key: str, ip: str) -> Bound | None:
-        """The bound of an address; None where it has none."""
+        """The bound of an address; None where it has none. The default bounds an IPv6 /64 as a whole."""
         limits = self._limits.get(key, {})
-        limit = limits.get(QuotaEntity(ip=ip), limits.get(QuotaEntity(ip=DEFAULT)))
-        return None if limit is None else Bound(Holder(ip=ip), limit)
+        limit = limits.get(QuotaEntity(ip=ip))
+        if limit is not None:
+            return Bound(Holder(ip=ip), limit)
+        limit = limits.get(QuotaEntity(ip=DEFAULT))
+        return None if limit is None else Bound(Holder(ip=counted_address(ip)), limit)
 
 
 def quotas_of(configs: Iterable[ClientConfig]) -> dict[QuotaEntity, dict[str, float]]:

@@ -1,4 +1,7 @@
-"""Limits of connections and failed logins, by address and principal. Pure, but for the clock."""
+"""Limits of connections and failed logins, by address and principal. Pure, but for the clock.
+
+An IPv6 address counts as its /64 (`tailrace.addresses.counted_address`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from agent.security.settings import SecuritySettings
+from tailrace.addresses import counted_address
 
 C = TypeVar("C", bound=Hashable)
 
@@ -27,7 +31,8 @@ class ConnectionLimits:
 
     def opened(self, address: str) -> str | None:
         """Count a connection. Returns the reason to close it, or None. `closed` uncounts it in either case."""
-        count = self._of_address[address] = self._of_address.get(address, 0) + 1
+        counted = counted_address(address)
+        count = self._of_address[counted] = self._of_address.get(counted, 0) + 1
         settings = self._settings
         if 0 < settings.max_connections_per_address < count:
             return "max_connections_per_address"
@@ -37,7 +42,11 @@ class ConnectionLimits:
 
     def is_closed_to(self, address: str) -> bool:
         """Whether the address has too many failed logins."""
-        return 0 < self._settings.max_failed_logins_per_minute <= self._current().get(address, 0)
+        return (
+            0
+            < self._settings.max_failed_logins_per_minute
+            <= self._current().get(counted_address(address), 0)
+        )
 
     def logged_in(self, principal: str) -> bool:
         """Count a connection of a principal. Returns whether it may stay; only then `closed` uncounts it."""
@@ -49,14 +58,14 @@ class ConnectionLimits:
 
     def login_failed(self, address: str) -> None:
         """Count a failed login."""
-        failures = self._current()
+        failures, address = self._current(), counted_address(address)
         if len(failures) >= MAX_ADDRESSES:
             failures.clear()
         failures[address] = failures.get(address, 0) + 1
 
     def closed(self, address: str, principal: str | None) -> None:
         """Uncount a connection."""
-        _uncount(self._of_address, address)
+        _uncount(self._of_address, counted_address(address))
         if principal is not None:
             _uncount(self._of_principal, principal)
 
@@ -84,6 +93,7 @@ class LoginRoom(Generic[C]):
 
     def enter(self, connection: C, address: str, *, until: float) -> str | None:
         """Take a new connection in. Returns the reason to close it instead, or None."""
+        address = counted_address(address)
         count = self._of_address.get(address, 0)
         if count >= self._most_of_address:
             return "max_connections_without_login_per_address"

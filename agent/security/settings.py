@@ -76,13 +76,13 @@ class SecuritySettings(SettingsSection):
     delegation_token_expiry_ms: int = Field(default=_DAY_MS, ge=1, le=3_660 * _DAY_MS)
     """How long a delegation token is good unless it is renewed (delegation.token.expiry.time.ms)."""
     max_connections_per_address: int = Field(default=0, ge=0, le=1_000_000)
-    """Connections from one IP address (max.connections.per.ip); 0: no limit."""
+    """Connections from one IP address, of IPv6 from one /64 (max.connections.per.ip); 0: no limit."""
     max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)
     """Connections of one user, by SASL; 0: no limit."""
     max_connections_without_login: int = Field(default=1_000, ge=1, le=1_000_000)
     """Connections of a SASL listener that have not logged in yet."""
     max_connections_without_login_per_address: int = Field(default=200, ge=1, le=1_000_000)
-    """Those of one IP address, so that one address leaves room to others."""
+    """Those of one IP address, of IPv6 of one /64, so that one address leaves room to others."""
     max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
     """Failed logins from one IP address; above it its new connections are closed until the minute is over; 0: no
     limit."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from tailrace.http_connections import HttpBounds
+from tailrace.http_connections import HttpBounds, HttpConnection, HttpConnections, HttpTelemetry
 from tailrace.http_server import GAUGES_EVERY_SECONDS, HttpServer, Page, Readiness
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
@@ -117,6 +119,21 @@ def test_connections_of_one_address_are_bounded_and_open_ones_stay() -> None:
             return True
 
     run_served(scenario, HttpBounds(max_connections_per_address=1))
+
+
+def test_connections_of_one_ipv6_64_are_bounded_together() -> None:
+    bounds = HttpBounds(max_connections_per_address=1)
+    connections = HttpConnections(bounds, HttpTelemetry(CollectorRegistry()), ManualClock())
+    first, second, other = (
+        HttpConnection(cast(RequestHandler, object()), connections, address=address)
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+    )
+    assert connections.opened(first) is None
+    assert connections.opened(second) == "max_connections_per_address"
+    assert connections.opened(other) is None
+    for connection in (first, second):
+        connections.ended(connection)
+    assert connections.opened(second) is None
 
 
 def test_a_head_that_does_not_end_closes_its_connection() -> None:

@@ -53,6 +53,9 @@ def test_an_address_has_its_own_quota_or_the_default() -> None:
     book = QuotaBook({QuotaEntity(ip="10.0.0.1"): {key: 1.0}, QuotaEntity(ip=DEFAULT): {key: 9.0}})
     assert book.of_address(key, "10.0.0.1") == (Holder(ip="10.0.0.1"), 1.0)
     assert book.of_address(key, "10.0.0.2") == (Holder(ip="10.0.0.2"), 9.0)
+    assert book.of_address(key, "2001:db8::1") == book.of_address(key, "2001:db8::2"), (
+        "a /64 shares the default"
+    )
     assert not book.has_client_quotas
 
 

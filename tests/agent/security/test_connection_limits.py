@@ -53,6 +53,23 @@ def test_failed_logins_close_an_address_until_the_minute_is_over() -> None:
     assert counted.opened("a") is None
 
 
+def test_one_ipv6_64_is_one_address() -> None:
+    counted = limits(max_connections_per_address=1, max_failed_logins_per_minute=1)
+    assert counted.opened("2001:db8:1:2::1") is None
+    assert counted.opened("2001:db8:1:2::2") == "max_connections_per_address"
+    counted.closed("2001:db8:1:2::1", None)
+    counted.closed("2001:db8:1:2::2", None)
+    assert counted.opened("2001:db8:1:2::3") is None
+    assert counted.opened("2001:db8:1:3::1") is None
+    counted.login_failed("2001:db8:9::1")
+    assert counted.is_closed_to("2001:db8:9::2") and not counted.is_closed_to("2001:db8:9:1::1")
+    room = LoginRoom[str](most=4, most_of_address=1)
+    assert room.enter("x", "2001:db8::1", until=1.0) is None
+    assert room.enter("y", "2001:db8::2", until=1.0) == "max_connections_without_login_per_address"
+    room.leave("x")
+    assert room.enter("y", "2001:db8::2", until=1.0) is None
+
+
 def test_one_address_does_not_keep_the_logins_of_others_out() -> None:
     room = LoginRoom[str](most=4, most_of_address=2)
     assert [room.enter(name, "a", until=1.0) for name in "wxy"] == [
