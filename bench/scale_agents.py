@@ -211,7 +211,7 @@ class SimulatedAgent:
         """Have a fetch wait on each idle partition, as consumers at the ends of their partitions do."""
         while True:
             with suppress(SequencerError):
-                lacking = self._without_window()
+                lacking = [place for place in self._without_window() if self.tail.find(place, 0, 1) is None]
                 for first in range(0, len(lacking), FOUND_AT_ONCE):
                     await self._find(lacking[first : first + FOUND_AT_ONCE])
             if self.idle:
@@ -220,10 +220,12 @@ class SimulatedAgent:
                 await asyncio.sleep(0.2)
 
     async def _find(self, places: Sequence[TopicPartition]) -> None:
-        asked = [FindPartition(*place, 0, 1) for place in places]
+        asked, asked_at = [FindPartition(*place, 0, 1) for place in places], time.monotonic()
         answer = await self.sequencer.find_batches(FindRequest(asked, 1 << 20))
-        for place in places:
-            self.tail.note_found(place, answer.commit_number, is_at_end=True)
+        for place, found in zip(places, answer.partitions, strict=True):
+            self.tail.note_found(
+                place, 0, found, number=answer.commit_number, asked_at=asked_at, is_at_end=True
+            )
 
     # --- loads
 
@@ -258,11 +260,14 @@ class SimulatedAgent:
         known = self.tail.find(place, self.position, 1 << 20)
         if known is None:
             self.fetch_calls += 1
-            asked = FindPartition(*place, self.position, 1 << 20)
+            asked, asked_at = FindPartition(*place, self.position, 1 << 20), time.monotonic()
             answer = await self.sequencer.find_batches(FindRequest([asked], 1 << 20))
             found, number = answer.partitions[0], answer.commit_number
             end = found.runs[-1].end_offset if found.runs else self.position
-            self.tail.note_found(place, number, is_at_end=end >= found.high_watermark)
+            self.tail.note_found(
+                place, self.position, found,
+                number=number, asked_at=asked_at, is_at_end=end >= found.high_watermark,
+            )  # fmt: skip
         else:
             found, number = known
             await asyncio.sleep(0)
