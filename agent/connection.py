@@ -329,6 +329,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             _give_back(self._held.pop(0))
         self._pieces = None
         self._replies.clear()  # those that are made later know this connection
+        self.usual = self.produce_shape = None  # so does what they keep
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)

@@ -98,7 +98,7 @@ class Requester(Protocol):
         ...
 
 
-class _Call(msgspec.Struct, frozen=True, gc=False):
+class _Call(msgspec.Struct, frozen=True):
     """A request that could be read, and where it came from. `started`: monotonic seconds. `held`: the memory of what it
     is as objects, until it is answered."""
 

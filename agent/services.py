@@ -69,7 +69,7 @@ class Services:
     long_work: LongWork
 
 
-class RequestContext(msgspec.Struct, frozen=True, gc=False):
+class RequestContext(msgspec.Struct, frozen=True):
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
     connection's client knows of it. `is_first_waiting`: no produce request of the connection waits for its answer.

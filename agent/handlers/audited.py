@@ -31,10 +31,13 @@ from tailrace.kafka.messages.create_delegation_token import (
 from tailrace.kafka.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tailrace.turns import Turns
 
 FINGERPRINT_CHARACTERS = 16
 MAX_CHARACTERS = 1_000
 """Of one change, as a client may name things at length."""
+
+LINES_IN_A_TURN = 100
 
 Change = tuple[str, int]
 """What was asked for, in words, and the error code of its result."""
@@ -50,8 +53,15 @@ def audited(handle: Handler, changes: Callable[[Any, Any], Iterable[Change]]) ->
         except BaseException as error:
             _note(services, context, api, change="unknown: there was no answer", result=type(error).__name__)
             raise
-        for change, code in changes(request, response):
-            _note(services, context, api, change=change, result=_named(ErrorCode, code))
+        left, turns = iter(changes(request, response)), Turns(LINES_IN_A_TURN)
+        try:
+            for change, code in left:
+                _note(services, context, api, change=change, result=_named(ErrorCode, code))
+                await turns.did()
+        except BaseException:  # the client has gone, and what it changed is told all the same
+            for change, code in left:
+                _note(services, context, api, change=change, result=_named(ErrorCode, code))
+            raise
         return response
 
     return noted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -333,6 +334,25 @@ def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
         bench.sequencer.may_commit.set()
         await bench.advance(1)
         assert client.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_connection_that_has_ended_is_freed_with_all_that_was_kept_for_its_next_request() -> None:
+    def connections() -> int:
+        gc.collect()
+        return sum(isinstance(thing, KafkaConnection) for thing in gc.get_objects())
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        before = connections()
+        for _ in range(3):
+            client = Client(bench)
+            await client.learn()
+            client.connection.connection_lost(None)
+            del client
+        await bench.advance(1)
+        assert connections() == before
 
     run(scenario)
 

@@ -20,11 +20,15 @@ from tests.support.history.files import write_history
 
 MAX_SHOWN = 5
 MAX_LENGTH = 1_000
+COLLECTED_EVERY = 50
+"""Worlds that are left to Python's collector at once: some 5 MiB each."""
 REPLAY = "python -m tests.simulation.run --trace --first {seed}"
 
 
 def run_once(seed: int) -> Result:
     """The seed's result, without the trace: it is long."""
+    if seed % COLLECTED_EVERY == 0:
+        gc.collect()
     result = simulate(seed)
     result.trace, result.history = [], []
     return result
@@ -32,6 +36,8 @@ def run_once(seed: int) -> Result:
 
 def run_twice(seed: int) -> Result:
     """The seed's result, with a violation more where a second run took another course."""
+    if seed % COLLECTED_EVERY == 0:
+        gc.collect()
     first, second = simulate(seed), simulate(seed)
     if first.trace != second.trace:
         pairs = zip(first.trace, second.trace, strict=False)
@@ -54,7 +60,7 @@ def results(seeds: Iterable[int], processes: int, *, is_once: bool) -> Iterator[
 
 
 def collect_less() -> None:
-    """Have Python's own collector leave alone what is imported, and look less often: a tenth of the time."""
+    """Have Python's own collector leave alone what is imported, and look seldom: it is called between worlds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

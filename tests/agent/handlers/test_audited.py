@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from structlog.testing import capture_logs
 
+from agent.handlers.audited import LINES_IN_A_TURN
 from tailrace.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -113,5 +115,25 @@ def test_changes_of_tokens_are_told_without_their_secret() -> None:
         fingerprint = created["change"].split("(")[1].split(")")[0]
         assert len(fingerprint) == 16 and fingerprint in ended["change"]
         assert bytes(token.hmac).hex() not in str(lines) and str(bytes(token.hmac)) not in str(lines)
+
+    run(scenario)
+
+
+def test_many_changes_of_one_request_are_all_told_also_where_the_client_leaves_meanwhile() -> None:
+    names = [f"user-{number}" for number in range(3 * LINES_IN_A_TURN)]
+    pattern = (ResourceType.TOPIC, "orders", PatternType.LITERAL)
+    request = CreateAclsRequest(
+        [AclCreation(*pattern, f"User:{name}", "*", Operation.READ, Permission.ALLOW) for name in names]
+    )
+
+    async def scenario(bench: AgentBench) -> None:
+        with capture_logs() as lines:
+            asked = asyncio.ensure_future(ask(bench, request, acls=ADMIN))
+            while not lines:
+                await asyncio.sleep(0)
+            assert len(lines) < len(names), "others have had their turn"
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        assert [line["change"].split(" for User:")[1].split()[0] for line in lines] == names
 
     run(scenario)
