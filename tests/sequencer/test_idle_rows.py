@@ -44,7 +44,7 @@ from sequencer.store.state import Draft, HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock
 
-ME = Identity("c", 1, 1)
+ME = Identity("c", 1)
 SETTINGS = SequencerSettings()
 NOW = 1_000_000
 AGENTS, SESSIONS = 500, 5_000

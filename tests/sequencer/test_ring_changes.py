@@ -16,7 +16,7 @@ from sequencer.store.rows import AgentRow, Changes, CounterRow, Identity
 from sequencer.store.state import RING_GENERATION, HotState
 from tailrace.rpc import encode_body
 
-ME = Identity("c", 1, 1)
+ME = Identity("c", 1)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 

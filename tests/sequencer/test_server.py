@@ -625,7 +625,7 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
-        await write_cluster_file(bucket, Identity("c", 2, 1))
+        await write_cluster_file(bucket, Identity("c", 2))
         reasons: list[str] = []
         node = SequencerServer(
             rows, clock, entropy, object_store=bucket, on_lost=reasons.append,

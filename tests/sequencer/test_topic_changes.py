@@ -12,7 +12,7 @@ from sequencer.reading.topic_changes import TopicChanges
 from sequencer.store.rows import Changes, CounterRow, Identity, TopicRow
 from sequencer.store.state import METADATA_VERSION, HotState
 
-ME = Identity("c", 1, 1)
+ME = Identity("c", 1)
 
 
 def row(number: int, partitions: int = 1) -> TopicRow:

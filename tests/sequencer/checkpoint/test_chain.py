@@ -15,7 +15,7 @@ from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
 from tests.support.row_samples import one_of_each_kind
 
-IDENTITY = Identity("c", 1, 1)
+IDENTITY = Identity("c", 1)
 ROWS: dict[type[Row], Row] = {type(row): row for row in one_of_each_kind()}
 PARTITION = ROWS[PartitionRow] = PartitionRow(
     topic_id=UUID(int=1),
@@ -109,7 +109,7 @@ def test_a_state_loaded_under_the_same_epoch_needs_no_second_look_at_the_bucket(
     assert following.begins == following.next_number == 1
 
 
-@pytest.mark.parametrize(("identity", "epoch"), [(IDENTITY, 2), (Identity("c", 2, 1), 1)])
+@pytest.mark.parametrize(("identity", "epoch"), [(IDENTITY, 2), (Identity("c", 2), 1)])
 def test_another_term_or_database_begins_with_a_look_at_the_bucket(identity: Identity, epoch: int) -> None:
     following = opened().successor(identity, epoch, state())
     assert following.phase is Phase.NEW and following.next_number == 0

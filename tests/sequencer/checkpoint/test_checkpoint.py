@@ -564,7 +564,7 @@ def test_a_database_of_an_older_incarnation_than_the_bucket_is_refused_also_in_t
         await world.join()
         topic = await world.make_topic()
         await world.settle()
-        await write_cluster_file(world.bucket, Identity("c", 2, 1))
+        await write_cluster_file(world.bucket, Identity("c", 2))
         await world.commit(topic)
         with pytest.raises(IncarnationChanged):
             await world.checkpointer.export()

@@ -345,7 +345,7 @@ async def checkpoint_of_deleted_object(world: LosableCluster) -> None:
 
 
 async def another_incarnation(world: LosableCluster) -> None:
-    await write_cluster_file(world.bucket, Identity("c", 7, 1))
+    await write_cluster_file(world.bucket, Identity("c", 7))
 
 
 async def half_recovered(world: LosableCluster) -> None:

@@ -23,4 +23,4 @@ from sequencer.store.state import Draft, HotState
 def test_an_agent_with_listeners_out_of_bounds_is_refused(listeners: dict[str, tuple[str, int]]) -> None:
     info = AgentInfo("host", 9092, "host", 0, 0, "", "1", UUID(int=1), listeners)
     with pytest.raises(InvalidRequest, match="listeners"):
-        register_agent(Draft(HotState({}), 1), info, Identity("c", 1, 1), SequencerSettings(), 0)
+        register_agent(Draft(HotState({}), 1), info, Identity("c", 1), SequencerSettings(), 0)
