@@ -32,7 +32,7 @@ from tailrace_cli.commands import (
     transaction,
     user,
 )
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 
 app = group_of_commands(
     "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
@@ -72,6 +72,7 @@ app.add_typer(acl.app, name="acl")
 
 def main() -> None:
     """Run the command that the arguments name and exit: 0, 1 if it failed, 2 for wrong usage."""
+    _open_closed_streams()
     command = next(iter(sys.argv[1:]), "")
     name_process(lambda: command)
     try:
@@ -87,7 +88,7 @@ def main() -> None:
         sys.exit(2)
     except CommandFailed as error:
         _print_error(str(error))
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, WrongUsage) else 1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
@@ -100,13 +101,26 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_closed_streams() -> None:
+    """Put the null device in place of a standard stream that the caller closed (`>&-`): else the next file or socket
+    that is opened takes its number, and what is printed goes there."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 def _message(error: typer.TyperException) -> str:
     form = getattr(error, "format_message", None)
     return str(form() if form is not None else error).rstrip(".")
 
 
 def _print_error(line: str) -> None:
-    print(f"tailrace: {line}", file=sys.stderr)
+    shown = re.sub(r"[^\s'\"]{400,}", lambda word: f"{word[0][:100]}...({len(word[0])} characters)", line)
+    print(f"tailrace: {shown}", file=sys.stderr)
 
 
 def _explain(error: Exception) -> str | None:

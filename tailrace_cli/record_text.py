@@ -11,10 +11,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MAX_DURATION_DIGITS = 10
+MAX_PARTITION = (1 << 31) - 1
+_MOST = {"partition": MAX_PARTITION, "timestamp": (1 << 63) - 1}
+"""Kafka's int32 and int64."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
 _ESCAPE = re.compile(r"\\[tnr0\\]")
@@ -101,8 +105,9 @@ def from_json(line: str, encoding: Encoding) -> TextRecord:
     if not isinstance(pairs, list) or not all(_is_header(pair) for pair in pairs):
         raise CommandFailed(f'"headers" is an object or a list of pairs, with strings: {_cut(line)}')
     for name in ("partition", "timestamp"):
-        if given.get(name) is not None and type(given[name]) is not int:
-            raise CommandFailed(f'"{name}" is a whole number: {_cut(line)}')
+        number, most = given.get(name), _MOST[name]
+        if number is not None and (type(number) is not int or not 0 <= number <= most):
+            raise CommandFailed(f'"{name}" is a whole number from 0 to {most}: {_cut(line)}')
     return TextRecord(
         value=to_bytes(_as_text(given["value"]), encoding),
         key=to_bytes(_as_text(given.get("key")), encoding),
@@ -129,7 +134,7 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord]
     text = unescape(template)
     for name in _FIELD.findall(text):
         if name not in fields:
-            raise CommandFailed(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
+            raise WrongUsage(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
 
     def write(record: TextRecord) -> str:
         def field(match: re.Match[str]) -> str:
@@ -151,14 +156,14 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
     Raises CommandFailed.
     """
-    if duration := _DURATION.fullmatch(text):
+    if (duration := _DURATION.fullmatch(text)) and len(duration[1]) <= MAX_DURATION_DIGITS:
         return now_ms - int(duration[1]) * _UNIT_MS[duration[2]]
     if re.fullmatch(r"\d{1,15}", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandFailed(
+        raise WrongUsage(
             f"{text!r} is no time; expected 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -168,7 +173,7 @@ def parse_duration_ms(text: str, flag: str) -> int:
     """A positive duration in ms: 500ms, 90s, 15m, 2h, 7d. Raises CommandFailed."""
     duration = _DURATION.fullmatch(text)
     if duration is None or len(duration[1]) > 9 or not int(duration[1]):
-        raise CommandFailed(f"{flag} {text!r}: expected a duration, such as 60s, 5m or 1h")
+        raise WrongUsage(f"{flag} {text!r}: expected a duration, such as 60s, 5m or 1h")
     return int(duration[1]) * _UNIT_MS[duration[2]]
 
 
@@ -182,9 +187,14 @@ def iso_time(timestamp_ms: int) -> str:
 
 def _is_header(pair: Any) -> bool:
     match pair:
-        case [str(), str() | None]:
-            return True
-    return isinstance(pair, tuple) and isinstance(pair[1], str | None)
+        case [str() as name, str() | None]:
+            return _is_utf8(name)
+    return isinstance(pair, tuple) and isinstance(pair[1], str | None) and _is_utf8(pair[0])
+
+
+def _is_utf8(name: str) -> bool:
+    """JSON can escape half of a surrogate pair, of which librdkafka makes no name."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _as_text(value: Any) -> str | None:

@@ -136,7 +136,7 @@ class Settings(LayeredSettings):
     prices: str = ""
     """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, own-machine (nothing),
     or a TOML file. Empty: s3-standard for a store on S3, own-machine for a folder."""
-    zone: str = ""
+    zone: str = Field(default="", max_length=255)
     """The zone of this agent; clients that name their zone use its agents."""
     processes: int = Field(default=1, ge=1, le=256)
     """Agent processes to run; each address's port is that of the first, the others use the next ports."""

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.clock import SystemClock
-from tailrace_cli.connections.broker import PATIENCE_SECONDS
+from tailrace_cli.connections.broker import PATIENCE_SECONDS, check_topic_name, check_utf8
 from tailrace_cli.connections.connecting import BootstrapFlag, PartitionsFlag
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.connections.offsets import within
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import Encoding, TextRecord, compile_template, parse_time_ms, to_json
 
@@ -101,8 +101,13 @@ def consume(
     printed records are committed.
     """
     began = _parse_start(start, since, until)
+    for name in topics:
+        if group is None or not name.startswith("^"):  # a group may subscribe to a pattern
+            check_topic_name(name)
+        check_utf8("topic", name)
+    check_utf8("--group", group or "")
     if group is not None and (partition or began.offset is not None or began.since_ms is not None):
-        raise CommandFailed(
+        raise WrongUsage(
             "a group has its own offsets; leave out --partition, --from and --since, or use `tailrace group reset`"
         )
     write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
@@ -227,6 +232,11 @@ def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) 
                 messages.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.ended(message.topic(), message.partition())
+            elif error.code() in (KafkaError.INVALID_MSG, KafkaError._BAD_MSG):
+                raise CommandFailed(
+                    f"topic {message.topic()!r}, partition {message.partition()}, offset {message.offset()}: the bytes "
+                    "stored there are damaged (CORRUPT_MESSAGE); `tailrace audit --full` names the object"
+                )
             elif not error.retriable():
                 raise KafkaException(error)
         if watch.is_down and not unread.is_assigned:
@@ -242,7 +252,8 @@ def _partitions(
     for name in topics:
         topic = _described(consumer, name, watch)
         if topic.error is not None:
-            raise refused(f"topic {name!r}", topic.error)
+            failed = refused(f"topic {name!r}", topic.error)
+            raise CommandFailed(f"{failed}; `tailrace topic list` shows the topics")
         for partition in chosen or sorted(topic.partitions):
             if partition not in topic.partitions:
                 raise CommandFailed(
@@ -323,13 +334,13 @@ def _parse_start(start: str | None, since: str | None, until: str | None) -> Sta
     until_ms = None if until is None else parse_time_ms(until, now)
     if since is not None:
         if start is not None:
-            raise CommandFailed("--from and --since both say where to begin; give one")
+            raise WrongUsage("--from and --since both say where to begin; give one")
         return Start(since_ms=parse_time_ms(since, now), until_ms=until_ms)
     if start is None or start in ("start", "end"):
         return Start(is_end=start == "end", until_ms=until_ms)
     try:
         return Start(offset=int(start), until_ms=until_ms)
     except ValueError:
-        raise CommandFailed(
+        raise WrongUsage(
             f"--from {start!r}: expected start, end, an offset such as 42, or -10: the last 10"
         ) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace_cli.connections.connecting import parse_pairs
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def cost(
         raise CommandFailed(str(error)) from None
     if workload is not None or changes:
         if metrics:
-            raise CommandFailed("--from-metrics and a workload were given; give one of them")
+            raise WrongUsage("--from-metrics and a workload were given; give one of them")
         usage = {"(workload)": _usage_of_workload(workload, changes or [])}
     else:
         from tailrace_cli.running.loop import run
@@ -132,7 +132,7 @@ async def _read(page: str) -> ProcessCounts:
     login = None
     if "sasl.username" in properties:
         login = aiohttp.BasicAuth(properties["sasl.username"], properties.get("sasl.password", ""), "utf-8")
-    page = page if "://" in page else f"http://{page}"
+    given, page = page, page if "://" in page else f"http://{page}"
     url = f"{page.rstrip('/').removesuffix('/metrics')}/metrics"
     try:
         async with (
@@ -144,10 +144,14 @@ async def _read(page: str) -> ProcessCounts:
         ):
             answer.raise_for_status()
             return read_counts(text_string_to_metric_families(await answer.text()))
+    except aiohttp.InvalidURL:
+        raise WrongUsage(
+            f"--from-metrics {given!r}: expected HOST:PORT or a URL, such as {DEFAULT_PAGE}"
+        ) from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise CommandFailed(
-            f"{url} gave no metrics ({error or f'no answer within {PATIENCE_SECONDS} s'}); give the address of `http`"
-            " (--http, port 9644 by default), not that of Kafka clients"
+            f"{url} gave no metrics ({str(error) or f'no answer within {PATIENCE_SECONDS} s'}); give the address of "
+            "`http` (--http, port 9644 by default), not that of Kafka clients"
         ) from None
 
 

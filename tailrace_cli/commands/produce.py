@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.clock import SystemClock
-from tailrace_cli.connections.broker import PATIENCE_SECONDS
+from tailrace_cli.connections.broker import PATIENCE_SECONDS, check_topic_name, check_utf8
 from tailrace_cli.connections.connecting import BootstrapFlag, listed_pairs
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, hand_over, refused
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import (
+    MAX_PARTITION,
     Encoding,
     TextRecord,
     from_json,
@@ -48,7 +49,9 @@ Header = Annotated[
 ]
 Partition = Annotated[
     int | None,
-    typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients do."),
+    typer.Option(
+        "--partition", "-p", min=0, max=MAX_PARTITION, help="Default: by the key, as Java clients do."
+    ),
 ]
 Timestamp = Annotated[
     str | None,
@@ -87,7 +90,10 @@ def produce(
 
     Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
     """
+    check_topic_name(topic)
     headers = listed_pairs(header or [], "--header", "source=radar")
+    for name, _ in headers:
+        check_utf8("--header", name)
     shared = TextRecord(
         value=None,
         key=to_bytes(key, encoding),
@@ -96,7 +102,7 @@ def produce(
         timestamp_ms=None if timestamp is None else parse_time_ms(timestamp, SystemClock().wall_ms()),
     )
     if lines_of_json and (values or key_separator):
-        raise CommandFailed(
+        raise WrongUsage(
             "--from-json reads stdin, and each line has its key; leave out VALUE and --key-separator"
         )
     lines: Iterable[str] = values if values else _lines_of_stdin()

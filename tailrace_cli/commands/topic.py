@@ -14,8 +14,9 @@ from tailrace_cli.connections.connecting import (
     ask_broker,
     parse_pairs,
 )
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.record_text import MAX_PARTITION
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
@@ -55,7 +56,10 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's num.partitions.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=MAX_PARTITION, help="Default: the broker's num.partitions."
+        ),
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
@@ -149,7 +153,13 @@ def alter(
     name: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="The new number of partitions, higher than now."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=MAX_PARTITION,
+            help="The new number of partitions, higher than now.",
+        ),
     ] = None,
     config: Configs = None,
     unset: Annotated[
@@ -160,7 +170,7 @@ def alter(
     """Add partitions; set or unset configs."""
     configs = parse_pairs(config or [], "--config")
     if partitions is None and not configs and not unset:
-        raise CommandFailed("nothing to alter; give --partitions, --config NAME=VALUE or --unset NAME")
+        raise WrongUsage("nothing to alter; give --partitions, --config NAME=VALUE or --unset NAME")
 
     async def run(client: KafkaClient) -> None:
         from tailrace.kafka import ApiKey

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -117,7 +119,14 @@ def _alter(bootstrap: str | None, user: str, request: Any) -> None:
 
 def _password(file: Path | None) -> str:
     if file is None:
-        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            try:
+                return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+            except getpass.GetPassWarning:
+                raise WrongUsage(
+                    "there is no terminal on which to ask for the password; give --password-file FILE (mode 0600)"
+                ) from None
     from tailrace.credentials import BadCredential, read_secrets
 
     try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from tailrace_cli.errors import CommandFailed
+import re
+
+from tailrace_cli.errors import CommandFailed, WrongUsage
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CLIENT_ID = "tailrace-cli"
 PATIENCE_SECONDS = 30.0
+HTTP_AS_SIZE = int.from_bytes(b"HTTP", "big")
+"""The size of a Kafka response whose first bytes are those of an HTTP response."""
 
 
 def no_broker(bootstrap: str, seen: object) -> CommandFailed:
@@ -15,3 +19,29 @@ def no_broker(bootstrap: str, seen: object) -> CommandFailed:
         f"no broker answers at {bootstrap} ({seen}); start one with `tailrace serve`, "
         "or name one with --bootstrap HOST:PORT"
     )
+
+
+def speaks_http(bootstrap: str) -> CommandFailed:
+    """The error for an address of HTTP that was given as a broker's."""
+    return CommandFailed(
+        f"{bootstrap} answers in HTTP, a Kafka broker was expected; give the address for Kafka clients (`listen`, port "
+        "9092 by default) by --bootstrap HOST:PORT"
+    )
+
+
+def check_utf8(what: str, text: str) -> None:
+    """Raise WrongUsage for bytes that are not UTF-8: Kafka's names are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise WrongUsage(
+            f"{what} {text!r} is not UTF-8, which Kafka's names are; give other characters"
+        ) from None
+
+
+def check_topic_name(name: str) -> None:
+    """Raise WrongUsage for a name that no topic can have."""
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) is None or name in (".", ".."):
+        raise WrongUsage(
+            f"topic {name!r}: a name has 1 to 249 letters, digits, '.', '_' or '-', and is neither '.' nor '..'"
+        )

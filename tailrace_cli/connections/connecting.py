@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
+from tailrace_cli.record_text import MAX_PARTITION
 from tailrace_cli.running.data_folder import last_served
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ BootstrapFlag = Annotated[
 
 PartitionsFlag = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", min=0, help="A partition; can be repeated."),
+    typer.Option("--partition", "-p", min=0, max=MAX_PARTITION, help="A partition; can be repeated."),
 ]
 ExecuteFlag = Annotated[
     bool, typer.Option("--execute", help="Do it. Without this flag, only show what would be done.")
@@ -93,6 +94,6 @@ def listed_pairs(given: Sequence[str], flag: str, example: str) -> list[tuple[st
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise CommandFailed(f"{flag} {pair!r}: expected NAME=VALUE, such as {example}")
+            raise WrongUsage(f"{flag} {pair!r}: expected NAME=VALUE, such as {example}")
         pairs.append((name.strip(), value))
     return pairs

@@ -12,19 +12,28 @@ from typing import Any
 from tailrace.kafka import ApiKey, MalformedRequest, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.errors import UnencodableMessage
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tailrace.rpc.link import join_address, split_address
-from tailrace_cli.connections.broker import CLIENT_ID, PATIENCE_SECONDS, no_broker
+from tailrace_cli.connections.broker import CLIENT_ID, HTTP_AS_SIZE, PATIENCE_SECONDS, no_broker, speaks_http
 from tailrace_cli.connections.login import log_in, sasl_mechanism, tls_context
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 
 MAX_RESPONSE_BYTES = 256 << 20
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types."""
+ADVICE = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is none; `tailrace topic list` shows the topics",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`tailrace group list` shows the groups",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is none; `tailrace transaction list` shows the ids",
+    ErrorCode.RESOURCE_NOT_FOUND: "`tailrace user list` shows the users",
+    ErrorCode.CORRUPT_MESSAGE: "stored bytes are damaged; `tailrace audit --full` names the object",
+}
+"""What to do about an error, where the broker's message does not say it."""
 
 
 class KafkaRefused(CommandFailed):
@@ -44,7 +53,7 @@ class KafkaClient:
         try:
             self._host, self._port = split_address(bootstrap)
         except ValueError:
-            raise CommandFailed(
+            raise WrongUsage(
                 f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092"
             ) from None
         self._versions: dict[int, int] = {}
@@ -66,8 +75,12 @@ class KafkaClient:
                 self._reader, self._writer = await asyncio.open_connection(
                     self._host, self._port, ssl=tls_context(self._properties)
                 )
+        except UnicodeError as error:  # the host is too long for DNS, or has characters that it can't have
+            raise WrongUsage(
+                f"--bootstrap {self._bootstrap!r}: no host has this name; expected HOST:PORT"
+            ) from error
         except (OSError, TimeoutError) as error:
-            raise no_broker(self._bootstrap, error or "timed out") from error
+            raise no_broker(self._bootstrap, str(error) or f"no answer in {PATIENCE_SECONDS:g} s") from error
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
             api = APIS.get(served.api_key)
@@ -140,17 +153,25 @@ class KafkaClient:
             )
             async with asyncio.timeout(PATIENCE_SECONDS):
                 size = int.from_bytes(await self._reader.readexactly(4), "big")
+                if size == HTTP_AS_SIZE:
+                    raise speaks_http(self._bootstrap)
                 if size > MAX_RESPONSE_BYTES:
                     raise CommandFailed(f"{self._bootstrap} answers with {size} bytes; is it a Kafka broker?")
                 frame = await self._reader.readexactly(size)
             correlation_id, answer = decode_response(api, version, frame)
+        except UnencodableMessage as error:
+            raise WrongUsage(
+                f"a name or number that was given does not fit into {api.name} ({error}); names are UTF-8 of at "
+                "most 32,767 bytes, counts and partitions at most 2,147,483,647"
+            ) from error
         except TimeoutError:
             raise CommandFailed(
                 f"{self._bootstrap} did not answer {api.name} within {PATIENCE_SECONDS:g} s; look at its log"
             ) from None
         except (OSError, asyncio.IncompleteReadError) as error:
             raise CommandFailed(
-                f"{self._bootstrap} closed the connection instead of answering {api.name}; look at its log"
+                f"{self._bootstrap} closed the connection instead of answering {api.name}; is it an address for Kafka "
+                "clients (`listen`), and with TLS if security.protocol in TAILRACE_CLIENT says so? Look at its log"
             ) from error
         except MalformedRequest as error:
             raise CommandFailed(f"{self._bootstrap} did not answer as a Kafka broker: {error}") from error
@@ -167,4 +188,8 @@ def check(error_code: int, message: str | None, what: str) -> None:
         code = ErrorCode(error_code)
     except ValueError:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-    raise KafkaRefused(code, f"{what}: {code.name}{f': {message}' if message else ''}")
+    advice = ADVICE.get(code)
+    shown = (message or "").rstrip("." if advice else "")
+    raise KafkaRefused(
+        code, f"{what}: {code.name}{f': {shown}' if shown else ''}{f'; {advice}' if advice else ''}"
+    )

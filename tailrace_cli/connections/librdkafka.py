@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.connections.broker import CLIENT_ID, no_broker
+from tailrace_cli.connections.broker import CLIENT_ID, HTTP_AS_SIZE, check_utf8, no_broker, speaks_http
 from tailrace_cli.connections.connecting import parse_pairs
 from tailrace_cli.connections.login import bootstrap_of, client_properties
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 
 ClientFlag = Annotated[
     list[str] | None,
@@ -29,6 +29,9 @@ class BrokerWatch:
     def __init__(self, bootstrap: str | None) -> None:
         self.properties = client_properties()
         self.bootstrap = bootstrap_of(bootstrap, self.properties)
+        check_utf8("--bootstrap", self.bootstrap)
+        if ":" not in self.bootstrap:
+            raise WrongUsage(f"--bootstrap {self.bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092")
         self._last = "no answer"
         self.is_down = False
 
@@ -43,11 +46,16 @@ class BrokerWatch:
 
     def failure(self) -> CommandFailed:
         """The error for a broker that doesn't answer, with librdkafka's last error."""
+        if f"Invalid response size {HTTP_AS_SIZE} " in self._last:
+            return speaks_http(self.bootstrap)
         return no_broker(self.bootstrap, self._last)
 
 
 def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:
-    """A client's properties: those of TAILRACE_CLIENT, ours, then what the user gave with --client."""
+    """A client's properties: those of TAILRACE_CLIENT, ours, then what the user gave with --client. Raises
+    WrongUsage."""
+    for pair in given:
+        check_utf8("--client", pair)
     return {
         **watch.properties,
         "bootstrap.servers": watch.bootstrap,

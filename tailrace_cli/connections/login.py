@@ -47,7 +47,7 @@ def client_properties(environ: Mapping[str, str] = os.environ) -> dict[str, str]
 
 def bootstrap_of(given: str | None, properties: Mapping[str, str]) -> str:
     """The broker of `--bootstrap`, else of the file, else the default one."""
-    return given or properties.get("bootstrap.servers", DEFAULT_BOOTSTRAP)
+    return properties.get("bootstrap.servers", DEFAULT_BOOTSTRAP) if given is None else given
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:

@@ -35,10 +35,10 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     [
         (["serv"], 2, "No such command 'serv'"),
         (["topic", "create"], 2, "Missing argument 'TOPIC'"),
-        (["topic", "list", "-b", "nowhere"], 1, "--bootstrap 'nowhere': expected HOST:PORT"),
+        (["topic", "list", "-b", "nowhere"], 2, "--bootstrap 'nowhere': expected HOST:PORT"),
         (["topic", "list", "-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),
-        (["topic", "create", "a", "-c", "x"], 1, "--config 'x': expected NAME=VALUE"),
-        (["topic", "alter", "a"], 1, "nothing to alter; give --partitions"),
+        (["topic", "create", "a", "-c", "x"], 2, "--config 'x': expected NAME=VALUE"),
+        (["topic", "alter", "a"], 2, "nothing to alter; give --partitions"),
         (["object", "list", "--store", "/no/such"], 1, "there is no such folder"),
         (["object", "list", "--store", "ftp://x"], 1, "store 'ftp://x': allowed are"),
     ],

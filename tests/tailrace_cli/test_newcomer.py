@@ -1,0 +1,169 @@
+"""What a newcomer meets who gives a command arguments that are missing, wrong or hostile: one line, and a status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tailrace_cli.app import main
+
+MAX_LINE = 1_000
+LONG = "x" * 40_000
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A `tailrace serve` and its addresses; `data` is its folder."""
+
+    data: Path
+    kafka: str
+    http: str
+    process: subprocess.Popen[bytes]
+
+
+def start_serve(data: Path, **environ: str) -> Served:
+    """A `tailrace serve` on `data` that is ready; the caller ends it."""
+    command = [sys.executable, "-m", "tailrace", "serve", "--data", str(data), "--log-format", "json"]
+    process = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environ},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        said = json.loads(line)
+        if said["event"] == "ready":
+            kafka, http = (f"127.0.0.1:{said[port]}" for port in ("kafka_port", "http_port"))
+            return Served(data, kafka, http, process)
+    raise AssertionError(f"serve ended with {process.wait()}")
+
+
+def stop_serve(served: Served) -> None:
+    """Drain it."""
+    served.process.terminate()
+    served.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    server = start_serve(tmp_path_factory.mktemp("newcomer") / "data")
+    try:
+        yield server
+    finally:
+        stop_serve(server)
+
+
+def tailrace(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace", *words], capture_output=True, text=True, timeout=60, input=stdin
+    )
+
+
+CASES = [
+    ("topic describe nope -b KAFKA", 1, "topic 'nope': UNKNOWN_TOPIC_OR_PARTITION; there is none; `tail"),
+    ("group describe nope -b KAFKA", 1, "Group nope not found; `tailrace group list` shows the groups"),
+    ("transaction describe nope -b KAFKA", 1, "`tailrace transaction list` shows the ids"),
+    ("user remove nope -b KAFKA", 1, "`tailrace user list` shows the users"),
+    ("consume nope -b KAFKA", 1, "`tailrace topic list` shows the topics"),
+    ("topic list -b HTTP", 1, "answers in HTTP, a Kafka broker was expected; give the address for Kafka clients"),
+    ("consume a -b HTTP", 1, "answers in HTTP, a Kafka broker was expected"),
+    ("produce a b -b HTTP", 1, "answers in HTTP, a Kafka broker was expected"),
+    ("cost --from-metrics KAFKA", 1, "gave no metrics (Server disconnected); give the address of `http`"),
+    ("cost --from-metrics 127.0.0.1:1", 1, "give the address of `http` (--http, port 9644 by default)"),
+    ("cost --from-metrics 127.0.0.1:99999", 2, "--from-metrics '127.0.0.1:99999': expected HOST:PORT or a URL"),
+    ("topic list -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
+    ("consume a -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
+    ("topic list -b LONG:1", 2, "no host has this name"),
+    ("topic create a -p 99999999999 -b KAFKA", 2, "--partitions"),
+    ("topic create LONG -b KAFKA", 2, "does not fit into CREATE_TOPICS"),
+    ("topic describe BYTES -b KAFKA", 2, "names are UTF-8"),
+    ("group describe LONG -b KAFKA", 2, "names are UTF-8 of at most 32,767 bytes"),
+    ("group describe EMPTY -b KAFKA", 1, "INVALID_GROUP_ID: 0 bytes; 1 to 1024 are allowed"),
+    ("produce a b -p 99999999999 -b KAFKA", 2, "--partition"),
+    ("produce a b -H BYTES=x -b KAFKA", 2, "is not UTF-8, which Kafka's names are"),
+    ("produce LONG b -b KAFKA", 2, "(40000 characters)"),
+    ("consume EMPTY -b KAFKA", 2, "topic '': a name has 1 to 249 letters"),
+    ("consume LONG -b KAFKA", 2, "a name has 1 to 249 letters"),
+    ("consume a --from x -b KAFKA", 2, "--from 'x': expected start, end, an offset such as 42"),
+    ("consume a --since 99999999999999999999d -b KAFKA", 2, "is no time; expected 2026-01-31T12:00"),
+    ("consume a -X BYTES=1 -b KAFKA", 2, "--client"),
+    ("topic trim a --before x -b KAFKA", 1, "topic 'a': UNKNOWN_TOPIC_OR_PARTITION"),
+    ("serve --zone LONG", 2, "zone"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "status", "said"), CASES, ids=[case[0] for case in CASES])
+def test_what_is_missing_wrong_or_hostile_gets_one_line_and_a_status(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    status: int,
+    said: str,
+) -> None:
+    words = {"KAFKA": served.kafka, "HTTP": served.http, "EMPTY": "", "LONG": LONG, "BYTES": NOT_UTF8}
+    arguments = command.replace("LONG:1", f"{LONG}:1").replace("BYTES=", f"{NOT_UTF8}=").split(" ")
+    monkeypatch.setattr(sys, "argv", ["tailrace", *(words.get(word, word) for word in arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tailrace: ") and said in line and len(line) < MAX_LINE
+    assert ended.value.code == status
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"value": "x", "partition": 99999999999}', '"partition" is a whole number from 0 to 2147483647'),
+        ('{"value": "x", "timestamp": -1}', '"timestamp" is a whole number from 0 to'),
+        ('{"value": "x", "headers": {"\\ud800": "y"}}', '"headers" is an object or a list of pairs'),
+        ("[", "not a line of JSON"),
+    ],
+)
+def test_a_line_of_json_that_is_no_record_is_told(served: Served, line: str, said: str) -> None:
+    done = tailrace("produce", "lines", "--from-json", "-b", served.kafka, stdin=line)
+    assert done.returncode == 1 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status"),
+    [(">&-", 0), ("2>&-", 0), ("<&-", 0), ("| head -1", 0), (">/dev/full", 1)],
+)
+def test_a_standard_stream_may_be_closed_full_or_left(served: Served, redirected: str, status: int) -> None:
+    line = f'"$0" -m tailrace topic list -b {served.kafka} {redirected}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_a_damaged_object_is_told_with_its_topic_partition_and_offset(tmp_path: Path) -> None:
+    def mixed_objects() -> list[Path]:
+        return [path for path in (tmp_path / "data" / "objects").rglob("mixed/**/*") if path.is_file()]
+
+    first = start_serve(tmp_path / "data")
+    try:
+        lines = "\n".join(f"a record, the {number}th" for number in range(500))
+        assert tailrace("produce", "orders", "-b", first.kafka, "-p", "0", stdin=lines).returncode == 0
+    finally:
+        stop_serve(first)
+    for path in mixed_objects():
+        path.write_bytes(path.read_bytes().replace(b"the 250th", b"the 25?th"))
+    second = start_serve(tmp_path / "data")
+    try:
+        done = tailrace("consume", "orders", "-b", second.kafka)
+    finally:
+        stop_serve(second)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "topic 'orders', partition 0, offset 0: the bytes stored there are damaged" in done.stderr
+    assert "`tailrace audit --full` names the object" in done.stderr
+    audited = tailrace("audit", "--full", "--data", str(tmp_path / "data"))
+    assert audited.returncode == 1 and "corrupt_object" in audited.stdout
