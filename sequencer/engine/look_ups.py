@@ -81,7 +81,7 @@ class LookUps:
         for kind, keys in needed.keys.items():
             recent, left = state.recent[kind], iter(keys)
             while some := list(islice(left, KEYS_AS_A_RUN)):
-                unknown.keys[kind].update((key, None) for key in some if key not in recent)
+                unknown.keys[kind].update(dict.fromkeys(recent.missing(some)))
                 await turns.did(len(some) // KEYS_AS_A_RUN)
             unknown.rows += len(unknown.keys[kind])
         return unknown

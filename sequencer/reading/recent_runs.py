@@ -14,6 +14,7 @@ Pure: each transaction is added when it is durable, in commit order.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import cast
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run
-from sequencer.bounds import SummedRuns, run_bytes, sums_of
+from sequencer.bounds import SummedRuns, run_bytes
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
@@ -32,7 +33,10 @@ LEAST_RUNS = 256
 ADDED_IN_A_STEP = 32
 
 _base_offset = attrgetter("base_offset")
-_length = attrgetter("length")
+_NOTHING = (0,)
+"""The sums of no runs."""
+_Place = tuple[int, int]
+"""A partition, with its topic's id as an integer: Python code would hash and compare a UUID."""
 
 
 class _Kept:
@@ -42,13 +46,19 @@ class _Kept:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.lengths = sums_of(())
-        self.sizes = sums_of(())
+        self.lengths = array("q", _NOTHING)
+        self.sizes = array("q", _NOTHING)
 
     def add(self, runs: Sequence[Run]) -> None:
+        """Most often there is one, so it is no work for iterators."""
         self.runs += runs
-        self.lengths += sums_of(map(_length, runs), self.lengths.pop())
-        self.sizes += sums_of(map(run_bytes, runs), self.sizes.pop())
+        lengths, sizes = self.lengths, self.sizes
+        length, size = lengths[-1], sizes[-1]
+        for run in runs:
+            length += run.length
+            size += run_bytes(run)
+            lengths.append(length)
+            sizes.append(size)
 
     def forget_first(self, count: int) -> None:
         del self.runs[:count]
@@ -69,7 +79,7 @@ class RecentRuns:
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._count = 0
-        self._kept: OrderedDict[TopicPartition, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
         """Not a dict: the first of one is found by going over all that were removed before it."""
 
     def clear(self) -> None:
@@ -85,7 +95,7 @@ class RecentRuns:
             if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
                 continue  # it was appended
             base_offset = cast("int", key[2])
-            kept = self._keeping(cast("TopicPartition", key[:2]), base_offset)
+            kept = self._keeping(_place(cast("TopicPartition", key[:2])), base_offset)
             if kept is not None or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
                 partition = TopicPartition(*cast("TopicPartition", key[:2]))
                 end_offset = 0 if row is None else cast("RunRow", row).end_offset
@@ -96,11 +106,13 @@ class RecentRuns:
     def forget(self, replaced: Mapping[TopicPartition, int]) -> None:
         """Forget what `replaced_by` said, in the turn in which the transaction that replaced it is shown."""
         for partition, end_offset in replaced.items():
-            kept = self._kept.get(partition, _Kept())
+            kept = self._kept.get(_place(partition))
+            if kept is None:
+                continue
             count = len(kept.runs)
             first = bisect_left(kept.runs, end_offset, key=_base_offset) if end_offset else count
             if first == count:
-                self._forget(partition)
+                self._forget(_place(partition))
             else:
                 kept.forget_first(first)
                 self._count -= first
@@ -109,7 +121,7 @@ class RecentRuns:
         """Add the runs of a transaction, by partition. A run that is not added yet is looked up in the store."""
         for count, (partition, runs) in enumerate(added.items()):
             if runs:
-                self._append(partition, runs)
+                self._append(_place(partition), runs)
             if count % ADDED_IN_A_STEP == 0:
                 yield ADDED_IN_A_STEP
         while self._count > self._max_runs and self._kept:
@@ -118,15 +130,19 @@ class RecentRuns:
                 self._forget(oldest)
             yield 1
 
-    def _append(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
-        kept = self._kept.pop(partition, None) or _Kept()
-        self._count -= len(kept.runs)
-        if kept.runs and kept.runs[-1].end_offset != runs[0].base_offset:
-            kept = _Kept()
+    def _append(self, place: _Place, runs: Sequence[Run]) -> None:
+        kept = self._kept.get(place)
+        if kept is None:
+            kept = self._kept[place] = _Kept()
+        else:
+            self._kept.move_to_end(place)  # it was written to just now
+            if kept.runs[-1].end_offset != runs[0].base_offset:
+                self._count -= len(kept.runs)
+                kept = self._kept[place] = _Kept()
         kept.add(runs)
-        self._count += len(kept.runs)
-        self._cut_to_share(kept, len(self._kept) + 1)
-        self._kept[partition] = kept  # last in order: it was written to just now
+        self._count += len(runs)
+        if len(kept.runs) > LEAST_RUNS:
+            self._cut_to_share(kept, len(self._kept))
 
     def _cut_to_share(self, kept: _Kept, partitions: int) -> bool:
         """Keep the newest of a partition's runs; False where it has no more than its share of so many."""
@@ -137,13 +153,12 @@ class RecentRuns:
         self._count -= more
         return True
 
-    def _forget(self, partition: TopicPartition) -> None:
-        kept = self._kept.pop(partition, None)
-        self._count -= len(kept.runs) if kept else 0
+    def _forget(self, place: _Place) -> None:
+        self._count -= len(self._kept.pop(place).runs)
 
-    def _keeping(self, partition: TopicPartition, offset: int) -> _Kept | None:
+    def _keeping(self, place: _Place, offset: int) -> _Kept | None:
         """What is kept of the partition, if that holds the offset."""
-        kept = self._kept.get(partition)
+        kept = self._kept.get(place)
         if kept is None or not kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset:
             return None
         return kept
@@ -152,5 +167,10 @@ class RecentRuns:
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int
     ) -> SummedRuns | None:
         """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""
-        kept = self._keeping(TopicPartition(topic_id, partition), offset)
+        kept = self._keeping((topic_id.int, partition), offset)
         return None if kept is None else kept.find(offset, max_bytes, max_runs)
+
+
+def _place(partition: tuple[UUID, int]) -> _Place:
+    topic_id, number = partition
+    return topic_id.int, number

@@ -24,6 +24,8 @@ from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
 
+_NO_ERROR, _STORED = BatchError.NONE, BatchStatus.STORED
+
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
     """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
@@ -75,7 +77,7 @@ def assign_offsets(
     changed: dict[int, ProducerState] = {}
     transactional: dict[int, int] = {}
     for index, batch in enumerate(batches):
-        producer_id = batch.producer_id
+        producer_id, record_count = batch.producer_id, batch.record_count
         known: ProducerState | None = None
         may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in transactional_ids
         if producer_id == NO_PRODUCER_ID and not may_be_refused:
@@ -88,32 +90,27 @@ def assign_offsets(
                 known,
                 batch.producer_epoch,
                 batch.base_sequence,
-                batch.record_count,
+                record_count,
                 may_skip=may_skip and not batch.is_transactional,
             )
-        if check.error is not BatchError.NONE:
+        if check is not STORE and check.error is not BatchError.NONE:
             if check.error is BatchError.DUPLICATE and batch.is_transactional:
                 check = _unless_reused(check, transactional.get(producer_id, open_from(producer_id)))
             outcomes.append(BatchOutcome(check.error, check.base_offset))
             table.append(_not_stored(batch, check))
             continue
-        outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
-        table.append(
-            RunBatch(batch.length, batch.record_count, BatchStatus.STORED, end_offset, batch.max_timestamp)
-        )
+        latest = batch.max_timestamp
+        outcomes.append(BatchOutcome(_NO_ERROR, end_offset))
+        table.append(RunBatch(batch.length, record_count, _STORED, end_offset, latest))
         if producer_id != NO_PRODUCER_ID:
             changed[producer_id] = advance(
-                known,
-                batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-                record_count=batch.record_count,
-                base_offset=end_offset,
+                known, batch.producer_epoch, batch.base_sequence, record_count, end_offset
             )
-        if batch.flags & TRANSACTIONAL_FLAG:
+        if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
             transactional.setdefault(producer_id, end_offset)
-        end_offset += batch.record_count
-        if batch.max_timestamp > max_timestamp:
-            max_timestamp = batch.max_timestamp
+        end_offset += record_count
+        if latest > max_timestamp:
+            max_timestamp = latest
     return Assignment(
         outcomes=outcomes,
         table=table,

@@ -14,6 +14,8 @@ Pure: the caller passes the rows in that hold the states, and writes the changed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -34,7 +36,7 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False):
     """
 
     epoch: int
-    recent: tuple[RememberedBatch, ...]
+    recent: Sequence[RememberedBatch]
     resumes_at: int | None = None
 
 
@@ -47,6 +49,8 @@ class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
 
 
 STORE = SequenceCheck(BatchError.NONE)
+_remembered = partial(tuple.__new__, RememberedBatch)
+"""A `RememberedBatch` of a tuple, without a call in Python: there is one for each batch."""
 
 
 def last_sequence(base_sequence: int, record_count: int) -> int:
@@ -96,21 +100,21 @@ def advance(
     state: ProducerState | None, epoch: int, base_sequence: int, record_count: int, base_offset: int
 ) -> ProducerState:
     """The state after the batch was stored at `base_offset`."""
-    stored = RememberedBatch(base_sequence, last_sequence(base_sequence, record_count), base_offset)
+    stored = _remembered((base_sequence, (base_sequence + record_count - 1) % SEQUENCES, base_offset))
     if state is None or state.epoch != epoch:
-        return ProducerState(epoch, (stored,))
-    return ProducerState(epoch, (*state.recent[1 - REMEMBERED_BATCHES :], stored))
+        return ProducerState(epoch, [stored])
+    return ProducerState(epoch, [*state.recent[1 - REMEMBERED_BATCHES :], stored])
 
 
 def resume_at(state: ProducerState | None, epoch: int, base_sequence: int) -> ProducerState:
     """The state as if all batches before this sequence had been stored: a recovery can't read some of them."""
-    recent = state.recent if state is not None and state.epoch == epoch else ()
+    recent = state.recent if state is not None and state.epoch == epoch else []
     return ProducerState(epoch, recent, base_sequence)
 
 
 def state_of(row: ProducerRow | None) -> ProducerState | None:
-    """The state that a row holds."""
-    return None if row is None else ProducerState(row.producer_epoch, tuple(row.recent))
+    """The state that a row holds. It shares the row's list, which nobody changes."""
+    return None if row is None else ProducerState(row.producer_epoch, row.recent)
 
 
 def producer_row(
@@ -125,11 +129,5 @@ def producer_row(
     """The row that holds a state."""
     # By position: there is one for each producer of each run.
     return ProducerRow(
-        topic_id=topic_id,
-        partition=partition,
-        producer_id=producer_id,
-        producer_epoch=state.epoch,
-        recent=list(state.recent),
-        last_timestamp=last_timestamp,
-        updated_ms=updated_ms,
+        topic_id, partition, producer_id, state.epoch, [*state.recent], last_timestamp, updated_ms
     )

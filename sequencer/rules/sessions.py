@@ -36,7 +36,7 @@ from sequencer.api import (
     uploaded_key,
 )
 from sequencer.rules.assign import Assignment, assign_offsets, refuse_all
-from sequencer.rules.producers import ProducerState, producer_row, state_of
+from sequencer.rules.producers import producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import encode_table
@@ -57,7 +57,6 @@ from sequencer.store.rows import (
 from sequencer.store.state import COMMIT_NUMBER, AddedRun, Draft, replace_row
 from tailrace.ids import NO_PRODUCER_ID, TopicPartition
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
-from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 BATCHES_AS_A_RUN = 10
@@ -71,7 +70,8 @@ COMPACTOR_LEASE = "compactor"
 WRITER_BROKER_ID = -2
 """A session opened under this broker id is a writer's: of a job that is no agent, and commits by `commit_write`."""
 
-_MOST = INT32[-1]
+_LEAST, _MOST = INT32[0], INT32[-1]
+_LEAST_EPOCH, _MOST_EPOCH = INT16[0], INT16[-1]
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _answers = msgspec.msgpack.Decoder(CommitAnswer)
@@ -202,9 +202,16 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
     for run in request.runs:
         lengths = 0
         for batch in run.batches:
-            if not _is_kafkas(batch):
+            length = batch.length
+            # Whether the values fit the fields of a record batch that is not empty.
+            if not (
+                0 < length <= _MOST
+                and 0 < batch.record_count <= _MOST
+                and _LEAST_EPOCH <= batch.producer_epoch <= _MOST_EPOCH
+                and _LEAST <= batch.base_sequence <= _MOST
+            ):
                 raise InvalidRequest(f"{batch}: no batch has such values")
-            lengths += batch.length
+            lengths += length
         if not run.batches or lengths != run.length:
             raise InvalidRequest(f"a run of {run.length} bytes whose batches take {lengths}")
         if run.transactions and len(run.transactions) != len(run.batches):
@@ -221,16 +228,6 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
             unyielded = 0
     if batches > settings.max_batches_per_commit:
         raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
-
-
-def _is_kafkas(batch: BatchCoordinates) -> bool:
-    """Whether the values fit the fields of a record batch that is not empty."""
-    return (
-        0 < batch.length <= _MOST
-        and 0 < batch.record_count <= _MOST
-        and batch.producer_epoch in INT16
-        and batch.base_sequence in INT32
-    )
 
 
 def check_object(described: ObjectDescription, prefix: str) -> None:
@@ -360,9 +357,10 @@ def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
     """The keys of the producers whose states `commit_object` may need for these runs; one may come twice."""
     keys: list[ProducerKey] = []
     for run in runs:
-        for producer_id in dict.fromkeys(batch.producer_id for batch in run.batches):
+        topic_id, partition = run.topic_id, run.partition
+        for producer_id in {batch.producer_id: None for batch in run.batches}:
             if producer_id != NO_PRODUCER_ID:
-                keys.append((run.topic_id, run.partition, producer_id))
+                keys.append((topic_id, partition, producer_id))
         yield 1 + len(run.batches) // BATCHES_AS_A_RUN
     return keys
 
@@ -415,7 +413,7 @@ def _commit_run(
         )
     partition = advanced(partition, assigned.end_offset, assigned.max_timestamp)
     key = TopicPartition(topic_id, number)
-    draft.changes.put_under(key, partition)
+    draft.changes.of(PartitionRow)[key] = partition
     # By position: there is one for each run of each commit.
     row = RunRow(
         topic_id,
@@ -439,18 +437,15 @@ def _assigned(
     draft: Draft, topic_id: UUID, partition: PartitionRow, proposal: RunProposal, settings: SequencerSettings
 ) -> Assignment:
     """The offsets of a proposal's batches, by the draft's rows of producers and transactions."""
-    number = partition.partition
-
-    def producer_state(producer_id: int) -> ProducerState | None:
-        if producer_id == NO_PRODUCER_ID:
-            return None
-        return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
+    number, batches = partition.partition, proposal.batches
+    producer_ids = {batch.producer_id: None for batch in batches}
+    producer_ids.pop(NO_PRODUCER_ID, None)
+    rows = draft.producer_rows(topic_id, number, producer_ids) if producer_ids else {}
+    states = {producer_id: state_of(row) for producer_id, row in rows.items()}
 
     def admitted(index: int) -> BatchError:
         named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
-        return admit(
-            draft, topic_id, partition=number, batch=proposal.batches[index], number=named, settings=settings
-        )
+        return admit(draft, topic_id, partition=number, batch=batches[index], number=named, settings=settings)
 
     def open_from(producer_id: int) -> int | None:
         opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
@@ -458,8 +453,8 @@ def _assigned(
 
     return assign_offsets(
         partition.end_offset,
-        proposal.batches,
-        producer_state=producer_state,
+        batches,
+        producer_state=states.get,
         admit=admitted,
         open_from=open_from,
         transactional_ids=draft.durable.transactional_ids,
@@ -469,6 +464,7 @@ def _assigned(
 
 def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:
     topic_id, number = partition.topic_id, partition.partition
+    last_timestamp, now_ms = assigned.max_timestamp, draft.now_ms
     changed = draft.changes.of(ProducerRow)
     for producer_id, state in assigned.producers.items():
         changed[topic_id, number, producer_id] = producer_row(
@@ -476,6 +472,6 @@ def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) 
             topic_id=topic_id,
             partition=number,
             producer_id=producer_id,
-            last_timestamp=assigned.max_timestamp,
-            updated_ms=draft.now_ms,
+            last_timestamp=last_timestamp,
+            updated_ms=now_ms,
         )

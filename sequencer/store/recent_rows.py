@@ -13,7 +13,9 @@ So nothing is lost when a row is dropped from here, and none can be out of date.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
 
 from sequencer.store.rows import GroupOffsetRow, ProducerRow, Row
 
@@ -23,21 +25,53 @@ MOST: dict[type[Row], int] = {ProducerRow: 100_000, GroupOffsetRow: 250_000}
 """How many rows of a kind are kept: a producer's takes about a kilobyte, a position's 400 bytes."""
 
 
+def _place_of_producer(key: Any) -> Key:
+    topic_id, partition, producer_id = key
+    return topic_id.int, partition, producer_id
+
+
+def _place_of_position(key: Any) -> Key:
+    group_id, topic_id, partition = key
+    return group_id, topic_id.int, partition
+
+
+_PLACES: dict[type[Row], Callable[[Any], Key]] = {
+    ProducerRow: _place_of_producer,
+    GroupOffsetRow: _place_of_position,
+}
+"""A key with its topic's id as an integer: Python code would hash and compare a UUID, at each look at a row."""
+
+
 class RecentRows:
     """See the module."""
 
-    __slots__ = ("_kind", "_rows")
+    __slots__ = ("_kind", "_place", "_rows")
 
     def __init__(self, kind: type[Row]) -> None:
         self._kind = kind
+        self._place = _PLACES[kind]
         self._rows: OrderedDict[Key, Row] = OrderedDict()
 
     def get(self, key: Key) -> Row | None:
         """The row, if it is here."""
-        return self._rows.get(key)
+        return self._rows.get(self._place(key))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._rows
+        return self._place(key) in self._rows
+
+    def missing(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys whose rows aren't here."""
+        place, mine = self._place, self._rows
+        return [key for key in keys if place(key) not in mine]
+
+    def producers_on(self, topic_id: UUID, partition: int, producer_ids: Iterable[int]) -> dict[int, Row]:
+        """The rows of these producers on a partition that are here, of rows of producers."""
+        mine, topic = self._rows, topic_id.int
+        return {
+            producer_id: row
+            for producer_id in producer_ids
+            if (row := mine.get((topic, partition, producer_id))) is not None
+        }
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows.values())
@@ -47,10 +81,13 @@ class RecentRows:
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
         """Take over what a transaction wrote, and drop the rows that were written the longest ago."""
-        mine, most = self._rows, MOST[self._kind]
+        mine, most, place = self._rows, MOST[self._kind], self._place
         for key, row in rows.items():
-            mine.pop(key, None)
-            if row is not None:
-                mine[key] = row
+            at = place(key)
+            if row is None:
+                mine.pop(at, None)
+            else:
+                mine[at] = row
+                mine.move_to_end(at)
         while len(mine) > most:
             mine.popitem(last=False)

@@ -68,14 +68,12 @@ class PartitionRow(Row, frozen=True):
 
 def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> PartitionRow:
     """The partition after a run was appended."""
-    running_max = max(row.running_max_timestamp, max_timestamp)
+    running_max = row.running_max_timestamp
+    if max_timestamp > running_max:
+        running_max = max_timestamp
+    # By position: there is one for each run of each commit.
     return PartitionRow(
-        topic_id=row.topic_id,
-        partition=row.partition,
-        log_start_offset=row.log_start_offset,
-        end_offset=end_offset,
-        running_max_timestamp=running_max,
-        epochs=row.epochs,
+        row.topic_id, row.partition, row.log_start_offset, end_offset, running_max, row.epochs
     )
 
 

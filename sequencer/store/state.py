@@ -799,17 +799,46 @@ class Draft:
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """The partition's row, if its topic is not deleted."""
-        if topic_id != self._live_topic:
+        live = self._live_topic
+        if live is None or live.int != topic_id.int:
             topic = self.get(TopicRow, topic_id)
             if topic is None:
                 return None
-            self._live_topic = topic.topic_id
-        return self.get(PartitionRow, self._live_topic, partition)
+            live = self._live_topic = topic.topic_id
+        return self.get(PartitionRow, live, partition)
+
+    def producer_rows(
+        self, topic_id: UUID, partition: int, producer_ids: Collection[int]
+    ) -> dict[int, ProducerRow]:
+        """The rows of these producers on a partition, looked up together; `get` of each gives the same."""
+        found: dict[int, Any] = self.durable.recent[ProducerRow].producers_on(
+            topic_id, partition, producer_ids
+        )
+        for producer_id in producer_ids:
+            if producer_id not in found:
+                found[producer_id] = self.get(ProducerRow, topic_id, partition, producer_id)
+        for rows in self._layers_changing(ProducerRow):
+            for producer_id in producer_ids:
+                changed = rows.get((topic_id, partition, producer_id), _UNCHANGED)
+                if changed is not _UNCHANGED:
+                    found[producer_id] = changed
+        return {producer_id: row for producer_id, row in found.items() if row is not None}
+
+    def _layers_changing(self, kind: type[Row]) -> list[dict[Key, Row | None]]:
+        """What this draft and those below it change of a kind, the lowest first."""
+        layers: list[dict[Key, Row | None]] = []
+        layer: Draft | None = self
+        while layer is not None:
+            if rows := layer.changes.by_kind.get(kind):
+                layers.insert(0, rows)
+            layer = layer._parent
+        return layers
 
     def shared_id(self, topic_id: UUID) -> UUID:
         """This id as the topic's row has it, if it is the last that `live_partition` found: ids are told equal by
         identity three times as fast, and thousands of rows need one of them."""
-        return self._live_topic if self._live_topic == topic_id else topic_id
+        live = self._live_topic
+        return topic_id if live is None or live.int != topic_id.int else live
 
     def pending_at(self, keys: Collection[Key]) -> list[PendingOffsetRow]:
         """What any open transaction will change of the positions at these places (group, topic id, partition)."""
@@ -846,11 +875,17 @@ class Draft:
 
     def add_runs(self, added: Sequence[AddedRun], stored: ObjectRow) -> Steps[None]:
         """Add and publish the runs of one mixed object, each new at the end of its log."""
+        if not added:
+            return
+        changed, published = self.changes.of(RunRow), self.published
         for first in range(0, len(added), ADDED_IN_A_STEP):
             step = added[first : first + ADDED_IN_A_STEP]
             for partition, row, batches in step:
-                self.changes.put_under((*partition, row.base_offset), row)
-                _append(self.published.setdefault(partition, []), join_run(row, stored, batches))
+                changed[row.topic_id, row.partition, row.base_offset] = row
+                run = join_run(row, stored, batches)
+                runs = published.setdefault(partition, [run])
+                if runs[-1] is not run:
+                    _append(runs, run)
             self.moves.runs(ObjectKind.MIXED, len(step), sum(run.row.length for run in step))
             yield len(step)
 

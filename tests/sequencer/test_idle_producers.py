@@ -17,7 +17,7 @@ from sequencer.store import recent_rows
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.recent_rows import RecentRows
 from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, key_of
-from sequencer.store.state import Draft, HotState
+from sequencer.store.state import Draft, HotState, replace_row
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, run_on_committer
@@ -161,6 +161,31 @@ def test_a_producer_that_was_not_named_beforehand_is_no_new_one() -> None:
     draft = Draft(HotState({}), 0)
     with pytest.raises(AssertionError, match="not looked up"):
         draft.get(ProducerRow, UUID(int=1), 0, 7)
+
+
+def test_producers_looked_up_together_are_what_each_of_them_is() -> None:
+    topic_id, again = UUID(int=1), UUID(int=1)
+    rows = [ProducerRow(topic_id, 3, number, 0, [], 0, 0) for number in range(5)]
+    state = HotState({})
+    state.recent[ProducerRow].apply(
+        {row.key: row for row in (*rows[:3], ProducerRow(topic_id, 4, 4, 9, [], 0, 0))}
+    )
+    draft = Draft(state, 0)
+    draft.looked_up[ProducerRow].update({rows[3].key: rows[3], rows[4].key: None})
+    draft.put(replace_row(rows[0], producer_epoch=1))
+    draft.put(rows[4])
+    savepoint = draft.savepoint()
+    savepoint.put(replace_row(rows[0], producer_epoch=2))
+    savepoint.delete(ProducerRow, *rows[1].key)
+    together = savepoint.producer_rows(again, 3, range(5))
+    each = {number: savepoint.get(ProducerRow, again, 3, number) for number in range(5)}
+    assert together == {number: row for number, row in each.items() if row is not None}
+    assert [(number, row.producer_epoch) for number, row in sorted(together.items())] == [
+        (0, 2),
+        (2, 0),
+        (3, 0),
+        (4, 0),
+    ]
 
 
 def test_a_row_that_is_dropped_from_memory_is_the_one_that_was_written_longest_ago() -> None:

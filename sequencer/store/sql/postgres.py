@@ -337,8 +337,8 @@ async def _appended(connection: Any, table: TableStatements, rows: list[Row]) ->
         (new if isinstance(row, RunRow) and row.kind is ObjectKind.MIXED else others).append(row)
     names = [column.name for column in table.codec.columns]
     for first in range(0, len(new), WRITTEN_AT_ONCE):
-        columns = table.codec.encode_rows(new[first : first + WRITTEN_AT_ONCE])
-        await connection.copy_records_to_table("runs", records=zip(*columns, strict=True), columns=names)
+        records = table.codec.records(new[first : first + WRITTEN_AT_ONCE])
+        await connection.copy_records_to_table("runs", records=records, columns=names)
     return others
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 from uuid import UUID
 
@@ -70,6 +71,8 @@ class RowCodec:
         self.columns = tuple(_column(field, dialect) for field in fields_of(kind))
         by_name = {column.name: column for column in self.columns}
         self.key = tuple(by_name[name] for name in KEYS[kind])
+        self._encoders = tuple((attrgetter(column.name), column.encode) for column in self.columns)
+        self._is_plain = all(column.encode in (None, int) for column in self.columns)
         self._decoders = tuple(
             (index, column.decode) for index, column in enumerate(self.columns) if column.decode is not None
         )
@@ -77,11 +80,15 @@ class RowCodec:
     def encode_rows(self, rows: Sequence[Row]) -> list[list[Any]]:
         """One list of values per column."""
         return [
-            [getattr(row, column.name) for row in rows]
-            if column.encode is None
-            else [column.encode(getattr(row, column.name)) for row in rows]
-            for column in self.columns
+            list(map(get, rows)) if encode is None else list(map(encode, map(get, rows)))
+            for get, encode in self._encoders
         ]
+
+    def records(self, rows: Sequence[Row]) -> Iterable[tuple[Any, ...]]:
+        """The values of each row, for a driver that takes them row by row and an enum of integers as an integer."""
+        if self._is_plain:
+            return map(msgspec.structs.astuple, rows)
+        return zip(*self.encode_rows(rows), strict=True)
 
     def encode_keys(self, keys: Sequence[tuple[object, ...]]) -> list[list[Any]]:
         """One list of values per column of the key."""

@@ -88,8 +88,8 @@ def test_a_state_that_resumes_takes_the_named_sequence_and_remembers_only_what_w
     known = store(None, 0, 0, 2, 10)
     assert check_sequence(resume_at(known, 0, 7), 0, 7, 3).error is BatchError.NONE
     after = advance(resume_at(known, 0, 7), 0, 7, 3, 20)
-    assert after == ProducerState(0, (*known.recent, RememberedBatch(7, 9, 20)))
-    assert advance(resume_at(known, 1, 7), 1, 7, 3, 20).recent == (RememberedBatch(7, 9, 20),)
+    assert after == ProducerState(0, [*known.recent, RememberedBatch(7, 9, 20)])
+    assert advance(resume_at(known, 1, 7), 1, 7, 3, 20).recent == [RememberedBatch(7, 9, 20)]
 
 
 def test_a_batch_that_may_skip_leaves_no_gap_and_is_neither_stored_twice_nor_in_an_old_epoch() -> None:
