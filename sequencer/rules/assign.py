@@ -122,6 +122,25 @@ def assign_offsets(
     )
 
 
+def assign_plain(end_offset: int, batches: Sequence[BatchCoordinates]) -> Assignment | None:
+    """`assign_offsets` of batches that are stored without a look at anything: of no producer and of no transaction.
+    None where one is not such."""
+    base_offset = end_offset
+    max_timestamp = -1
+    outcomes: list[BatchOutcome] = []
+    table: list[RunBatch] = []
+    for batch in batches:
+        if batch.producer_id != NO_PRODUCER_ID or batch.flags & OF_TRANSACTIONS:
+            return None
+        record_count, latest = batch.record_count, batch.max_timestamp
+        outcomes.append(BatchOutcome(_NO_ERROR, end_offset))
+        table.append(RunBatch(batch.length, record_count, _STORED, end_offset, latest))
+        end_offset += record_count
+        if latest > max_timestamp:
+            max_timestamp = latest
+    return Assignment(outcomes, table, base_offset, end_offset, max_timestamp, {}, {})
+
+
 def _not_stored(batch: BatchCoordinates, check: SequenceCheck) -> RunBatch:
     is_duplicate = check.error is BatchError.DUPLICATE
     status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED

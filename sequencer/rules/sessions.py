@@ -35,7 +35,7 @@ from sequencer.api import (
     SessionRef,
     uploaded_key,
 )
-from sequencer.rules.assign import Assignment, assign_offsets, refuse_all
+from sequencer.rules.assign import Assignment, assign_offsets, assign_plain, refuse_all
 from sequencer.rules.producers import producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
@@ -396,7 +396,9 @@ def _commit_run(
     if partition is None:
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
     topic_id = draft.shared_id(topic_id)
-    assigned = _assigned(draft, topic_id, partition=partition, proposal=proposal, settings=settings)
+    assigned = assign_plain(partition.end_offset, proposal.batches) or _assigned(
+        draft, topic_id, partition=partition, proposal=proposal, settings=settings
+    )
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None

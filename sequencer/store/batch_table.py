@@ -73,6 +73,6 @@ def join_run(row: RunRow, stored: ObjectRow | None, batches: list[RunBatch] | No
         row.commit_number,
         row.created_ms,
         decode_table(row.batches) if batches is None else batches,
-        decode_markers(row.markers),
+        decode_markers(row.markers) if row.markers else [],
         index_crc,
     )

@@ -28,6 +28,7 @@ from sequencer.store.sql.row_codec import (
     INTEGERS,
     RUN_COLUMNS,
     RUN_COLUMNS_WITHOUT_BATCHES,
+    UUIDS,
     Dialect,
     RowColumn,
 )
@@ -343,12 +344,27 @@ async def _appended(connection: Any, table: TableStatements, rows: list[Row]) ->
 
 
 def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:
-    """An argument per column. Integers go as the text of an array, which PostgreSQL reads in no time: asyncpg asks of
-    each element of a list whether it is a list."""
-    return [
-        f"{{{str(value)[1:-1]}}}" if column.array_type == INTEGERS else value
-        for column, value in zip(columns, values, strict=True)
-    ]
+    """An argument per column. Integers and UUIDs go as the text of an array, which PostgreSQL reads in no time: asyncpg
+    asks of each element of a list whether it is a list."""
+    return [_array(column, value) for column, value in zip(columns, values, strict=True)]
+
+
+def _array(column: RowColumn, values: list[Any]) -> Any:
+    if column.array_type == INTEGERS:
+        return f"{{{str(values)[1:-1]}}}"
+    if column.array_type == UUIDS:
+        return f"{{{','.join(_texts(values))}}}"
+    return values
+
+
+def _texts(ids: list[UUID]) -> Iterator[str]:
+    """Rows of one topic come together, and share its id."""
+    last: UUID | None = None
+    text = ""
+    for an_id in ids:
+        if an_id is not last:
+            last, text = an_id, an_id.hex
+        yield text
 
 
 def _in_full(statement: str, now: str) -> str:

@@ -22,6 +22,8 @@ from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 Dialect = Literal["sqlite", "postgresql"]
 INTEGERS = "text::bigint[]"
 """The `RowColumn.array_type` of integers: an argument of text, cast."""
+UUIDS = "text::uuid[]"
+"""The same of UUIDs."""
 Convert = Callable[[Any], Any]
 
 
@@ -164,8 +166,8 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
 
 def _column(field: RowField, dialect: Dialect) -> RowColumn:
     array_type, encode, decode = _conversions(field, dialect)
-    if array_type == INTEGERS and field.is_optional:
-        array_type = "bigint[]"  # the text of an array has another word for None
+    if array_type in (INTEGERS, UUIDS) and field.is_optional:
+        array_type = array_type.removeprefix("text::")  # the text of an array has another word for None
     if field.is_optional:
         encode, decode = _or_none(encode), _or_none(decode)
     # PostgreSQL widens the elements to the column's type.
@@ -176,7 +178,7 @@ def _conversions(field: RowField, dialect: Dialect) -> tuple[str, Convert | None
     hint = field.hint
     sqlite = dialect == "sqlite"
     if hint is UUID:
-        return "uuid[]", *((_bytes_of_uuid, _uuid_of_bytes) if sqlite else (None, None))
+        return UUIDS, *((_bytes_of_uuid, _uuid_of_bytes) if sqlite else (None, None))
     if hint is bool:
         return "boolean[]", *((int, bool) if sqlite else (None, None))
     if hint is ObjectKind:
