@@ -104,7 +104,11 @@ def assign_offsets(
         table.append(RunBatch(batch.length, record_count, _STORED, end_offset, latest))
         if producer_id != NO_PRODUCER_ID:
             changed[producer_id] = advance(
-                known, batch.producer_epoch, batch.base_sequence, record_count, end_offset
+                known,
+                batch.producer_epoch,
+                base_sequence=batch.base_sequence,
+                record_count=record_count,
+                base_offset=end_offset,
             )
         if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
             transactional.setdefault(producer_id, end_offset)
@@ -138,7 +142,15 @@ def assign_plain(end_offset: int, batches: Sequence[BatchCoordinates]) -> Assign
         end_offset += record_count
         if latest > max_timestamp:
             max_timestamp = latest
-    return Assignment(outcomes, table, base_offset, end_offset, max_timestamp, {}, {})
+    return Assignment(
+        outcomes=outcomes,
+        table=table,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        max_timestamp=max_timestamp,
+        producers={},
+        transactional={},
+    )
 
 
 def _not_stored(batch: BatchCoordinates, check: SequenceCheck) -> RunBatch:

@@ -127,7 +127,12 @@ def producer_row(
     updated_ms: int,
 ) -> ProducerRow:
     """The row that holds a state."""
-    # By position: there is one for each producer of each run.
     return ProducerRow(
-        topic_id, partition, producer_id, state.epoch, [*state.recent], last_timestamp, updated_ms
+        topic_id=topic_id,
+        partition=partition,
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        recent=[*state.recent],
+        last_timestamp=last_timestamp,
+        updated_ms=updated_ms,
     )

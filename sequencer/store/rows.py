@@ -71,9 +71,13 @@ def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> Partitio
     running_max = row.running_max_timestamp
     if max_timestamp > running_max:
         running_max = max_timestamp
-    # By position: there is one for each run of each commit.
     return PartitionRow(
-        row.topic_id, row.partition, row.log_start_offset, end_offset, running_max, row.epochs
+        topic_id=row.topic_id,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        end_offset=end_offset,
+        running_max_timestamp=running_max,
+        epochs=row.epochs,
     )
 
 
