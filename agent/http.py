@@ -32,10 +32,16 @@ MAX_LAGS = 10_000
 class AgentPages:
     """The `tailrace.http_server.Pages` of an agent: of `telemetry`, and of `agent` once it is set."""
 
-    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer, prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        telemetry: AgentTelemetry,
+        sequencer: Sequencer,
+        prices: Prices | None = None,
+        database: str = "",
+    ) -> None:
         self.agent: Agent | None = None
         self._prices = prices or read_prices()
-        telemetry.topic_dollars.show(self._bills, self._prices.name)
+        telemetry.topic_dollars.show(self._bills, self._prices.name, database)
         self._telemetry = telemetry
         self._sequencer = sequencer
 

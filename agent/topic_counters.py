@@ -88,25 +88,28 @@ class TopicDollars(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._bills: Callable[[], Mapping[str, Bill]] = dict
-        self._prices = ""
+        self._prices = self._database = ""
         registry.register(self)
 
-    def show(self, bills: Callable[[], Mapping[str, Bill]], prices: str) -> None:
-        """`bills` gives the bills of the moment, by topic; `prices` is the name of their table."""
-        self._bills, self._prices = bills, prices
+    def show(self, bills: Callable[[], Mapping[str, Bill]], prices: str, database: str) -> None:
+        """`bills` gives the bills of the moment, by topic; `prices` is the name of their table, `database` the kind
+        of the process's own."""
+        self._bills, self._prices, self._database = bills, prices, database
 
     def describe(self) -> Iterable[Metric]:
         """The names, with no bill made: other counters are not there yet."""
         yield CounterMetricFamily("tailrace_topic_cost_dollars_total", "", labels=["topic", "item"])
-        yield GaugeMetricFamily("tailrace_prices_info", "", labels=["name"])
+        yield GaugeMetricFamily("tailrace_prices_info", "", labels=["name", "database"])
 
     def collect(self) -> Iterable[Metric]:
         """The dollars now. Not storage's: a process does not know for how long bytes were stored."""
         table = GaugeMetricFamily(
-            "tailrace_prices_info", "The price table in use, by name; 1.", labels=["name"]
+            "tailrace_prices_info",
+            "The price table in use, and the kind of database; 1.",
+            labels=["name", "database"],
         )
         if self._prices:
-            table.add_metric([self._prices], 1.0)
+            table.add_metric([self._prices, self._database], 1.0)
         yield table
         family = CounterMetricFamily(
             "tailrace_topic_cost_dollars_total",

@@ -35,13 +35,15 @@ COUNTED = (_REQUESTS, *_TOTALS, *_OF_TOPICS, _STARTED_AT, _OBJECT_BYTES)
 @dataclass(slots=True)
 class ProcessCounts:
     """What a process has counted since its start. `started_at`: Unix time in seconds, 0 if it is not said.
-    `object_bytes`: of the whole cluster's objects, where the process knows. `prices`: the name of its price table."""
+    `object_bytes`: of the whole cluster's objects, where the process knows. `prices`: the name of its price table.
+    `database`: `sqlite`, `postgresql`, or nothing where other processes have it."""
 
     process: Usage = field(default_factory=Usage)
     topics: dict[str, TopicCounts] = field(default_factory=dict)
     started_at: float = 0.0
     object_bytes: float = 0.0
     prices: str = ""
+    database: str = ""
 
     def since(self, before: ProcessCounts) -> ProcessCounts:
         """What was counted after `before`, or all if the process started anew in between."""
@@ -78,6 +80,7 @@ def read_counts(families: Iterable[Metric]) -> ProcessCounts:
             found.started_at = value
         elif name == _PRICES:
             found.prices = sample.labels["name"]
+            found.database = sample.labels.get("database", "")
         elif name == _OBJECT_BYTES:
             found.object_bytes += value
     found.process = Usage(**totals)

@@ -17,7 +17,8 @@ GIB = 1 << 30
 MONTH_SECONDS = 30 * 86_400
 """A month in all figures of cost: 30 days."""
 DEFAULT_PRICES = "s3-standard"
-PRICES_OF_A_FOLDER = "own-machine"
+OWN_MACHINE, OWN_STORE = "own-machine", "own-store"
+SQLITE = "sqlite"
 _SHIPPED = Path(__file__).parent / "prices"
 
 Dollars = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -50,9 +51,19 @@ def shipped_prices() -> list[str]:
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
-def default_prices(store_url: str) -> str:
-    """The name of the table for a store at this URL: a folder costs nothing."""
-    return DEFAULT_PRICES if store_url.startswith("s3:") else PRICES_OF_A_FOLDER
+def default_prices(store_url: str, database_url: str | None = None) -> str:
+    """The name of the table for a store and a database at these URLs (None: other processes have it).
+
+    A folder costs nothing as a store. Only with SQLite is the machine taken for one's own.
+    """
+    if store_url.startswith("s3:"):
+        return DEFAULT_PRICES
+    return OWN_MACHINE if kind_of_database(database_url) == SQLITE else OWN_STORE
+
+
+def kind_of_database(url: str | None) -> str:
+    """`sqlite`, `postgresql`, or nothing where other processes have it."""
+    return (url or "").partition(":")[0].partition("+")[0]
 
 
 def read_prices(name: str = DEFAULT_PRICES) -> Prices:

@@ -49,8 +49,8 @@ def cost(
         typer.Option(
             "--prices",
             metavar="NAME|FILE",
-            help="s3-standard, s3-express, own-machine, or a TOML file. Default: for running processes, theirs if they"
-            " keep a folder (nothing); else s3-standard.",
+            help="s3-standard, s3-express, own-machine, own-store, or a TOML file. Default: the one of those that the"
+            " running processes use; else s3-standard.",
         ),
     ] = "",
     as_json: JsonFlag = False,
@@ -59,7 +59,7 @@ def cost(
 
     Prices are those of a table that you can copy and edit.
     """
-    from tailrace.cost import DEFAULT_PRICES, PRICES_OF_A_FOLDER, BadPrices, bill_of, read_prices
+    from tailrace.cost import DEFAULT_PRICES, BadPrices, bill_of, read_prices
 
     try:
         table = read_prices(prices or DEFAULT_PRICES)
@@ -72,9 +72,9 @@ def cost(
     else:
         from tailrace_cli.running.loop import run
 
-        usage, are_own = run(_usage_of_processes(metrics or [DEFAULT_PAGE], over))
-        if are_own and not prices:
-            table = read_prices(PRICES_OF_A_FOLDER)
+        usage, theirs = run(_usage_of_processes(metrics or [DEFAULT_PAGE], over))
+        if not prices:
+            table = _table_of(theirs) or table
     _show({name: bill_of(used, table) for name, used in usage.items()}, usage, table, as_json=as_json)
 
 
@@ -88,36 +88,43 @@ def _usage_of_workload(file: Path | None, changes: Sequence[str]) -> Usage:
         raise CommandFailed(str(error)) from None
 
 
-async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[str, Usage], bool]:
-    """What each topic uses in a month at the rate at which it was used, of all processes together; and whether their
-    store is a folder."""
+async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[str, Usage], set[str]]:
+    """What each topic uses in a month at the rate at which it was used, of all processes together; and the names of
+    their price tables."""
     from tailrace.clock import SystemClock
-    from tailrace.cost import PRICES_OF_A_FOLDER, read_prices
 
     clock = SystemClock()
     first = await asyncio.gather(*(_read(page) for page in pages))
-    named = {counts.prices for counts in first}
-    are_own = named == {read_prices(PRICES_OF_A_FOLDER).name}
+    theirs = {counts.prices for counts in first if counts.prices}  # a sequencer has none
     if over:
         await clock.sleep(over)
         later = await asyncio.gather(*(_read(page) for page in pages))
         changes = [(new.since(old), over) for new, old in zip(later, first, strict=True)]
-        return usage_a_month(changes), are_own
+        return usage_a_month(changes), theirs
     now = clock.wall_ms() / 1000
-    return usage_a_month([(counts, now - counts.started_at) for counts in first]), are_own
+    return usage_a_month([(counts, now - counts.started_at) for counts in first]), theirs
+
+
+def _table_of(theirs: set[str]) -> Prices | None:
+    """The table that comes with the package and that all processes use."""
+    from tailrace.cost import read_prices, shipped_prices
+
+    return next((table for name in shipped_prices() if {(table := read_prices(name)).name} == theirs), None)
 
 
 def usage_a_month(counted: Sequence[tuple[ProcessCounts, float]]) -> dict[str, Usage]:
     """From what processes counted in so many seconds each, to a month of all of them, by topic."""
     from agent.topic_usage import usage_by_topic
-    from tailrace.cost import GIB, MONTH_SECONDS, Usage
+    from tailrace.cost import GIB, MONTH_SECONDS, SQLITE, Usage
 
     month: dict[str, Usage] = {}
     for counts, seconds in counted:
         for topic, used in usage_by_topic(counts).items():
             month[topic] = month.get(topic, Usage()) + used * (MONTH_SECONDS / max(seconds, 1.0))
     stored = max((counts.object_bytes for counts, _ in counted), default=0.0)
-    month[STORED] = Usage(storage_gib_months=stored / GIB, database_months=1.0)
+    databases = {counts.database for counts, _ in counted if counts.database}
+    billed = 0.0 if databases == {SQLITE} else 1.0
+    month[STORED] = Usage(storage_gib_months=stored / GIB, database_months=billed)
     return month
 
 

@@ -73,10 +73,10 @@ def check_sweep_interval(settings: Settings) -> None:
         )
 
 
-def open_prices(settings: Settings, store_url: str = "") -> Prices:
-    """The price table of the settings, or the one for the store. Raises CommandFailed."""
+def open_prices(settings: Settings, store_url: str = "", database: str | None = None) -> Prices:
+    """The price table of the settings, or the one for the store and its database. Raises CommandFailed."""
     try:
-        return read_prices(settings.prices or default_prices(store_url))
+        return read_prices(settings.prices or default_prices(store_url, database))
     except BadPrices as error:
         raise CommandFailed(str(error)) from None
 

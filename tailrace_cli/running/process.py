@@ -31,6 +31,7 @@ from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.cost import kind_of_database
 from tailrace.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import GET_PATIENCE, PUT_PATIENCE, HedgedStore
@@ -264,7 +265,7 @@ class _AgentProcess:
         self._shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
         self._runtime = Runtime(SystemClock(), SystemEntropy())
         self._telemetry = AgentTelemetry()
-        self._prices = open_prices(settings, store_url)
+        self._prices = open_prices(settings, store_url, database)
         self._security = security
         self._http_tls = open_http_tls(settings)
         self._clients = open_client_security(settings)
@@ -278,7 +279,7 @@ class _AgentProcess:
             metrics = StoreMetrics(self._telemetry.registry)
             store = await stack.enter_async_context(opened_store(self._store_url, self._runtime, metrics))
             sequencer, rpc_address = await self._open_sequencer(stack, store)
-            pages = AgentPages(self._telemetry, sequencer, self._prices)
+            pages = AgentPages(self._telemetry, sequencer, self._prices, kind_of_database(self._database))
             http_port = await self._open_pages(stack, pages)
             agent = self._agent(sequencer, store, http_port)
             name_process(lambda: _agent_name(self._kind, agent))

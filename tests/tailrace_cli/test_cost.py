@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 
 from agent.topic_counters import TopicCounts
 from agent.topic_usage import ProcessCounts
-from tailrace.cost import GIB, MONTH_SECONDS, Usage, bill_of, default_prices, read_prices
+from tailrace.cost import GIB, MONTH_SECONDS, Usage, bill_of, read_prices
 from tailrace_cli.app import app
 from tailrace_cli.commands.cost import STORED, usage_a_month
+from tailrace_cli.running.checks import open_prices
+from tailrace_cli.settings import Settings
 from tailrace_cli.workload import (
     BadWorkload,
     Workload,
@@ -92,7 +94,31 @@ def test_the_command_bills_a_workload(tmp_path: Path) -> None:
     assert said["dollars_a_month"] > 64.8
 
 
-def test_a_folder_has_no_bill_and_s3_has_one() -> None:
-    used = Usage(puts=1e6, gets=1e6, storage_gib_months=10, database_months=1, cpu_seconds=1e6)
-    assert bill_of(used, read_prices(default_prices("file:///data/objects"))).total == 0
-    assert bill_of(used, read_prices(default_prices("s3://bucket"))).sql == 229.0
+USED = Usage(puts=1e6, gets=1e6, storage_gib_months=10, database_months=1, cpu_seconds=1e6)
+
+
+@pytest.mark.parametrize(
+    ("store", "database", "table", "put", "sql"),
+    [
+        ("file:///data/objects", "sqlite:////data/tailrace.db", "own machine", 0.0, 0.0),
+        ("/data/objects", "postgresql://u@h/n", "own store", 0.0, 229.0),
+        ("/data/objects", "postgresql+asyncpg://u@h/n", "own store", 0.0, 229.0),
+        ("/data/objects", None, "own store", 0.0, 229.0),
+        ("s3://bucket", "postgresql://u@h/n", "S3 Standard, us-east-1", 5.0, 229.0),
+    ],
+)
+def test_only_a_folder_as_a_store_and_sqlite_are_free(
+    store: str, database: str | None, table: str, put: float, sql: float
+) -> None:
+    prices = open_prices(Settings(), store, database)
+    bill = bill_of(USED, prices)
+    assert (prices.name, bill.put, bill.sql) == (table, put, sql)
+    assert (bill.total == 0) == (table == "own machine")
+
+
+@pytest.mark.parametrize(
+    ("databases", "months"), [(["sqlite"], 0), (["", "sqlite"], 0), ([""], 1), (["postgresql", ""], 1)]
+)
+def test_sqlite_is_no_database_to_pay_for(databases: list[str], months: float) -> None:
+    month = usage_a_month([(ProcessCounts(database=database), 1.0) for database in databases])
+    assert month[STORED].database_months == months

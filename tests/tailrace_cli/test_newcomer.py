@@ -2,70 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tailrace_cli.app import main
+from tests.support.serve import Served, serve, tailrace
 
 MAX_LINE = 1_000
 LONG = "x" * 40_000
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 
 
-@dataclass(frozen=True)
-class Served:
-    """A `tailrace serve` and its addresses; `data` is its folder."""
-
-    data: Path
-    kafka: str
-    http: str
-    process: subprocess.Popen[bytes]
-
-
-def start_serve(data: Path, **environ: str) -> Served:
-    """A `tailrace serve` on `data` that is ready; the caller ends it."""
-    command = [sys.executable, "-m", "tailrace", "serve", "--data", str(data), "--log-format", "json"]
-    process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **environ},
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        said = json.loads(line)
-        if said["event"] == "ready":
-            kafka, http = (f"127.0.0.1:{said[port]}" for port in ("kafka_port", "http_port"))
-            return Served(data, kafka, http, process)
-    raise AssertionError(f"serve ended with {process.wait()}")
-
-
-def stop_serve(served: Served) -> None:
-    """Drain it."""
-    served.process.terminate()
-    served.process.communicate(timeout=60)
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    server = start_serve(tmp_path_factory.mktemp("newcomer") / "data")
-    try:
+    with serve(tmp_path_factory.mktemp("newcomer") / "data") as server:
         yield server
-    finally:
-        stop_serve(server)
-
-
-def tailrace(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace", *words], capture_output=True, text=True, timeout=60, input=stdin
-    )
 
 
 CASES = [
@@ -149,19 +105,13 @@ def test_a_damaged_object_is_told_with_its_topic_partition_and_offset(tmp_path: 
     def mixed_objects() -> list[Path]:
         return [path for path in (tmp_path / "data" / "objects").rglob("mixed/**/*") if path.is_file()]
 
-    first = start_serve(tmp_path / "data")
-    try:
+    with serve(tmp_path / "data") as first:
         lines = "\n".join(f"a record, the {number}th" for number in range(500))
         assert tailrace("produce", "orders", "-b", first.kafka, "-p", "0", stdin=lines).returncode == 0
-    finally:
-        stop_serve(first)
     for path in mixed_objects():
         path.write_bytes(path.read_bytes().replace(b"the 250th", b"the 25?th"))
-    second = start_serve(tmp_path / "data")
-    try:
+    with serve(tmp_path / "data") as second:
         done = tailrace("consume", "orders", "-b", second.kafka)
-    finally:
-        stop_serve(second)
     assert done.returncode == 1 and done.stdout == ""
     assert "topic 'orders', partition 0, offset 0: the bytes stored there are damaged" in done.stderr
     assert "`tailrace audit --full` names the object" in done.stderr
