@@ -135,8 +135,8 @@ class Settings(LayeredSettings):
     DATA/rpc.secret."""
     prices: str = ""
     """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, own-machine (nothing),
-    own-store (S3's prices, but nothing for the store), or a TOML file. Empty: s3-standard for a store on S3; for a folder
-    own-machine with SQLite, own-store with another database."""
+    own-store (S3's prices, but nothing for the store), or a TOML file. Empty: s3-standard for a store on S3; for
+    a folder own-machine with SQLite, own-store with another database."""
     zone: str = Field(default="", max_length=255)
     """The zone of this agent; clients that name their zone use its agents."""
     processes: int = Field(default=1, ge=1, le=256)
