@@ -471,6 +471,8 @@ def test_a_large_parquet_file_that_is_damaged_is_named_by_the_task_that_reads_it
         assert "startingOffsets" not in raised.value.damage
         assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
+    on_a_log(scenario)
+
 
 def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:
@@ -480,8 +482,6 @@ def test_a_batch_that_cannot_be_decoded_counts_once_over_two_ranges() -> None:
         for start, end in ((0, 2), (2, 5)):
             assert await offsets_read(reader, of_topic(topic, 0, start, end)) == []
         assert reader.unreadable == 5
-
-    on_a_log(scenario)
 
     on_a_log(scenario)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -175,7 +176,9 @@ def test_a_catalog_that_refuses_is_one_line(folder: Path, tmp_path: Path) -> Non
 def test_a_table_with_columns_shows_them_and_its_quarantine(folder: Path) -> None:
     done = json.loads(run(folder, "table", "repair", "carriers", "--data", "data", "--json"))
     assert (done["files"], done["quarantined_files"]) == (1, 1)
-    assert "columns: carrier string" in run(folder, "table", "show", "carriers", "--data", "data")
+    shown = run(folder, "table", "show", "carriers", "--data", "data").splitlines()
+    assert shown[0] == "table: tailrace.carriers"
+    assert shown[2:4] == ["quarantine: tailrace.carriers__quarantine", "columns: carrier string"]
     catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{folder}/data/tailrace.db")
     typed = catalog.load_table("tailrace.carriers").scan().to_arrow()
     assert typed["carrier"].to_pylist() == ["UA"]
@@ -196,3 +199,19 @@ def test_a_query_sees_files_and_tail_as_one(folder: Path) -> None:
     lines = run(folder, "query", newest, "--data", "data").splitlines()
     assert json.loads(lines[0]) == {"offset": 39, "value": '{"carrier": "UA"}'}
     assert len(lines) == 2
+
+
+def test_a_query_of_a_damaged_object_says_what_is_damaged_and_what_to_do(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for file in (tmp_path / "data/objects").rglob("*"):
+        if file.is_file() and file.suffix != ".parquet":
+            file.write_bytes(bytes(file.stat().st_size))
+    done = tailrace(tmp_path, "query", "select count(value) from flights", "--data", "data")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"tailrace: topic 'flights', partition [01]: offsets 30 to 39 are damaged in the store: [^\n]+\."
+        r" Restore the object; `tailrace audit --full` names all that are damaged\n",
+        done.stderr,
+    ), done.stderr
