@@ -14,8 +14,9 @@ import pytest
 
 from compactor.columns.derive import ValueFormat
 from compactor.tables.sync import WantedTable
+from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.compactor.test_iceberg import LIFE_MS, World, opened
-from tests.support.compaction import batch_of, compacted_here
+from tests.support.compaction import T0, batch_of, compacted_here
 
 HERE = Path(__file__).parent / "iceberg"
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,15 @@ async def make_typed(world: World) -> None:
         await world.syncing.sync(wanted)
 
 
+async def make_times(world: World) -> None:
+    """A table with times that microseconds do not hold."""
+    topic = await world.log.topic("times", 1)
+    for at in (T0, -(2**62), 2**62):
+        await world.log.produce(("times", 0, batch_of([b"x"], at=at)))
+    await compacted_here(world.log)
+    await world.syncing.sync(WantedTable(topic.topic_id, "times", LIFE_MS))
+
+
 def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: str) -> None:
     async def fill() -> int:
         async with opened(tmp_path) as world:
@@ -69,6 +79,7 @@ def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: s
             await world.delete_below(1, 5)
             await world.sync()
             await make_typed(world)
+            await make_times(world)
             return pinned
 
     pinned = asyncio.run(fill())
@@ -77,9 +88,13 @@ def test_spark_sql_reads_the_table_and_a_pinned_snapshot(tmp_path: Path, jars: s
         capture_output=True, text=True, timeout=SPARK_SECONDS, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    times = [[at * 1000] for at in (T0, LEAST_TIME_MS, GREATEST_TIME_MS)]
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "now": [[0, 3, 7, 9], [1, 5, 5, 9]],
         "typed": [[2, None, 1.5, None, True], [3_000_000_000, 9, None, "x", True]],
         "quarantine": [[2, "Expected `int | null`, got `str` - at `$.id`"]],
+        "times": times,
+        "earlier": [[1]],
+        "plain times": times,
         "then": [[0, 10, 0, 9], [1, 10, 0, 9]],
     }

@@ -32,6 +32,10 @@ def rows(query: str) -> list[list[object]]:
 
 
 TABLE = "tailrace.tailrace.a"
+TIMES = "select unix_micros(timestamp) from {} order by offset"
+spark.read.parquet(
+    *(path for (path,) in rows("select file_path from tailrace.tailrace.times.files"))
+).createOrReplaceTempView("plain_times")
 SUMS = "select partition, count(*), min(offset), max(offset)"
 print(
     json.dumps(
@@ -42,6 +46,11 @@ print(
                 " where id > 1 order by id"
             ),
             "quarantine": rows("select offset, reason from tailrace.tailrace.typed__quarantine"),
+            "times": rows(TIMES.format("tailrace.tailrace.times")),
+            "earlier": rows(
+                "select count(*) from tailrace.tailrace.times where timestamp < timestamp '2023-01-01'"
+            ),
+            "plain times": rows(TIMES.format("plain_times")),
             "then": rows(f"{SUMS} from {TABLE} version as of {snapshot_id} group by 1 order by 1"),
         }
     )
