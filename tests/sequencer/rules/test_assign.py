@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from sequencer.api import BatchError, BatchStatus
-from sequencer.rules.assign import assign_offsets
+from sequencer.rules.assign import assign_offsets, assign_plain
 from sequencer.rules.producers import ProducerState
 from sequencer.store.rows import RememberedBatch
 from tailrace.mixed_object import BatchCoordinates
@@ -62,6 +63,18 @@ def test_a_run_cut_in_two_gives_the_same_offsets(batches: list[BatchCoordinates]
 
     assert first.outcomes + second.outcomes == whole.outcomes
     assert states | second.producers == whole.producers
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 1 << 40), BATCHES, st.booleans())
+def test_a_run_without_producers_and_transactions_is_assigned_the_same_by_its_own_loop(
+    end_offset: int, batches: list[BatchCoordinates], makes_plain: bool
+) -> None:
+    if makes_plain:
+        batches = [structs.replace(batch, producer_id=-1, flags=batch.flags & 7) for batch in batches]
+    is_plain = all(batch.producer_id == -1 and not batch.flags & 48 for batch in batches)
+    expected = assign_offsets(end_offset, batches, lambda producer_id: None) if is_plain else None
+    assert assign_plain(end_offset, batches) == expected
 
 
 def test_a_transactional_batch_is_refused_while_no_transaction_is_open() -> None:
