@@ -87,6 +87,13 @@ class TlsSettings(SettingsSection):
     """The authorities of client certificates; with it, the gateway requires a client certificate."""
 
 
+def _named_folder(given: object) -> object:
+    """Refuses an empty name, which a Path takes for the current folder."""
+    if given == "":
+        raise ValueError("expected a folder, such as ./data")
+    return given
+
+
 class Settings(LayeredSettings):
     """What `tailrace serve`, `agent`, `sequencer` and `compact` may be told."""
 
@@ -101,7 +108,7 @@ class Settings(LayeredSettings):
     `database`, else PGPASSWORD, else the file that PGPASSFILE names."""
     sequencers: Addresses = ()
     """Addresses (HOST:PORT, comma-separated in a variable) of the sequencers an agent uses."""
-    data: Path = Path("data")
+    data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
     """The folder in which `serve` keeps everything."""
     listen: Address = "127.0.0.1:9092"
     """The address for Kafka clients."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace_cli.commands.table import ask_log
+from tailrace_cli.connections.broker import check_utf8
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.flags import LogFlags, with_flags
 
@@ -45,6 +46,8 @@ def query(
     --follow it then runs the SQL over the new records alone, again and again, until Ctrl-C.
     """
     from tailrace_cli.commands.compact import cancelled_by_signals
+
+    check_utf8("SQL", sql)
 
     async def ask(log: OpenedLog) -> None:
         cancelled_by_signals()

@@ -35,7 +35,7 @@ def check_utf8(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise WrongUsage(
-            f"{what} {text!r} is not UTF-8, which Kafka's names are; give other characters"
+            f"{what} {text!r} is not UTF-8, as names and SQL must be; give other characters"
         ) from None
 
 

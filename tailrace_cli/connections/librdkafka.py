@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tailrace_cli.connections.broker import CLIENT_ID, HTTP_AS_SIZE, check_utf8, no_broker, speaks_http
-from tailrace_cli.connections.connecting import parse_pairs
+from tailrace_cli.connections.connecting import listed_pairs
 from tailrace_cli.connections.login import bootstrap_of, client_properties
 from tailrace_cli.errors import CommandFailed, WrongUsage
 
@@ -63,7 +63,7 @@ def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> di
         "error_cb": watch.on_error,
         "log_level": 0,  # errors come by the callback; a command's stderr is for its one line
         **config,
-        **parse_pairs(given, "--client"),
+        **dict(listed_pairs(given, "--client", "linger.ms=0")),
     }
 
 

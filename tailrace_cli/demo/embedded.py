@@ -26,6 +26,7 @@ from tailrace.rpc import RpcSecurity
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace_cli.demo import job
 from tailrace_cli.demo.ports import free_port
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import SECRET
 
 READY_SECONDS = 120.0
@@ -128,14 +129,16 @@ def serving(
 
 
 def until_ready(process: subprocess.Popen[bytes], url: str, seconds: float = READY_SECONDS) -> None:
-    """Until it answers there. Raises RuntimeError."""
+    """Until it answers there. Raises CommandFailed."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"the server ended at once, with status {process.returncode}")
+            raise CommandFailed(
+                f"the server ended at once, with status {process.returncode}; what it said stands above"
+            )
         try:
             with urllib.request.urlopen(url, timeout=1):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise RuntimeError(f"the server was not ready within {seconds:.0f} s")
+    raise CommandFailed(f"the server was not ready within {seconds:.0f} s")

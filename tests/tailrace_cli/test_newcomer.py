@@ -45,7 +45,7 @@ CASES = [
     ("group describe LONG -b KAFKA", 2, "names are UTF-8 of at most 32,767 bytes"),
     ("group describe EMPTY -b KAFKA", 1, "INVALID_GROUP_ID: 0 bytes; 1 to 1024 are allowed"),
     ("produce a b -p 99999999999 -b KAFKA", 2, "--partition"),
-    ("produce a b -H BYTES=x -b KAFKA", 2, "is not UTF-8, which Kafka's names are"),
+    ("produce a b -H BYTES=x -b KAFKA", 2, "is not UTF-8, as names and SQL must be"),
     ("produce LONG b -b KAFKA", 2, "(40000 characters)"),
     ("consume EMPTY -b KAFKA", 2, "topic '': a name has 1 to 249 letters"),
     ("consume LONG -b KAFKA", 2, "a name has 1 to 249 letters"),
@@ -53,7 +53,10 @@ CASES = [
     ("consume a --since 99999999999999999999d -b KAFKA", 2, "is no time; expected 2026-01-31T12:00"),
     ("consume a -X BYTES=1 -b KAFKA", 2, "--client"),
     ("topic trim a --before x -b KAFKA", 1, "topic 'a': UNKNOWN_TOPIC_OR_PARTITION"),
+    ("consume a -X b -b KAFKA", 2, "--client 'b': expected NAME=VALUE, such as linger.ms=0"),
     ("serve --zone LONG", 2, "zone"),
+    ("serve --data EMPTY", 2, "expected a folder, such as ./data"),
+    ("query BYTES --data EMPTY", 2, "SQL"),
 ]  # fmt: skip
 
 
