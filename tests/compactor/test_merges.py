@@ -232,3 +232,25 @@ def test_an_item_of_a_merge_travels_to_a_task() -> None:
     data = msgspec.msgpack.Encoder(uuid_format="bytes").encode(item)
     assert msgspec.msgpack.decode(data, type=type(item)) == item
     assert item.is_merge and item.stored_bytes == 10
+
+
+def test_hourly_rounds_of_a_month_leave_a_thin_topic_five_objects_at_most() -> None:
+    async def scenario() -> None:
+        clock, hours = ManualClock(), 24 * 32
+        store = MemoryStore(clock)
+        committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        await committer.start()
+        log = Log(committer, store, clock)
+        await log.topic("t", 1, {"retention.ms": "-1"})
+        here = InProcess(store, clock, log.entropy)
+        for hour in range(hours):
+            await log.produce(("t", 0, batch_of([b"%d" % hour], at=clock.wall_ms())))
+            clock.advance(3_600)
+            summary = await run_cycle(committer, here, clock=clock, entropy=log.entropy, settings=ALL)
+            assert (summary.failures, summary.refused) == ([], [])
+            assert len({run.key for run in await log.runs("t", 0)}) <= 5
+        values = [record.value for record in await log.records("t", 0)]
+        assert values == [b"%d" % hour for hour in range(hours)]
+        await committer.close()
+
+    asyncio.run(scenario())
