@@ -9,13 +9,21 @@ import enum
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+
+import structlog
 
 from tailrace.columns import parse_columns
+
+log = structlog.get_logger(__name__)
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 DAY_MS = 86_400_000
 MAX_VALUE_CHARACTERS = 4_096
+MAX_WARNED_VALUES = 64
+"""Unknown values of which it is kept that a warning was written."""
+MAX_WARNED_CHARACTERS = 100
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -208,11 +216,31 @@ def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] |
     return definition.default
 
 
+@lru_cache(maxsize=MAX_WARNED_VALUES)
+def _default_for(name: str, value: str) -> str:
+    """The default in place of a value that this version does not know. The cache lets each value be warned of once."""
+    definition = TOPIC_CONFIGS[name]
+    log.warning(
+        "a stored config has a value that this version does not know: the default is used; set it anew, or upgrade",
+        config=name,
+        value=value[:MAX_WARNED_CHARACTERS],
+        default=definition.default,
+        known=definition.choices,
+    )
+    return definition.default
+
+
 def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicSettings:
-    """The typed settings that follow from what was set (already checked)."""
+    """The typed settings that follow from what was set (already checked). A choice of ours that another version stored
+    and this one does not know is the default: one topic's config must not fail the catalog of all."""
 
     def number(name: str) -> int:
         return int(effective(name, configs, broker))
+
+    def choice(name: str) -> str:
+        value = effective(name, configs, broker).strip()
+        known = value if value.lower() in (TOPIC_CONFIGS[name].choices or ()) else _default_for(name, value)
+        return known.upper()
 
     return TopicSettings(
         cleanup_policy=frozenset(
@@ -226,8 +254,8 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         delete_retention_ms=number("delete.retention.ms"),
-        latency=Latency[effective("tailrace.latency", configs, broker).strip().upper()],
-        flush=Flush[effective("tailrace.flush", configs, broker).strip().upper()],
+        latency=Latency[choice("tailrace.latency")],
+        flush=Flush[choice("tailrace.flush")],
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(effective("min.cleanable.dirty.ratio", configs, broker)),

@@ -260,3 +260,16 @@ def test_the_config_is_one_of_two_values_and_has_a_default_of_the_cluster() -> N
     assert topic_settings({}).flush is Flush.SYNC
     assert topic_settings({}, {"tailrace.flush": "async"}).flush is Flush.ASYNC
     assert topic_settings({"tailrace.flush": "sync"}, {"tailrace.flush": "async"}).flush is Flush.SYNC
+
+
+@pytest.mark.parametrize("stored", [{"tailrace.flush": "later"}, {"tailrace.latency": "soonest"}])
+def test_a_stored_value_that_this_version_does_not_know_is_the_default_with_one_warning(
+    stored: dict[str, str],
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert topic_settings(stored) == topic_settings({})
+            assert topic_settings({}, stored) == topic_settings({})
+    (name,) = stored
+    (warning,) = logs
+    assert (warning["log_level"], warning["config"], warning["value"]) == ("warning", name, stored[name])
