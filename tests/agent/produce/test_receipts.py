@@ -15,7 +15,7 @@ from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest
 from tailrace.topic_config import Flush, InvalidConfigValue, check_topic_configs, topic_settings
 from tests.agent.produce.test_lanes import high_watermark, objects_of
 from tests.agent.test_usual_produce import Client, produce
-from tests.support.agents import AgentBench, batch, context, run
+from tests.support.agents import AgentBench, batch, context, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
@@ -273,3 +273,28 @@ def test_a_stored_value_that_this_version_does_not_know_is_the_default_with_one_
     (name,) = stored
     (warning,) = logs
     assert (warning["log_level"], warning["config"], warning["value"]) == ("warning", name, stored[name])
+
+
+@pytest.mark.parametrize("size", [200, 20_000])
+def test_a_producer_that_is_answered_on_receipt_is_not_read_beyond_the_memory_budget(size: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await async_topic(bench)
+        client = Client(bench, budget=bench.memory)
+        bench.sequencer.may_commit.clear()
+        request = produce(batch(b"v" * size))
+        fed = 0
+        while not client.transport.is_paused and fed < 8 * bench.memory.limit:
+            client.feed(request)
+            fed += len(request)
+            if size > 1_000:
+                await settle()
+            assert bench.memory.used <= bench.memory.limit
+        assert client.transport.is_paused, "the producer is read without end"
+        assert fed <= bench.memory.limit
+        assert all(answer == (0, -1) for answer in client.answers())
+        bench.sequencer.may_commit.set()
+        await bench.advance(3)
+        assert not client.transport.is_paused
+        assert bench.memory.used == 0
+
+    run(scenario, memory_budget_bytes=16 << 20)
