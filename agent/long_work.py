@@ -27,8 +27,9 @@ LONG_FRAME_BYTES = 8 * 1024
 request whose bytes are records has few: it is as short as any."""
 IDLE_SECONDS = 0.00005
 """A pass of the loop that takes less had nothing to do."""
-REST = 3
-"""How much longer than a step others may use the loop after it."""
+REST = 1
+"""How much longer than a step others may use the loop after it. Reads of several partitions are long, too: with 3,
+some hundred a second waited for seconds beside producers that used all of a core."""
 
 
 class LongWork:
@@ -36,7 +37,7 @@ class LongWork:
 
     In one pass of the loop at most one of them does a step, for the clients in turn, however many requests each has.
     After it the others have the loop until they need it no more, or have used it REST times as long as the step: then
-    the long requests together take a quarter of the loop's time. On an idle loop they wait for nobody, unless something
+    the long requests together take half of the loop's time. On an idle loop they wait for nobody, unless something
     is on its way back to it (`is_expected`): a step would have that wait, in each of the threads that it comes through.
 
     Args:
