@@ -409,9 +409,9 @@ class MixedReader:
     ) -> list[Buffer] | None:
         """All of a run of large batches as it is sent, and its chunk into `chunks`. None where it is another run, its
         chunk is not in memory, or has batches that nobody has checked."""
-        framed, chunk_bytes = self.framed.of(run), self._cache.settings.chunk_bytes
-        number = chunk_of(run, chunk_bytes) if framed.is_large_only else -1
-        if number < 0:
+        chunk_bytes = self._cache.settings.chunk_bytes
+        number = chunk_of(run, chunk_bytes)
+        if number < 0 or not (framed := self.framed.of(run)).is_large_only:
             return None
         place = ChunkId(run.key, number)
         chunk = chunks.get(place) or self._cache.peek(place)

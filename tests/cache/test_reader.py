@@ -1181,6 +1181,23 @@ def test_what_is_sent_of_large_batches_stays_with_their_chunk_for_one_epoch() ->
     asyncio.run(whole())
 
 
+def test_a_parquet_run_behind_runs_that_are_held_is_waited_for() -> None:
+    small, body, _ = mixed_run("m/1", 0, [(batch_of(1, 10), BatchStatus.STORED)])
+    rebuilt = structs.replace(
+        small, kind=ObjectKind.PARQUET, key="p/1", base_offset=1, end_offset=2, batches=[], length=2_000
+    )
+
+    async def whole() -> None:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock, CacheSettings())
+        await reader.read([small], request(0, 1 << 20))
+        assert reader.read_held([small, rebuilt], request(0, 1 << 20)) is None
+
+    asyncio.run(whole())
+
+
 def moved_by(batches: Sequence[RunBatch], records: int) -> list[RunBatch]:
     return [structs.replace(batch, base_offset=batch.base_offset + records) for batch in batches]
 
