@@ -7,7 +7,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from agent.security import connection_limits
 from agent.security.doors import ClientSecurity
 from agent.security.listeners import parse_listeners
 from agent.security.settings import SecuritySettings
@@ -74,7 +76,7 @@ def run_secured(
     token_secret: str = "",
     **security: Any,
 ) -> None:
-    """Run a scenario against an agent with these listeners."""
+    """Run a scenario against an agent with these listeners. Failed logins count to its end, not by the minute."""
     authority = Authority.make()
     files = authority.files(folder, "127.0.0.1", "localhost")
     (folder / "ca.pem").write_bytes(authority.certificate)
@@ -96,7 +98,8 @@ def run_secured(
             for writer in there.opened:
                 writer.close()
 
-    run_wired(secured, folder, clients=clients, **agent or {})
+    with patch.object(connection_limits, "MINUTE_SECONDS", 1e9):
+        run_wired(secured, folder, clients=clients, **agent or {})
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
