@@ -34,7 +34,7 @@ from sequencer.recovery.bucket_scan import (
     reserved_ends,
 )
 from sequencer.rules import transactions
-from sequencer.rules.assign import Assignment, assign_offsets
+from sequencer.rules.assign import Assignment, RunChecks, assign_offsets
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.rules.producers import ProducerState, producer_row, resume_at, state_of
 from sequencer.rules.topics import empty_partition
@@ -403,14 +403,16 @@ class _Planner:
 
     def _assign(self, log: _Log, batches: Sequence[BatchCoordinates]) -> Assignment:
         """The offsets that batches get at the log's end. Changes nothing."""
-        return assign_offsets(log.row.end_offset, batches, self._states_on(log))
+        return assign_offsets(log.row.end_offset, batches, lambda: RunChecks(self._states_on(log)))
 
     def _assign_forced(self, waiting: _Waiting) -> Assignment:
         """The same for a batch whose gap stays open: it is stored as if the batches before it had been stored."""
         batch = waiting.batch
         state = self._states_on(waiting.log)(batch.producer_id)
         resumed = resume_at(state, batch.producer_epoch, batch.base_sequence)
-        return assign_offsets(waiting.log.row.end_offset, [batch], lambda producer_id: resumed)
+        return assign_offsets(
+            waiting.log.row.end_offset, [batch], lambda: RunChecks(lambda producer_id: resumed)
+        )
 
     def _error_of(self, log: _Log, batch: BatchCoordinates) -> BatchError:
         return self._assign(log, [batch]).outcomes[0].error

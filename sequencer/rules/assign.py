@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from sequencer.api import BatchError, BatchOutcome, BatchStatus, RunBatch
-from sequencer.rules.producers import STORE, ProducerState, SequenceCheck, advance, check_sequence
+from sequencer.rules.producers import ProducerState, SequenceCheck, advance, check_sequence
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
@@ -48,21 +48,10 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
         return self.end_offset > self.base_offset
 
 
-def assign_offsets(
-    end_offset: int,
-    batches: Sequence[BatchCoordinates],
-    producer_state: Callable[[int], ProducerState | None],
-    admit: Callable[[int], BatchError] | None = None,
-    open_from: Callable[[int], int | None] = lambda producer_id: None,
-    transactional_ids: Container[int] = (),
-    *,
-    may_skip: bool = False,
-) -> Assignment:
-    """Give each batch its base offset, in order.
+class RunChecks:
+    """What decides whether a run's batches of producers and of transactions are stored. Made for one run.
 
     Args:
-        end_offset: the partition's end offset before these batches.
-        batches: in their order in the object.
         producer_state: the state of a producer id on this partition before these batches.
         admit: whether transactions allow the batch at an index to be stored. Without it, no transactional batch is.
             Asked of batches that have to do with transactions, and of producers that have a transactional id.
@@ -70,72 +59,84 @@ def assign_offsets(
         transactional_ids: the producer ids that belong to a transactional id.
         may_skip: whether the sequences before a batch of no transaction are taken as lost.
     """
-    base_offset = end_offset
-    max_timestamp = -1
-    outcomes: list[BatchOutcome] = []
-    table: list[RunBatch] = []
-    changed: dict[int, ProducerState] = {}
-    transactional: dict[int, int] = {}
-    for index, batch in enumerate(batches):
+
+    __slots__ = (
+        "_admit", "_may_skip", "_open_from", "_producer_state", "_transactional_ids", "changed", "transactional",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        producer_state: Callable[[int], ProducerState | None],
+        admit: Callable[[int], BatchError] | None = None,
+        open_from: Callable[[int], int | None] = lambda producer_id: None,
+        transactional_ids: Container[int] = (),
+        *,
+        may_skip: bool = False,
+    ) -> None:
+        self._producer_state = producer_state
+        self._admit = admit
+        self._open_from = open_from
+        self._transactional_ids = transactional_ids
+        self._may_skip = may_skip
+        self.changed: dict[int, ProducerState] = {}
+        """The states of the producers of stored batches."""
+        self.transactional: dict[int, int] = {}
+        """The first offset stored of each producer's transaction."""
+
+    def check(self, index: int, batch: BatchCoordinates, end_offset: int) -> SequenceCheck:
+        """Check the batch at an index. One to store is stored at `end_offset`, and the next ones follow it."""
         producer_id, record_count = batch.producer_id, batch.record_count
-        known: ProducerState | None = None
-        may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in transactional_ids
-        if producer_id == NO_PRODUCER_ID and not may_be_refused:
-            check = STORE
-        elif may_be_refused and (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
-            check = SequenceCheck(refusal)
-        else:
-            known = changed.get(producer_id) or producer_state(producer_id)
-            check = check_sequence(
-                known,
-                batch.producer_epoch,
-                batch.base_sequence,
-                record_count,
-                may_skip=may_skip and not batch.is_transactional,
-            )
-        if check is not STORE and check.error is not BatchError.NONE:
-            if check.error is BatchError.DUPLICATE and batch.is_transactional:
-                check = _unless_reused(check, transactional.get(producer_id, open_from(producer_id)))
-            outcomes.append(BatchOutcome(check.error, check.base_offset))
-            table.append(_not_stored(batch, check))
-            continue
-        latest = batch.max_timestamp
-        outcomes.append(BatchOutcome(_NO_ERROR, end_offset))
-        table.append(RunBatch(batch.length, record_count, _STORED, end_offset, latest))
-        if producer_id != NO_PRODUCER_ID:
-            changed[producer_id] = advance(
+        may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in self._transactional_ids
+        if may_be_refused and (refusal := _refusal(batch, index, self._admit)) is not BatchError.NONE:
+            return SequenceCheck(refusal)
+        known = self.changed.get(producer_id) or self._producer_state(producer_id)
+        check = check_sequence(
+            known,
+            batch.producer_epoch,
+            batch.base_sequence,
+            record_count,
+            may_skip=self._may_skip and not batch.is_transactional,
+        )
+        if check.error is BatchError.NONE:
+            self.changed[producer_id] = advance(
                 known,
                 batch.producer_epoch,
                 base_sequence=batch.base_sequence,
                 record_count=record_count,
                 base_offset=end_offset,
             )
-        if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
-            transactional.setdefault(producer_id, end_offset)
-        end_offset += record_count
-        if latest > max_timestamp:
-            max_timestamp = latest
-    return Assignment(
-        outcomes=outcomes,
-        table=table,
-        base_offset=base_offset,
-        end_offset=end_offset,
-        max_timestamp=max_timestamp,
-        producers=changed,
-        transactional=transactional,
-    )
+            if may_be_refused and batch.flags & TRANSACTIONAL_FLAG:
+                self.transactional.setdefault(producer_id, end_offset)
+        elif check.error is BatchError.DUPLICATE and batch.is_transactional:
+            first = self.transactional.get(producer_id, self._open_from(producer_id))
+            return _unless_reused(check, first)
+        return check
 
 
-def assign_plain(end_offset: int, batches: Sequence[BatchCoordinates]) -> Assignment | None:
-    """`assign_offsets` of batches that are stored without a look at anything: of no producer and of no transaction.
-    None where one is not such."""
+def assign_offsets(
+    end_offset: int, batches: Sequence[BatchCoordinates], checks: Callable[[], RunChecks]
+) -> Assignment:
+    """Give each batch its base offset, in order.
+
+    Args:
+        end_offset: the partition's end offset before these batches.
+        batches: in their order in the object.
+        checks: called at the first batch that has a producer, or to do with transactions. Others are stored unseen.
+    """
     base_offset = end_offset
     max_timestamp = -1
     outcomes: list[BatchOutcome] = []
     table: list[RunBatch] = []
+    checked: RunChecks | None = None
     for batch in batches:
         if batch.producer_id != NO_PRODUCER_ID or batch.flags & OF_TRANSACTIONS:
-            return None
+            if checked is None:
+                checked = checks()
+            check = checked.check(len(table), batch, end_offset)
+            if check.error is not _NO_ERROR:
+                outcomes.append(BatchOutcome(check.error, check.base_offset))
+                table.append(_not_stored(batch, check))
+                continue
         record_count, latest = batch.record_count, batch.max_timestamp
         outcomes.append(BatchOutcome(_NO_ERROR, end_offset))
         table.append(RunBatch(batch.length, record_count, _STORED, end_offset, latest))
@@ -148,8 +149,8 @@ def assign_plain(end_offset: int, batches: Sequence[BatchCoordinates]) -> Assign
         base_offset=base_offset,
         end_offset=end_offset,
         max_timestamp=max_timestamp,
-        producers={},
-        transactional={},
+        producers={} if checked is None else checked.changed,
+        transactional={} if checked is None else checked.transactional,
     )
 
 

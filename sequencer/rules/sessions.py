@@ -12,6 +12,7 @@ A writer's session (sequencer.rules.writes) has no numbers: it is only the prefi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -35,7 +36,7 @@ from sequencer.api import (
     SessionRef,
     uploaded_key,
 )
-from sequencer.rules.assign import Assignment, assign_offsets, assign_plain, refuse_all
+from sequencer.rules.assign import Assignment, RunChecks, assign_offsets, refuse_all
 from sequencer.rules.producers import producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
@@ -396,8 +397,8 @@ def _commit_run(
     if partition is None:
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
     topic_id = draft.shared_id(topic_id)
-    assigned = assign_plain(partition.end_offset, proposal.batches) or _assigned(
-        draft, topic_id, partition=partition, proposal=proposal, settings=settings
+    assigned = assign_offsets(
+        partition.end_offset, proposal.batches, partial(_checks, draft, topic_id, proposal, settings)
     )
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
@@ -435,14 +436,12 @@ def _commit_run(
     return outcome, AddedRun(key, row, assigned.table)
 
 
-def _assigned(
-    draft: Draft, topic_id: UUID, partition: PartitionRow, proposal: RunProposal, settings: SequencerSettings
-) -> Assignment:
-    """The offsets of a proposal's batches, by the draft's rows of producers and transactions."""
-    number, batches = partition.partition, proposal.batches
+def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: SequencerSettings) -> RunChecks:
+    """What decides on a proposal's batches, by the draft's rows of producers and transactions."""
+    number, batches = proposal.partition, proposal.batches
     producer_ids = {batch.producer_id: None for batch in batches}
     producer_ids.pop(NO_PRODUCER_ID, None)
-    rows = draft.producer_rows(topic_id, number, producer_ids) if producer_ids else {}
+    rows = draft.producer_rows(topic_id, number, producer_ids)
     states = {producer_id: state_of(row) for producer_id, row in rows.items()}
 
     def admitted(index: int) -> BatchError:
@@ -453,10 +452,8 @@ def _assigned(
         opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
         return None if opened is None else opened.first_offset
 
-    return assign_offsets(
-        partition.end_offset,
-        batches,
-        producer_state=states.get,
+    return RunChecks(
+        states.get,
         admit=admitted,
         open_from=open_from,
         transactional_ids=draft.durable.transactional_ids,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from sequencer.api import BatchError, BatchStatus
-from sequencer.rules.assign import assign_offsets, assign_plain
+from sequencer.rules.assign import RunChecks, assign_offsets
 from sequencer.rules.producers import ProducerState
 from sequencer.store.rows import RememberedBatch
 from tailrace.mixed_object import BatchCoordinates
@@ -28,12 +28,17 @@ BATCHES = st.lists(
 )
 
 
+def no_producers() -> RunChecks:
+    """Checks on a partition that knows no producer."""
+    return RunChecks(lambda producer_id: None)
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 1 << 40), BATCHES)
 def test_stored_batches_tile_the_offsets_and_every_batch_has_an_outcome(
     end_offset: int, batches: list[BatchCoordinates]
 ) -> None:
-    assigned = assign_offsets(end_offset, batches, lambda producer_id: None)
+    assigned = assign_offsets(end_offset, batches, no_producers)
 
     assert len(assigned.outcomes) == len(assigned.table) == len(batches)
     following = end_offset
@@ -55,31 +60,36 @@ def test_stored_batches_tile_the_offsets_and_every_batch_has_an_outcome(
 @settings(deadline=None, max_examples=100)
 @given(BATCHES)
 def test_a_run_cut_in_two_gives_the_same_offsets(batches: list[BatchCoordinates]) -> None:
-    whole = assign_offsets(10, batches, lambda producer_id: None)
+    whole = assign_offsets(10, batches, no_producers)
     middle = len(batches) // 2
-    first = assign_offsets(10, batches[:middle], lambda producer_id: None)
+    first = assign_offsets(10, batches[:middle], no_producers)
     states: dict[int, ProducerState] = first.producers
-    second = assign_offsets(first.end_offset, batches[middle:], states.get)
+    second = assign_offsets(first.end_offset, batches[middle:], lambda: RunChecks(states.get))
 
     assert first.outcomes + second.outcomes == whole.outcomes
     assert states | second.producers == whole.producers
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.integers(0, 1 << 40), BATCHES, st.booleans())
-def test_a_run_without_producers_and_transactions_is_assigned_the_same_by_its_own_loop(
-    end_offset: int, batches: list[BatchCoordinates], makes_plain: bool
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 1 << 40), BATCHES)
+def test_batches_of_no_producer_and_no_transaction_are_stored_unseen(
+    end_offset: int, batches: list[BatchCoordinates]
 ) -> None:
-    if makes_plain:
-        batches = [structs.replace(batch, producer_id=-1, flags=batch.flags & 7) for batch in batches]
-    is_plain = all(batch.producer_id == -1 and not batch.flags & 48 for batch in batches)
-    expected = assign_offsets(end_offset, batches, lambda producer_id: None) if is_plain else None
-    assert assign_plain(end_offset, batches) == expected
+    batches = [structs.replace(batch, producer_id=-1, flags=batch.flags & 7) for batch in batches]
+
+    def no_checks() -> RunChecks:
+        raise AssertionError("nothing is to be looked up")
+
+    assigned = assign_offsets(end_offset, batches, no_checks)
+    assert all(outcome.error is BatchError.NONE for outcome in assigned.outcomes)
+    assert assigned.end_offset == end_offset + sum(batch.record_count for batch in batches)
+    assert not assigned.producers and not assigned.transactional
+    assert assigned == assign_offsets(end_offset, batches, no_producers)
 
 
 def test_a_transactional_batch_is_refused_while_no_transaction_is_open() -> None:
     batch = BatchCoordinates(100, 1, 0, 0, 5, 0, 0, 16)
-    assigned = assign_offsets(0, [batch], lambda producer_id: None)
+    assigned = assign_offsets(0, [batch], no_producers)
     assert assigned.outcomes[0].error is BatchError.TRANSACTION_CLOSED
     assert not assigned.has_stored and not assigned.producers
 
@@ -93,9 +103,9 @@ def test_a_transactional_batch_repeats_only_what_its_own_transaction_has_stored(
         assigned = assign_offsets(
             30,
             [batch],
-            lambda producer_id: before,
-            lambda index: BatchError.NONE,
-            lambda producer_id: first_offset,
+            lambda: RunChecks(
+                lambda producer_id: before, lambda index: BatchError.NONE, lambda producer_id: first_offset
+            ),
         )
         assert not assigned.has_stored
         return assigned.outcomes[0].error, assigned.outcomes[0].base_offset
