@@ -8,10 +8,11 @@ somebody was told of a generation, nothing of an older one is accepted any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sequencer.store.rows import GroupOffsetRow
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
@@ -29,7 +30,13 @@ from tests.simulation.clients import Log, Reader, Stage
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import NoAnswer
 from tests.simulation.transactions import FATAL, Fenced, Processor, Progress, fetch_positions
-from tests.support.history.events import Isolation, OffsetCommitAsked, OffsetCommitEnded
+from tests.support.history.events import (
+    AnyEvent,
+    Isolation,
+    OffsetCommitAsked,
+    OffsetCommitEnded,
+    OffsetFetched,
+)
 
 SESSION_MS, REBALANCE_MS = 1_500, 2_000
 PROTOCOL = "simulated"
@@ -248,7 +255,9 @@ class GroupMember(Reader):
                 )
             )  # fmt: skip
         rows = [
-            OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            OffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset, committed_metadata=commits[partition]
+            )
             for partition, offset in positions.items()
         ]
         request = OffsetCommitRequest(
@@ -277,6 +286,32 @@ class GroupMember(Reader):
         self.watch.accepted(asked_at, generation, "a commit of positions")
         if self.stage.is_calm and self.counts:
             self.watch.served.update(positions)
+
+
+def may_fall(history: Sequence[AnyEvent], before: GroupOffsetRow, row: GroupOffsetRow) -> bool:
+    """Whether a position may be followed by this lower one, as it may in Kafka: a member lost the answer to a commit,
+    asked for its position, was told that of before the commit, which was still on its way, and committed what it read
+    from there. Within a generation nothing fences the first commit. Members name their commits in the metadata.
+
+    Whether it was told the truth is the history checker's to say.
+    """
+    asked = {event.commit: event for event in history if isinstance(event, OffsetCommitAsked)}
+    higher, lower = asked.get(before.metadata), asked.get(row.metadata)
+    if higher is None or lower is None or higher.client != lower.client:
+        return False
+    is_answered = any(
+        isinstance(event, OffsetCommitEnded) and event.commit == higher.commit and event.answer == "done"
+        for event in history
+    )
+    told = [
+        event.offset
+        for event in history
+        if isinstance(event, OffsetFetched)
+        and (event.client, event.topic, event.partition) == (lower.client, lower.topic, lower.partition)
+        and higher.at < event.asked
+        and event.at <= lower.at
+    ]
+    return not is_answered and bool(told) and told[-1] <= lower.offset
 
 
 class GroupProcessor(Processor):

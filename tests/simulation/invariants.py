@@ -50,18 +50,23 @@ NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
 class RowWatch:
     """Looks at each transaction that was written: what may only grow only grows."""
 
-    def __init__(self, violated: Callable[[str], None]) -> None:
-        self._violated = violated
+    def __init__(
+        self,
+        violated: Callable[[str], None],
+        may_fall: Callable[[GroupOffsetRow, GroupOffsetRow], bool] = lambda before, row: False,
+    ) -> None:
+        """`may_fall`: whether a group's position may be followed by this lower one."""
+        self._violated, self._may_fall = violated, may_fall
         self._partitions: dict[tuple[UUID, int], PartitionRow] = {}
         self._counters: dict[str, int] = {}
         self._ends: dict[tuple[UUID, int], int] = {}
         self._closed: set[UUID] = set()
-        self._positions: dict[tuple[object, ...], int] = {}
+        self._positions: dict[tuple[object, ...], GroupOffsetRow] = {}
         self._share_starts: dict[tuple[object, ...], int] = {}
 
     async def after_recovery(self, rows: RowStore) -> RowWatch:
         """Goes on with another database: no offset that was assigned before may be assigned again."""
-        watch = RowWatch(self._violated)
+        watch = RowWatch(self._violated, self._may_fall)
         loaded = await rows.load()
         for counter in loaded[CounterRow]:
             assert isinstance(counter, CounterRow)
@@ -131,14 +136,15 @@ class RowWatch:
             self._violated(f"session {row.session_id} was closed and is open again")
 
     def _see_position(self, key: tuple[object, ...], row: Row | None) -> None:
-        """Simulated members only read on, from where the group was: its positions never fall."""
+        """Simulated members only read on, from where they were told that the group was: its positions never fall."""
         if not isinstance(row, GroupOffsetRow):
             self._positions.pop(key, None)
             return
-        before = self._positions.get(key, 0)
-        if row.offset < before and row.group_id != STANDALONE:
-            self._violated(f"{key}: the group's position fell from {before} to {row.offset}")
-        self._positions[key] = row.offset
+        before = self._positions.get(key, row)
+        is_lower = row.offset < before.offset and row.group_id != STANDALONE
+        if is_lower and not self._may_fall(before, row):
+            self._violated(f"{key}: the group's position fell from {before.offset} to {row.offset}")
+        self._positions[key] = row
 
     def _see_share(self, key: tuple[object, ...], row: Row | None) -> None:
         """What a share group is done with, it is done with for ever, unless it is set back."""

@@ -1716,6 +1716,7 @@ LATE_COMMITS = {
     "agents": 2,
     "sequencers": 3,
     "group_members": 3,
+    "static_members": 3,
     "partitions": 3,
     "idempotent_producers": 2,
     "batches": 12,

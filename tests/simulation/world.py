@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -52,7 +53,7 @@ from tests.simulation.clients import (
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.consumers import ConsumerMember, OwnerWatch
 from tests.simulation.forgotten import RestingMember, RestingProducer, RestingTransactions
-from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
+from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch, may_fall
 from tests.simulation.growing import GROWING, Grower
 from tests.simulation.invariants import (
     NAMED_BY_NO_ROW,
@@ -390,7 +391,8 @@ class World:
             call_timeout_s=SLOW_CALL_TIMEOUT_S if scenario.slow_for_s else CALL_TIMEOUT_S,
             patience_s=SLOW_PATIENCE_S if scenario.slow_for_s else CALL_PATIENCE_S,
         )
-        self._watch, self._window_watch = RowWatch(self.violated), WindowWatch(self.violated)
+        self._watch = RowWatch(self.violated, partial(may_fall, result.history))
+        self._window_watch = WindowWatch(self.violated)
         self._age_watch = AgeWatch(self.violated, self._database_ms)
         self.cluster.rows.watch = self._see
         self.cluster.merges = scenario.merges
