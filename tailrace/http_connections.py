@@ -1,6 +1,7 @@
-"""The connections of a process's HTTP server: bounded in all and by address, and closed when they are slow or idle.
+"""The connections of an HTTP server: bounded in all and by address, and closed when they are slow or idle.
 
-aiohttp reads what they say; it bounds neither their number nor how long the head of a request may take.
+aiohttp reads what they say; it bounds neither their number nor how long the head of a request may take. The pages of a
+process (`tailrace.http_server`) and the gateway (`agent.gateway.connections`) have bounds of their own.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Counts
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import structlog
 from aiohttp.web_protocol import RequestHandler
@@ -33,7 +34,15 @@ class HttpBounds:
     max_connections_per_address: int = 64
     head_seconds: float = 10.0
     idle_seconds: float = 60.0
-    head_bytes: int = 64 * 1024
+    head_bytes: int | None = 64 * 1024
+    """None: aiohttp's bounds of a head are enough. Bytes of a body that come with the head count too."""
+
+
+class ConnectionCounts(Protocol):
+    """The metrics of connections."""
+
+    connections: Gauge
+    closed_connections: Counter
 
 
 class HttpTelemetry(DeclaredMetrics, prefix="tailrace_http_"):
@@ -59,7 +68,7 @@ class HttpConnection(asyncio.Protocol):
     head_since: float | None = None
     head_bytes: int = 0
     transport: asyncio.Transport | None = None
-    is_closed: bool = False
+    is_refused: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none, and is as good
@@ -69,27 +78,28 @@ class HttpConnection(asyncio.Protocol):
         if reason is None:
             self.handler.connection_made(transport)
         else:
-            self.is_closed = True
+            self.is_refused = True
             self.all.abort(self, reason)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_closed:
+        if self.is_refused:
             return
         if not self.requests:
             if self.head_since is None:
                 self.head_since = self.all.clock.monotonic()
             self.head_bytes += len(data)
-            if self.head_bytes > self.all.bounds.head_bytes:
+            most = self.all.bounds.head_bytes
+            if most is not None and self.head_bytes > most:
                 self.all.abort(self, "large head")
                 return
         self.handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return None if self.is_closed else self.handler.eof_received()  # type: ignore[func-returns-value]
+        return None if self.is_refused else self.handler.eof_received()  # type: ignore[func-returns-value]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.all.ended(self)
-        if not self.is_closed:
+        if not self.is_refused:
             self.handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -97,6 +107,16 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.handler.resume_writing()
+
+    def began(self) -> None:
+        """The head of a request has come."""
+        self.requests += 1
+        self.since, self.head_since, self.head_bytes = self.all.clock.monotonic(), None, 0
+
+    def answered(self) -> None:
+        """A request has its answer."""
+        self.requests -= 1
+        self.since = self.all.clock.monotonic()
 
     def slow(self, now: float) -> str | None:
         """Why it is closed now, or None."""
@@ -108,32 +128,37 @@ class HttpConnection(asyncio.Protocol):
         return None
 
 
-@dataclass(slots=True)
 class HttpConnections:
     """All of them."""
 
-    bounds: HttpBounds
-    telemetry: HttpTelemetry
-    clock: Clock
-    open: dict[object, HttpConnection] = field(default_factory=dict)
-    of_address: Counts[str] = field(default_factory=Counts)
-
-    def __post_init__(self) -> None:
-        self.telemetry.connections.set_function(lambda: len(self.open))
+    def __init__(
+        self,
+        bounds: HttpBounds,
+        telemetry: ConnectionCounts,
+        clock: Clock,
+        kind: type[HttpConnection] = HttpConnection,
+    ) -> None:
+        self.bounds = bounds
+        self.telemetry = telemetry
+        self.clock = clock
+        self._kind = kind
+        self.open: dict[object, HttpConnection] = {}
+        self._of_address: Counts[str] = Counts()
+        telemetry.connections.set_function(lambda: len(self.open))
 
     def accepting(self, make: Callable[[], RequestHandler]) -> Callable[[], HttpConnection]:
         """What makes the connections of a listening socket."""
-        return lambda: HttpConnection(make(), self)
+        return lambda: self._kind(make(), self)
 
     def opened(self, connection: HttpConnection) -> str | None:
         """Count a connection. Returns the reason to close it, or None."""
         connection.since = connection.head_since = self.clock.monotonic()
         self.open[connection.handler] = connection
         counted = counted_address(connection.address)
-        self.of_address[counted] += 1
+        self._of_address[counted] += 1
         if len(self.open) > self.bounds.max_connections:
             return "max_connections"
-        if self.of_address[counted] > self.bounds.max_connections_per_address:
+        if self._of_address[counted] > self.bounds.max_connections_per_address:
             return "max_connections_per_address"
         return None
 
@@ -141,28 +166,27 @@ class HttpConnections:
         """Uncount a connection."""
         if self.open.pop(connection.handler, None) is not None:
             counted = counted_address(connection.address)
-            self.of_address[counted] -= 1
-            if not self.of_address[counted]:
-                del self.of_address[counted]
+            self._of_address[counted] -= 1
+            if not self._of_address[counted]:
+                del self._of_address[counted]
 
     def abort(self, connection: HttpConnection, reason: str) -> None:
         """Close a connection at once."""
+        say = log.warning if connection.is_refused else log.info
+        say("closed an HTTP connection", reason=reason, peer=connection.address)
         self.telemetry.closed_connections.labels(reason).inc()
-        log.info("closed an HTTP connection", reason=reason, peer=connection.address)
         if connection.transport is not None:
             connection.transport.abort()
 
     def began(self, handler: object) -> None:
-        """The head of a request has come."""
+        """The head of a request has come to a connection's handler."""
         if (connection := self.open.get(handler)) is not None:
-            connection.requests += 1
-            connection.since, connection.head_since, connection.head_bytes = self.clock.monotonic(), None, 0
+            connection.began()
 
     def answered(self, handler: object) -> None:
-        """A request has its answer."""
+        """A handler's request has its answer."""
         if (connection := self.open.get(handler)) is not None:
-            connection.requests -= 1
-            connection.since = self.clock.monotonic()
+            connection.answered()
 
     async def sweep(self) -> None:
         """Close what is slow or idle, for ever."""

@@ -66,7 +66,6 @@ class Gateway:
             long_work=services.long_work,
         )
         self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
-        telemetry.connections.set_function(lambda: len(self._connections.open))
         telemetry.streams.set_function(lambda: self._parts.streams.count)
         self._runner = web.AppRunner(
             self._application(),
@@ -168,7 +167,7 @@ class Gateway:
             status = CLIENT_GONE if begun is None else begun.status
             raise
         finally:
-            self._connections.ended(request.protocol)
+            self._connections.answered(request.protocol)
             resource = request.match_info.route.resource
             route = NO_ROUTE if resource is None else resource.canonical
             method = request.method if resource is not None else NO_ROUTE

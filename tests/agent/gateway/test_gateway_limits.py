@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from agent.gateway.client import CLIENT_ID
-from agent.gateway.connections import GatewayConnections
 from agent.gateway.responses import ResponseStream
+from tailrace.http_connections import HttpConnections
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -95,14 +95,14 @@ def test_one_address_leaves_connections_of_the_gateway_to_others(tmp_path: Path)
 def test_idle_connections_are_closed_also_after_an_error_that_nobody_foresaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close_idle, looks = GatewayConnections._close_slow, itertools.count()
+    close_idle, looks = HttpConnections.close_slow, itertools.count()
 
-    def breaks_once(connections: GatewayConnections) -> None:
+    def breaks_once(connections: HttpConnections) -> None:
         if next(looks) == 0:
             raise ZeroDivisionError("a bug")
         close_idle(connections)
 
-    monkeypatch.setattr(GatewayConnections, "_close_slow", breaks_once)
+    monkeypatch.setattr(HttpConnections, "close_slow", breaks_once)
 
     async def scenario(there: Served) -> None:
         silent, _ = await opened(there)
