@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run, SequencerUnavailable
+from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run
 from sequencer.store.batch_table import EMPTY_TABLE, join_run
 from sequencer.store.rows import (
     HOT,
@@ -41,12 +40,7 @@ _own_max = attrgetter("max_timestamp")
 
 
 class MemoryRowStore:
-    """The rows of one database. They outlive `close`: a store that is opened again has what was written.
-
-    Test hooks: `fail_next_write` makes a write raise SequencerUnavailable before or after it took effect;
-    `hold_writes` and `release_writes` block writes; `refuse` makes it refuse rows, as a database refuses values that it
-    can't hold; `writes` counts the transactions written.
-    """
+    """The rows of one database. They outlive `close`: a store that is opened again has what was written."""
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
         self._clock = clock
@@ -59,29 +53,6 @@ class MemoryRowStore:
         self._address = ""
         self._epoch = 0
         self._expires_ms = 0
-        self._failures: list[Literal["before", "after"]] = []
-        self._gate: asyncio.Event | None = None
-        self._is_refused: Callable[[Row], bool] = lambda row: False
-        self.writes = 0
-
-    # --- test hooks
-
-    def fail_next_write(self, when: Literal["before", "after"]) -> None:
-        """One more write that fails, before or after it took effect."""
-        self._failures.append(when)
-
-    def hold_writes(self) -> None:
-        """Keep writes waiting until `release_writes`."""
-        self._gate = asyncio.Event()
-
-    def release_writes(self) -> None:
-        if self._gate is not None:
-            self._gate.set()
-            self._gate = None
-
-    def refuse(self, is_refused: Callable[[Row], bool]) -> None:
-        """From now on a write with such a row is refused."""
-        self._is_refused = is_refused
 
     # --- identity and the committer's lease
 
@@ -163,28 +134,18 @@ class MemoryRowStore:
         return [self._journal[known] for known in sorted(self._journal) if known >= number][:limit]
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        if self._gate is not None:
-            await self._gate.wait()
-        failure = self._failures.pop(0) if self._failures else None
-        if failure == "before":
-            raise SequencerUnavailable("the write was made to fail before it took effect")
         if committer_epoch != self._epoch:
             raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
         self._check(changes)
         for kind, rows in changes.by_kind.items():
             for key, row in rows.items():
                 self._apply(kind, key, row)
-        self.writes += 1
-        if failure == "after":
-            raise SequencerUnavailable("the write was made to fail after it took effect")
 
     def _check(self, changes: Changes) -> None:
         for kind, rows in changes.by_kind.items():
             assert kind in KEYS, f"{kind.__name__} is no row"
             for key, row in rows.items():
                 assert row is None or (type(row) is kind and key_of(row) == key), f"{row} under {key}"
-                if row is not None and self._is_refused(row):
-                    raise RequestFailed(f"the database does not take {row}")
         objects = changes.by_kind.get(ObjectRow, {})
         for row in objects.values():
             known = self._objects.get(row.object_id) if isinstance(row, ObjectRow) else None

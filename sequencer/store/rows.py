@@ -617,10 +617,6 @@ class Changes:
         """The changes of a kind, to be added to by a caller that has the rows' keys."""
         return self.by_kind.setdefault(kind, {})
 
-    def put_under(self, key: tuple[object, ...], row: Row) -> None:
-        """`put` for a caller that already has the row's key."""
-        self.by_kind.setdefault(type(row), {})[key] = row
-
     def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:
         self.by_kind.setdefault(kind, {})[key] = None
 

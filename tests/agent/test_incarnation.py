@@ -8,17 +8,17 @@ from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_an_agent_ends_when_its_sequencers_database_is_another_incarnation() -> None:
     async def whole() -> None:
         clock, entropy = SystemClock(), SeededEntropy(1)
-        rows = MemoryRowStore(clock, cluster_id="c")
+        rows = HookedRowStore(clock, cluster_id="c")
         settings = SequencerSettings(agent_lease_ms=600)
         sequencer = Committer(rows, clock, entropy, settings)
         await sequencer.start()

@@ -94,9 +94,9 @@ from sequencer.api import (
 )
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import AnswerRow
 from tests.support.clocks import SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.listings import all_tokens
 from tests.support.sequencer_bench import (
     SETTINGS,
@@ -122,7 +122,7 @@ def factory(request: pytest.FixtureRequest) -> Factory:
     return FACTORIES[request.param]
 
 
-async def _kept_answers(store: MemoryRowStore) -> list[AnswerRow]:
+async def _kept_answers(store: HookedRowStore) -> list[AnswerRow]:
     return [row for row in (await store.load())[AnswerRow] if isinstance(row, AnswerRow)]
 
 

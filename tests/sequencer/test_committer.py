@@ -29,17 +29,17 @@ from sequencer.api import (
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.observer import Unobserved
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row, TransactionRow
 from sequencer.store.state import Draft
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.patience import PATIENCE_SECONDS
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
 
-class CountedStore(MemoryRowStore):
+class CountedStore(HookedRowStore):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.loads = 0
@@ -480,7 +480,7 @@ def test_what_goes_wrong_while_the_lease_runs_out_is_no_bug(
 def test_a_stop_while_something_runs_out_warns_nobody() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        store = MemoryRowStore(clock)
+        store = HookedRowStore(clock)
         sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         is_asked, may_answer, now_ms = asyncio.Event(), asyncio.Event(), store.now_ms

@@ -37,7 +37,6 @@ from sequencer.reading import positions as reading
 from sequencer.rules.groups import delete_group
 from sequencer.rules.positions import delete_positions
 from sequencer.store import recent_rows
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, LOOKED_UP, Changes, GroupOffsetRow, GroupRow, Row
 from sequencer.store.sql.postgres import CONNECTIONS
 from sequencer.store.state import NOTED_IN_A_STEP, Draft, HotState, replace_row
@@ -45,6 +44,7 @@ from tailrace.turns import at_once
 from tests.support import sequencer_bench
 from tests.support.clocks import ManualClock
 from tests.support.committer_bench import CommitterBench, run_on_committer
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.listings import all_positions
 from tests.support.sequencer_bench import settle
 
@@ -62,7 +62,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter([None])
 
 
-class CountedStore(MemoryRowStore):
+class CountedStore(HookedRowStore):
     """Counts what is read of positions."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -127,7 +127,7 @@ class World(CommitterBench[CountedStore]):
 
     async def kept(self) -> dict[str, int]:
         """How many positions there are of each group; the groups' rows must say so."""
-        rows = await MemoryRowStore.rows_after(self.rows, GroupOffsetRow, None, 1_000)
+        rows = await HookedRowStore.rows_after(self.rows, GroupOffsetRow, None, 1_000)
         counts: dict[str, int] = {}
         for row in rows:
             counts[row.group_id] = counts.get(row.group_id, 0) + 1

@@ -32,11 +32,11 @@ from sequencer.methods import METHODS
 from sequencer.observer import Unobserved
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Identity, Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.simulated_link import SimulatedLink, Weather
 
@@ -47,7 +47,7 @@ class Cut:
     """A node's way to the store; `is_away` makes every call fail, `is_full` those that write, one that isn't open makes
     them wait."""
 
-    def __init__(self, store: MemoryRowStore) -> None:
+    def __init__(self, store: HookedRowStore) -> None:
         self._store = store
         self.calls: Counter[str] = Counter()
         self.is_away = False
@@ -74,7 +74,7 @@ class Cut:
         return call
 
 
-class SlowLoads(MemoryRowStore):
+class SlowLoads(HookedRowStore):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.loads = 0
@@ -101,7 +101,7 @@ class World:
         self.observer = NotedCalls()
         self.clock = ManualClock()
         self.entropy = SeededEntropy(9)
-        self.store = MemoryRowStore(self.clock)
+        self.store = HookedRowStore(self.clock)
         bucket = MemoryStore(self.clock) if has_bucket else None
         self.cuts = {name: Cut(self.store) for name in ("a:1", "b:1")}
         self.nodes = {
@@ -552,7 +552,7 @@ def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
 def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
-        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+        rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
 
         async def lead(name: str) -> SequencerServer:
             node = SequencerServer(
@@ -593,7 +593,7 @@ def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commit
 
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
-        rows, bucket = MemoryRowStore(clock, cluster_id="c"), HeldBucket(clock)
+        rows, bucket = HookedRowStore(clock, cluster_id="c"), HeldBucket(clock)
         node = SequencerServer(
             rows, clock, entropy, settings=ServerSettings(advertise="a:1"), object_store=bucket
         )
@@ -624,7 +624,7 @@ def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commit
 def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
     async def use() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
-        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+        rows, bucket = HookedRowStore(clock, cluster_id="c"), MemoryStore(clock)
         await write_cluster_file(bucket, Identity("c", 2))
         reasons: list[str] = []
         node = SequencerServer(
@@ -646,7 +646,7 @@ def test_a_standby_that_finds_another_database_in_the_place_of_its_own_leaves_it
         committer, standby = world.nodes.values()
         world.freeze("a:1")
         another = world.cuts["b:1"]
-        another._store = MemoryRowStore(world.clock, cluster_id="another")
+        another._store = HookedRowStore(world.clock, cluster_id="another")
         before = another.calls["take_committer_lease"]
         await world.pass_time(30)
         assert standby.lost is not None and "'another'" in str(standby.lost)
@@ -667,7 +667,7 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
     clock, entropy = ManualClock(), SeededEntropy(9)
 
     async def use() -> None:
-        rows, bucket = MemoryRowStore(clock, cluster_id="c"), SlowBucket(clock)
+        rows, bucket = HookedRowStore(clock, cluster_id="c"), SlowBucket(clock)
         nodes: dict[str, SequencerServer] = {}
 
         def link(address: str) -> SimulatedLink:

@@ -53,7 +53,6 @@ from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.rules.tokens import MAX_RENEWERS
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
@@ -74,6 +73,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.turns import least_of_three, measured_turns
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ def test_a_group_whose_changes_are_many_ends_there_and_the_rest_is_the_next(
 
     async def scenario() -> None:
         clock = ManualClock()
-        store = MemoryRowStore(clock)
+        store = HookedRowStore(clock)
         await fill(store, partitions=10, runs=1, batches=1)
         sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
@@ -252,7 +252,7 @@ def test_positions_of_10_000_partitions_leave_the_loop_to_others() -> None:
 def test_5_000_acls_and_filters_of_200_leave_the_loop_to_others() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        sequencer = Committer(HookedRowStore(clock), clock, SeededEntropy(1))
         await sequencer.start()
         acls = [
             Acl(ResourceType.TOPIC, f"t{each}", PatternType.LITERAL, "User:u", "*", Operation.READ, Permission.ALLOW)
@@ -348,7 +348,7 @@ def test_bounds_and_log_starts_of_10_000_partitions_leave_the_loop_to_others() -
 def test_50_000_aborted_transactions_below_the_log_start_leave_the_loop_to_others() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        store = MemoryRowStore(clock)
+        store = HookedRowStore(clock)
         ranges, end = 50_000, 100_000
         await fill(store, partitions=1, runs=100, batches=end // 100)
         epoch = await store.take_committer_lease("fill", "", 1_000)
@@ -381,7 +381,7 @@ def test_50_000_aborted_transactions_below_the_log_start_leave_the_loop_to_other
 def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        store = MemoryRowStore(clock)
+        store = HookedRowStore(clock)
         await fill(store, partitions=1, runs=1, batches=1)
         epoch = await store.take_committer_lease("more", "", 1_000)
         changes = Changes()
@@ -414,7 +414,7 @@ def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
 def test_checkpoints_of_200_000_rows_leave_the_loop_to_others() -> None:
     async def scenario() -> None:
         clock, rows = ManualClock(), 190_000
-        store = MemoryRowStore(clock)
+        store = HookedRowStore(clock)
         wide = [PartitionRow(TOPIC, number, 0, 1, -1, [LogEpoch(0, 0)]) for number in range(rows)]
         state = await HotState.built(
             {TopicRow: [TopicRow(TOPIC, "t", rows, {}, 0)], PartitionRow: wide}, clock

@@ -31,7 +31,6 @@ from structlog.typing import EventDict
 from sequencer.api import SequencerUnavailable
 from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
@@ -128,6 +127,7 @@ from tests.support.history.checker import check
 from tests.support.history.events import Acked, AnyEvent, Isolation, Read, Sent
 from tests.support.history.log_rules import WINDOW_LAG_S
 from tests.support.history.violations import Kind
+from tests.support.hooked_rows import HookedRowStore
 
 END_SECONDS = 150.0
 PATIENCE_SECONDS = 40.0
@@ -556,7 +556,7 @@ class World:
         clock = SimulatedClock(self._loop, self._database)
         if self._scenario.is_on_sqlite:
             return SqlRowStore("sqlite://", clock=clock, entropy=self.entropy("sqlite"))
-        rows = MemoryRowStore(clock)
+        rows = HookedRowStore(clock)
         rows.refuse(is_poison)
         return rows
 

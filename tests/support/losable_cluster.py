@@ -27,13 +27,13 @@ from sequencer.engine.committer import Committer
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import recover
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import SealedObject, coordinates, seal
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import assemble, read_header
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.row_samples import changes
 
 SETTINGS = SequencerSettings(
@@ -80,7 +80,7 @@ class LosableCluster:
     told: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rows = MemoryRowStore(self.clock, cluster_id="c")
+        self.rows = HookedRowStore(self.clock, cluster_id="c")
         self.bucket = MemoryStore(self.clock)
         self.session: SessionGrant
         self.sequencer: Committer
@@ -159,7 +159,7 @@ class LosableCluster:
 
     async def lose_database(self) -> None:
         """The committer dies with its database."""
-        self.rows = MemoryRowStore(self.clock, cluster_id="new")
+        self.rows = HookedRowStore(self.clock, cluster_id="new")
 
     async def recover(self, *, is_watched: bool = False) -> RecoveryReport:
         return await recover(

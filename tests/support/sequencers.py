@@ -13,11 +13,11 @@ from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock
 from tailrace.rpc import RpcSecurity, RpcServer
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.servers import PostgresServer
 
 
@@ -27,7 +27,7 @@ class Opened:
 
     sequencer: Sequencer
     clock: ManualClock
-    store: MemoryRowStore | None = None
+    store: HookedRowStore | None = None
 
 
 Factory = Callable[[SequencerSettings], AbstractAsyncContextManager[Opened]]
@@ -36,7 +36,7 @@ Factory = Callable[[SequencerSettings], AbstractAsyncContextManager[Opened]]
 @asynccontextmanager
 async def memory(settings: SequencerSettings) -> AsyncIterator[Opened]:
     clock = ManualClock()
-    store = MemoryRowStore(clock)
+    store = HookedRowStore(clock)
     sequencer = Committer(store, clock, SeededEntropy(1), settings)
     await sequencer.start()
     try:

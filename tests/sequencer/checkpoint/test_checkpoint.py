@@ -32,7 +32,6 @@ from sequencer.checkpoint.format import CheckpointedRows, HeadPlace, InvalidChec
 from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     KEYS,
     Changes,
@@ -49,6 +48,7 @@ from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes, one_of_each_kind
 
@@ -80,7 +80,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.entropy = SeededEntropy(5)
-        self.rows = MemoryRowStore(self.clock, cluster_id="c")
+        self.rows = HookedRowStore(self.clock, cluster_id="c")
         self.bucket = Bucket(self.clock)
         self.reservation = 1_000
         self.number = 0
@@ -310,7 +310,7 @@ def test_what_is_written_while_a_snapshot_is_read_is_in_it(monkeypatch: pytest.M
     run(use)
 
 
-class Unshown(MemoryRowStore):
+class Unshown(HookedRowStore):
     """Answers a write late: the database has it, and the committer does not know yet."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -527,7 +527,7 @@ def test_a_database_older_than_the_bucket_is_refused() -> None:
         await world.commit(await world.make_topic())
         await world.settle()
         await world.sequencer.close()
-        world.rows = MemoryRowStore(world.clock, cluster_id="c")
+        world.rows = HookedRowStore(world.clock, cluster_id="c")
         epoch = await world.rows.take_committer_lease("x", "", 1_000)
         assert epoch is not None
         await world.rows.write(changes(CounterRow("commit_number", 1)), epoch)

@@ -46,7 +46,6 @@ from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.rules.sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
@@ -59,6 +58,7 @@ from sequencer.store.rows import (
 )
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.row_samples import changes
@@ -611,7 +611,7 @@ def test_a_cluster_that_lives_is_not_recovered() -> None:
         await world.checkpoint()
         live = world.checkpointer
         await world.write("t", Batch("a"))
-        world.rows = MemoryRowStore(world.clock, cluster_id="new")
+        world.rows = HookedRowStore(world.clock, cluster_id="new")
         recovery = asyncio.ensure_future(world.recover(is_watched=True))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -629,7 +629,7 @@ def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
         await world.checkpoint()
         old, old_checkpointer = world.sequencer, world.checkpointer
         await world.write("t", Batch("a"))
-        world.rows = MemoryRowStore(world.clock, cluster_id="new")
+        world.rows = HookedRowStore(world.clock, cluster_id="new")
         await world.recover()
         with pytest.raises(IncarnationChanged):
             await old_checkpointer.export()

@@ -43,11 +43,11 @@ from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.rules.sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
-from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.hooked_rows import HookedRowStore
 
 PARTITIONS = 6
 KINDS: tuple[type[Row], ...] = (*TOPIC_IN_KEY, PartitionRow, GroupOffsetRow)
@@ -58,7 +58,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = MemoryRowStore(self.clock)
+        self.store = HookedRowStore(self.clock)
         self.sequencer = self.another(1)
         self.topic = UUID(int=0)
         self.open = TransactionRef("open", -1, -1)
