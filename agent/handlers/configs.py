@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
+from typing import Any, TypeVar
 
 from agent.answer_memory import ENTRY_BYTES
 from agent.catalog import Snapshot
@@ -26,6 +27,7 @@ from tailrace.group_config import GROUP_CONFIGS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -36,6 +38,9 @@ from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+)
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
 )
 from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
@@ -82,6 +87,7 @@ ROW_BYTES = 400
 DOCUMENTED_ROW_BYTES = 700
 """What a config takes in an answer, with its synonyms, as object and as bytes."""
 
+A = TypeVar("A", AlterConfigsResourceResponse, IncrementalResourceResponse)
 TopicRow = Callable[[str, str | None], DescribeConfigsResourceResult]
 """The row of a topic's config, by its name and what is set for the topic."""
 
@@ -413,87 +419,71 @@ async def alter_configs(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Replace all that is set for a resource by what is given."""
-    response = AlterConfigsResponse()
-    snapshot = await services.catalog.refresh()
-    async for resource in Turns(RESOURCES_IN_A_TURN).over(request.resources):
-        row = AlterConfigsResourceResponse(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-        )
-        response.responses.append(row)
-        changes = [
-            ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs
-        ]
-        row.error_code, row.error_message = await _alter(
-            services,
-            snapshot=snapshot,
-            resource_type=resource.resource_type,
-            name=resource.resource_name,
-            changes=changes,
-            replace=True,
-            validate_only=request.validate_only,
-        )
-    await services.catalog.refresh_if_possible()
-    return response
+
+    def changes(resource: AlterConfigsResource) -> list[ConfigChange]:
+        return [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+
+    rows = await _altered(services, request, AlterConfigsResourceResponse, changes, replace=True)
+    return AlterConfigsResponse(responses=rows)
 
 
 async def incremental_alter_configs(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to or subtract from single configs."""
-    response = IncrementalAlterConfigsResponse()
-    snapshot = await services.catalog.refresh()
-    async for resource in Turns(RESOURCES_IN_A_TURN).over(request.resources):
-        row = IncrementalResourceResponse(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-        )
-        response.responses.append(row)
+
+    def changes(resource: IncrementalResource) -> list[ConfigChange]:
         names = [config.name for config in resource.configs]
         if len(set(names)) < len(names):
-            row.error_code, row.error_message = ErrorCode.INVALID_REQUEST, "a config is named more than once"
-            continue
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a config is named more than once")
         if any(not 0 <= config.config_operation <= 3 for config in resource.configs):
-            row.error_code, row.error_message = ErrorCode.INVALID_REQUEST, "an operation is not one of 0 to 3"
-            continue
-        changes = [
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "an operation is not one of 0 to 3")
+        return [
             ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
             for config in resource.configs
         ]
-        row.error_code, row.error_message = await _alter(
-            services,
-            snapshot=snapshot,
-            resource_type=resource.resource_type,
-            name=resource.resource_name,
-            changes=changes,
-            replace=False,
-            validate_only=request.validate_only,
-        )
-    await services.catalog.refresh_if_possible()
-    return response
+
+    rows = await _altered(services, request, IncrementalResourceResponse, changes, replace=False)
+    return IncrementalAlterConfigsResponse(responses=rows)
 
 
-async def _alter(
+async def _altered(
     services: Services,
-    snapshot: Snapshot,
-    resource_type: int,
-    name: str,
-    changes: list[ConfigChange],
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    response: type[A],
+    changes_of: Callable[[Any], list[ConfigChange]],
+    *,
     replace: bool,
-    validate_only: bool,
-) -> tuple[int, str | None]:
-    try:
-        scope = _scope(resource_type, name, snapshot)
-        for change in changes:
-            _check(_definition(scope, change.name), change)
-        await services.sequencer.alter_config(
-            AlterConfig(scope=scope, name=name, changes=changes, replace=replace, validate_only=validate_only)
-        )
-    except RequestRefused as error:
-        return error.code, str(error)
-    except InvalidConfigValue as error:
-        return ErrorCode.INVALID_CONFIG, str(error)
-    except EXPECTED as error:
-        return code_of(error), str(error)
-    return ErrorCode.NONE, None
+) -> list[A]:
+    """A response for each resource. `changes_of`: those of one; it may raise RequestRefused."""
+    rows: list[A] = []
+    snapshot = await services.catalog.refresh()
+    resources: Sequence[AlterConfigsResource | IncrementalResource] = request.resources
+    async for resource in Turns(RESOURCES_IN_A_TURN).over(resources):
+        kind, name = resource.resource_type, resource.resource_name
+        row = response(resource_type=kind, resource_name=name, error_message=None)
+        rows.append(row)
+        try:
+            changes, scope = changes_of(resource), _scope(kind, name, snapshot)
+            for change in changes:
+                _check(_definition(scope, change.name), change)
+            await services.sequencer.alter_config(
+                AlterConfig(
+                    scope=scope,
+                    name=name,
+                    changes=changes,
+                    replace=replace,
+                    validate_only=request.validate_only,
+                )
+            )
+        except RequestRefused as error:
+            row.error_code, row.error_message = error.code, str(error)
+        except InvalidConfigValue as error:
+            row.error_code, row.error_message = ErrorCode.INVALID_CONFIG, str(error)
+        except EXPECTED as error:
+            row.error_code, row.error_message = code_of(error), str(error)
+    await services.catalog.refresh_if_possible()
+    return rows
 
 
 def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig | None:
