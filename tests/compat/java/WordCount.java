@@ -1,16 +1,22 @@
 import java.time.Duration;
 import java.util.*;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.*;
+import org.apache.kafka.streams.errors.InvalidStateStoreException;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.*;
-import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.processor.StateRestoreListener;
+import org.apache.kafka.streams.state.*;
 
 /**
  * Kafka Streams: `java WordCount BOOTSTRAP NAME STATE` counts the words of NAME-in, exactly once, into NAME-out.
  *
  * Words are keys only after a repartition topic, and counts outlive the process in a changelog topic alone: the store
- * is in memory. Nothing is cached, so each word's counts come out as 1, 2, 3, ... Runs until it is killed.
+ * is in memory. Nothing is cached, so each word's counts come out as 1, 2, 3, ... Whenever all its tasks run and the
+ * table is not the one it last printed, prints `table RESTORED {WORD=COUNT, ...}`, with the records that were restored
+ * since the process began. Runs until it is killed.
  */
 public final class WordCount {
     public static void main(String[] arguments) throws Exception {
@@ -45,8 +51,29 @@ public final class WordCount {
         streams.setStateListener((now, before) -> {
             if (now == KafkaStreams.State.ERROR) Runtime.getRuntime().halt(1);
         });
+        AtomicLong restored = new AtomicLong();
+        streams.setGlobalStateRestoreListener(new StateRestoreListener() {
+            @Override public void onRestoreStart(TopicPartition changelog, String store, long from, long to) {}
+            @Override public void onBatchRestored(TopicPartition changelog, String store, long to, long records) {}
+            @Override public void onRestoreEnd(TopicPartition changelog, String store, long records) {
+                restored.addAndGet(records);
+            }
+        });
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(20))));
         streams.start();
-        Thread.currentThread().join();
+        Map<String, Long> before = null;
+        for (;; Thread.sleep(200)) {
+            Map<String, Long> table = new TreeMap<>();
+            try (KeyValueIterator<String, Long> all = streams.store(StoreQueryParameters.fromNameAndType(
+                    "counts", QueryableStoreTypes.<String, Long>keyValueStore())).all()) {
+                all.forEachRemaining(entry -> table.put(entry.key, entry.value));
+            } catch (InvalidStateStoreException notAllAreRunning) {
+                continue;
+            }
+            if (streams.state() == KafkaStreams.State.RUNNING && !table.equals(before)) {
+                System.out.println("table " + restored + " " + table);
+                before = table;
+            }
+        }
     }
 }
