@@ -275,7 +275,7 @@ class RunProposal(Value, frozen=True):
     """Batches of one partition that stand next to each other at [start, start + length) of the object.
 
     `transactions`: one per batch, or empty when none is transactional. The number of the producer's
-    transaction that was open when the agent received the batch (`stamp_batches`), or ANY_TRANSACTION: the
+    transaction that was open when the agent received the batch (`current_transactions`), or ANY_TRANSACTION: the
     batch's epoch says which one (transaction version 2: every end bumps it), and the first batch begins it.
     `may_skip`: the sequences before a batch are taken as lost (a committer that doesn't know this refuses the batch).
     """
@@ -952,30 +952,30 @@ class AddToTransaction(Value, frozen=True):
     number: Int64 = -1
 
 
-class StampQuery(Value, frozen=True):
+class CurrentTransactionQuery(Value, frozen=True):
     topic_id: UUID
     partition: Int64
     producer_id: Int64
     producer_epoch: Int64
 
 
-class StampRequest(Value, frozen=True):
+class CurrentTransactionsRequest(Value, frozen=True):
     """Asks for the open transaction of each batch that a client of transaction version 0 or 1 has just sent."""
 
-    batches: list[StampQuery]
+    batches: list[CurrentTransactionQuery]
 
 
-class Stamp(Value, frozen=True):
+class CurrentTransaction(Value, frozen=True):
     """`number` -1 with an error: the producer has no open transaction there, or is not the current one."""
 
     error: BatchError
     number: int
 
 
-class StampAnswer(Value, frozen=True):
-    """One stamp per batch asked, in order."""
+class CurrentTransactionsAnswer(Value, frozen=True):
+    """One for each batch asked, in order."""
 
-    stamps: list[Stamp]
+    transactions: list[CurrentTransaction]
 
 
 class EndTransaction(Value, frozen=True):
@@ -1918,7 +1918,9 @@ class Sequencer(Protocol):
 
     # Transactions.
     async def add_to_transaction(self, request: AddToTransaction) -> Empty: ...
-    async def stamp_batches(self, request: StampRequest) -> StampAnswer: ...
+    async def current_transactions(
+        self, request: CurrentTransactionsRequest
+    ) -> CurrentTransactionsAnswer: ...
     async def end_transaction(self, request: EndTransaction) -> ProducerGrant: ...
     async def transactions(self, request: TransactionsRequest) -> TransactionDescriptions: ...
     async def abort_producer(self, request: AbortProducer) -> AbortedProducer: ...

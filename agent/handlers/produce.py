@@ -25,7 +25,7 @@ from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leader
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.produce.current_transactions import QUERIES_IN_A_CALL
 from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestContext, Services
-from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
+from sequencer.api import ANY_TRANSACTION, BatchError, CurrentTransactionQuery, SequencerError
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
@@ -257,7 +257,7 @@ def _let_go_of_refused(accepted: Sequence[_Accepted]) -> None:
 
 def _viewed(accepted: Sequence[_Accepted]) -> tuple[int, int]:
     """Bytes of the batches that are views of the request's frame, and the frame's; 0 of 0 where none is. A batch that
-    was stamped is none."""
+    got the topic's own time is none: it was copied."""
     viewed = 0
     frame: Any = b""
     for batch in accepted:
@@ -394,7 +394,7 @@ async def _in_open_transactions(
             batch.transaction = ANY_TRANSACTION
         return accepted
     queries = [
-        StampQuery(
+        CurrentTransactionQuery(
             topic_id=batch.partition.topic_id,
             partition=batch.partition.partition,
             producer_id=batch.coordinates.producer_id,

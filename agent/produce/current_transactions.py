@@ -1,9 +1,9 @@
 """Which transaction of its producer is open, for batches just received from clients of transaction version 0 or 1.
 
 Such a client's batch does not say which transaction it belongs to (KIP-890), so the agent asks the sequencer
-(`stamp_batches`). One call is under way at a time, however many connections there are; requests that come meanwhile
-share the next, or the next ones: none has more than QUERIES_IN_A_CALL batches. A request never joins a call that has
-begun, as its batches must be received before the answer is made.
+(`current_transactions`). One call is under way at a time, however many connections there are; requests that come
+meanwhile share the next, or the next ones: none has more than QUERIES_IN_A_CALL batches. A request never joins a call
+that has begun, as its batches must be received before the answer is made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sequencer.api import Sequencer, Stamp, StampQuery, StampRequest
+from sequencer.api import CurrentTransaction, CurrentTransactionQuery, CurrentTransactionsRequest, Sequencer
 
 QUERIES_IN_A_CALL = 5_000
 """Batches that one call asks for. Handlers ask for no more at a time."""
@@ -22,8 +22,8 @@ class _Call:
 
     __slots__ = ("answers", "has_begun", "queries")
 
-    def __init__(self, sequencer: Sequencer, before: asyncio.Task[list[Stamp]] | None) -> None:
-        self.queries: list[StampQuery] = []
+    def __init__(self, sequencer: Sequencer, before: asyncio.Task[list[CurrentTransaction]] | None) -> None:
+        self.queries: list[CurrentTransactionQuery] = []
         self.has_begun = False
         self.answers = asyncio.ensure_future(self._answered(sequencer, before))
         self.answers.add_done_callback(_retrieve_error)
@@ -32,12 +32,14 @@ class _Call:
         """Whether so many batches may join."""
         return not self.has_begun and len(self.queries) + more <= QUERIES_IN_A_CALL
 
-    async def _answered(self, sequencer: Sequencer, before: asyncio.Task[list[Stamp]] | None) -> list[Stamp]:
+    async def _answered(
+        self, sequencer: Sequencer, before: asyncio.Task[list[CurrentTransaction]] | None
+    ) -> list[CurrentTransaction]:
         if before is not None:
             await asyncio.wait([before])
         self.has_begun = True
         queries, self.queries = self.queries, []
-        answers = (await sequencer.stamp_batches(StampRequest(queries))).stamps
+        answers = (await sequencer.current_transactions(CurrentTransactionsRequest(queries))).transactions
         assert len(answers) == len(queries), "one answer a batch"
         return answers
 
@@ -49,7 +51,7 @@ class CurrentTransactions:
         self._sequencer = sequencer
         self._last: _Call | None = None
 
-    async def of(self, queries: Sequence[StampQuery]) -> list[Stamp]:
+    async def of(self, queries: Sequence[CurrentTransactionQuery]) -> list[CurrentTransaction]:
         """The transaction of each batch, in order. Raises what the sequencer raises."""
         assert len(queries) <= QUERIES_IN_A_CALL, f"{len(queries)} batches for one call"
         call = self._last
@@ -61,7 +63,7 @@ class CurrentTransactions:
         return answers[start : start + len(queries)]
 
 
-def _retrieve_error(task: asyncio.Task[list[Stamp]]) -> None:
+def _retrieve_error(task: asyncio.Task[list[CurrentTransaction]]) -> None:
     """Whoever waited for the error may be gone; asyncio would log one that nobody retrieves."""
     if not task.cancelled():
         task.exception()

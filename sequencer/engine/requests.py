@@ -26,6 +26,8 @@ from sequencer.api import (
     CleanPointsRequest,
     Configs,
     ConfigScope,
+    CurrentTransactionsAnswer,
+    CurrentTransactionsRequest,
     Empty,
     ForgetObjects,
     Garbage,
@@ -39,8 +41,6 @@ from sequencer.api import (
     RenewAgent,
     RunsAnswer,
     Sequencer,
-    StampAnswer,
-    StampRequest,
     TablePins,
     TablePinsRequest,
     Tokens,
@@ -81,7 +81,7 @@ A = TypeVar("A", bound=Value)
 Declared = Callable[[Sequencer, R], Coroutine[Any, Any, A]]
 """A method of the interface, as it is declared there."""
 
-STAMPED_IN_A_TURN = 2_000
+QUERIES_IN_A_TURN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +280,10 @@ def _broker_configs(request: BrokerConfigsRequest, context: Context) -> Configs:
     return Configs({} if row is None else row.configs)
 
 
-async def _stamp_batches(request: StampRequest, context: Context) -> StampAnswer:
-    return await in_turns(transactions.stamp_batches(context.state, request), Turns(STAMPED_IN_A_TURN))
+async def _current_transactions(
+    request: CurrentTransactionsRequest, context: Context
+) -> CurrentTransactionsAnswer:
+    return await in_turns(transactions.current_transactions(context.state, request), Turns(QUERIES_IN_A_TURN))
 
 
 def _locate_group(request: LocateGroup, context: Context) -> GroupOwner:
@@ -511,7 +513,7 @@ QUERIES: dict[str, Query] = _by_name(
         _looks_up(
             Sequencer.describe_producers, lambda request, context: context.reader.describe_producers(request)
         ),
-        _looks_up(Sequencer.stamp_batches, _stamp_batches),
+        _looks_up(Sequencer.current_transactions, _current_transactions),
         _answers(
             Sequencer.transactions, lambda request, context: transactions.describe(context.state, request)
         ),

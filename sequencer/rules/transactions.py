@@ -29,6 +29,10 @@ from sequencer.api import (
     BatchError,
     BatchStatus,
     CommitOffsets,
+    CurrentTransaction,
+    CurrentTransactionQuery,
+    CurrentTransactionsAnswer,
+    CurrentTransactionsRequest,
     Empty,
     EndTransaction,
     InitProducer,
@@ -44,10 +48,6 @@ from sequencer.api import (
     ProducerFenced,
     ProducerGrant,
     RunBatch,
-    Stamp,
-    StampAnswer,
-    StampQuery,
-    StampRequest,
     TransactionDescription,
     TransactionDescriptions,
     TransactionRef,
@@ -280,25 +280,29 @@ def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow 
     return row if row is not None and row.producer_id == producer_id else None
 
 
-def stamp_batches(state: HotState, request: StampRequest) -> Steps[StampAnswer]:
+def current_transactions(
+    state: HotState, request: CurrentTransactionsRequest
+) -> Steps[CurrentTransactionsAnswer]:
     """The number of the transaction that each batch belongs to. Each batch is a unit of work."""
     known: PartitionSets = {}
-    stamps: list[Stamp] = []
+    current: list[CurrentTransaction] = []
     for query in request.batches:
-        stamps.append(_stamp(state, query, known))
+        current.append(_current_transaction(state, query, known))
         yield 1
-    return StampAnswer(stamps)
+    return CurrentTransactionsAnswer(current)
 
 
-def _stamp(state: HotState, query: StampQuery, known: PartitionSets) -> Stamp:
+def _current_transaction(
+    state: HotState, query: CurrentTransactionQuery, known: PartitionSets
+) -> CurrentTransaction:
     row = transaction_of(state, query.producer_id)
     if row is None:
-        return Stamp(BatchError.TRANSACTION_CLOSED, -1)
+        return CurrentTransaction(BatchError.TRANSACTION_CLOSED, -1)
     if query.producer_epoch != row.producer_epoch:
-        return Stamp(BatchError.INVALID_PRODUCER_EPOCH, -1)
+        return CurrentTransaction(BatchError.INVALID_PRODUCER_EPOCH, -1)
     if not _is_open_on(row, (query.topic_id, query.partition), known):
-        return Stamp(BatchError.TRANSACTION_CLOSED, -1)
-    return Stamp(BatchError.NONE, row.number)
+        return CurrentTransaction(BatchError.TRANSACTION_CLOSED, -1)
+    return CurrentTransaction(BatchError.NONE, row.number)
 
 
 def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PartitionSets | None = None) -> bool:

@@ -16,6 +16,8 @@ from sequencer.api import (
     CommitOffsets,
     CompactionRequest,
     CreateTopic,
+    CurrentTransactionQuery,
+    CurrentTransactionsRequest,
     DeleteOffsets,
     DeleteRecords,
     DeleteRecordsPartition,
@@ -52,8 +54,6 @@ from sequencer.api import (
     SaveGroup,
     SequencerUnavailable,
     StaleGroup,
-    StampQuery,
-    StampRequest,
     SwapRefused,
     SwapRequest,
     TakeLease,
@@ -135,12 +135,14 @@ class Producer:
             AddToTransaction(self.ref, places, group_id, verify_only, number)
         )
 
-    async def stamp(self, partition: int = 0) -> tuple[BatchError, int]:
-        query = StampQuery(
+    async def current(self, partition: int = 0) -> tuple[BatchError, int]:
+        query = CurrentTransactionQuery(
             self.bench.topic.topic_id, partition, self.now.producer_id, self.now.producer_epoch
         )
-        (stamp,) = (await self.bench.sequencer.stamp_batches(StampRequest([query]))).stamps
-        return stamp.error, stamp.number
+        (found,) = (
+            await self.bench.sequencer.current_transactions(CurrentTransactionsRequest([query]))
+        ).transactions
+        return found.error, found.number
 
     async def end(self, *, commit: bool, bump: bool = True, number: int = -1) -> ProducerGrant:
         """End the transaction, and continue with the answer's producer id and epoch."""
@@ -222,7 +224,7 @@ def test_a_transactional_id_keeps_its_producer_id_and_whoever_had_it_is_fenced(f
             with pytest.raises(ProducerFenced):
                 await asked
         assert await bench.commit(old.batch()) == [(FENCED, -1)]
-        assert await old.stamp() == (FENCED, -1)
+        assert await old.current() == (FENCED, -1)
         await new.write()
 
     run(factory, scenario)
@@ -364,17 +366,17 @@ def test_a_partition_without_records_gets_no_marker(factory: Factory) -> None:
 def test_a_batch_with_a_number_is_stored_in_that_transaction_only(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         mine = await producer(bench)
-        assert await mine.stamp() == (CLOSED, -1)
+        assert await mine.current() == (CLOSED, -1)
         await mine.add(0)
-        error, first = await mine.stamp()
-        assert error is STORED and await mine.stamp(1) == (CLOSED, -1)
+        error, first = await mine.current()
+        assert error is STORED and await mine.current(1) == (CLOSED, -1)
         assert await bench.commit(mine.batch(2), transactions=[first]) == [(STORED, 0)]
         late = mine.batch()
         await mine.end(commit=True, bump=False)
         assert mine.now.producer_epoch == 0
         assert await bench.commit(late, transactions=[first]) == [(CLOSED, -1)]
         await mine.add(0)
-        _, second = await mine.stamp()
+        _, second = await mine.current()
         assert second == first + 1
         assert await bench.commit(late, transactions=[first]) == [(CLOSED, -1)]
         mine.sequence = 2
@@ -630,7 +632,7 @@ def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(fac
         for commit in (True, False):
             with pytest.raises(ProducerFenced):
                 await mine.end(commit=commit)
-        assert await mine.stamp() == (FENCED, -1)
+        assert await mine.current() == (FENCED, -1)
         with pytest.raises(ProducerFenced):
             await mine.init(named=mine.now)
         assert (await mine.init()).producer_epoch == 2

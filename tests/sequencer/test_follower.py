@@ -358,7 +358,7 @@ def test_any_server_answers_every_question_but_the_committers_own() -> None:
 ASKED_OF_THE_COMMITTER = {
     *("watch", "feed"),  # it alone queues changes for subscribers
     "locate_group",  # it alone knows which agents it has heard of
-    "stamp_batches",  # part of a produce request, which would wait for a look at the journal
+    "current_transactions",  # part of a produce request, which would wait for a look at the journal
     *("garbage", "known_keys"),  # asked in its own process, before something is deleted
     *("clean_points", "table_pins"),  # a few calls a minute, of the compactor
 }

@@ -21,6 +21,8 @@ from sequencer.api import (
     CommitRequest,
     CreateAcls,
     CreateTopic,
+    CurrentTransactionQuery,
+    CurrentTransactionsRequest,
     DeleteAcls,
     DeleteOffsets,
     DeleteRecords,
@@ -45,8 +47,6 @@ from sequencer.api import (
     RunProposal,
     SessionGrant,
     SizesRequest,
-    StampQuery,
-    StampRequest,
     TransactionRef,
 )
 from sequencer.checkpoint.checkpointer import Checkpointer
@@ -155,10 +155,12 @@ def test_a_transaction_of_10_000_partitions_leaves_the_loop_to_others(is_commit:
         async with a_wide_topic() as (sequencer, session, _):
             with measured_turns() as turns:
                 ref = await begun(sequencer, session)
-                stamps = StampRequest([StampQuery(*place, ref.producer_id, 0) for place in PLACES])
-                stamped = await asked(sequencer.stamp_batches(stamps))
+                request = CurrentTransactionsRequest(
+                    [CurrentTransactionQuery(*place, ref.producer_id, 0) for place in PLACES]
+                )
+                current = await asked(sequencer.current_transactions(request))
                 await asked(sequencer.end_transaction(EndTransaction(ref, is_commit, False)))
-            assert {stamp.number for stamp in stamped.stamps} == {1}
+            assert {transaction.number for transaction in current.transactions} == {1}
             turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())

@@ -372,7 +372,9 @@ def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(buffer
 
 
 @pytest.mark.parametrize("count", [1, PARTITIONS_IN_A_TURN + 1])
-def test_a_stamped_batch_in_front_does_not_keep_what_was_refused(buffered: list[Any], count: int) -> None:
+def test_a_batch_with_a_new_time_in_front_does_not_keep_what_was_refused(
+    buffered: list[Any], count: int
+) -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic("stamps", message_timestamp_type="LogAppendTime")
         await bench.topic(partitions=count, cleanup_policy="compact")

@@ -226,7 +226,7 @@ def test_a_batch_that_comes_after_its_transactions_end_is_not_taken_into_the_nex
         topic = await bench.topic()
         writer = await started(bench, is_newest=False)
         assert await writer.add(0) == [0]
-        bench.sequencer.may_commit.clear()  # received and stamped, not yet stored
+        bench.sequencer.may_commit.clear()  # received, its transaction known, not yet stored
         late = asyncio.ensure_future(writer.produce((0, writer.batch("t", 0, b"late"))))
         await settle()
         await bench.advance(0.3)
@@ -242,7 +242,7 @@ def test_a_batch_that_comes_after_its_transactions_end_is_not_taken_into_the_nex
     run(scenario)
 
 
-def test_stamps_go_with_the_batch_also_when_a_gap_is_asked_again() -> None:
+def test_a_batchs_transaction_goes_with_it_also_when_a_gap_is_retried() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         for is_newest in (True, False):
@@ -257,20 +257,20 @@ def test_stamps_go_with_the_batch_also_when_a_gap_is_asked_again() -> None:
             (row,) = await writer.produce((0, first))
             (later,) = await bench.until(early)
             assert (row.error_code, later.error_code) == (0, 0) and later.base_offset == row.base_offset + 1
-            stamps = {
-                stamp
+            numbers = {
+                number
                 for commit in bench.sequencer.commits
                 for proposal in commit.runs
-                for stamp in proposal.transactions
+                for number in proposal.transactions
             }
             assert len(bench.sequencer.commits) > 2
-            assert stamps == ({ANY_TRANSACTION} if is_newest else {1})
+            assert numbers == ({ANY_TRANSACTION} if is_newest else {1})
             await writer.end(commit=True)
 
     run(scenario)
 
 
-def test_batches_outside_of_transactions_have_no_stamps() -> None:
+def test_batches_outside_of_transactions_have_no_number_of_one() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         writer = await started(bench)
@@ -322,7 +322,7 @@ def test_records_are_not_taken_into_another_producers_transaction(is_newest: boo
     run(scenario)
 
 
-def test_stamps_that_can_not_be_had_are_a_retriable_error() -> None:
+def test_a_transaction_that_can_not_be_asked_for_is_a_retriable_error() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         writer = await started(bench, is_newest=False)

@@ -11,12 +11,12 @@ import pytest
 from agent.produce.current_transactions import QUERIES_IN_A_CALL, CurrentTransactions
 from sequencer.api import (
     BatchError,
+    CurrentTransaction,
+    CurrentTransactionQuery,
+    CurrentTransactionsAnswer,
+    CurrentTransactionsRequest,
     Sequencer,
     SequencerUnavailable,
-    Stamp,
-    StampAnswer,
-    StampQuery,
-    StampRequest,
 )
 
 
@@ -28,16 +28,18 @@ class SlowSequencer:
         self.may_answer = asyncio.Event()
         self.fails = False
 
-    async def stamp_batches(self, request: StampRequest) -> StampAnswer:
+    async def current_transactions(self, request: CurrentTransactionsRequest) -> CurrentTransactionsAnswer:
         self.calls.append([each.producer_id for each in request.batches])
         await self.may_answer.wait()
         if self.fails:
             raise SequencerUnavailable("by the test")
-        return StampAnswer([Stamp(BatchError.NONE, 10 * each.producer_id) for each in request.batches])
+        return CurrentTransactionsAnswer(
+            [CurrentTransaction(BatchError.NONE, 10 * each.producer_id) for each in request.batches]
+        )
 
 
-def queries(*producers: int) -> list[StampQuery]:
-    return [StampQuery(UUID(int=1), 0, each, 0) for each in producers]
+def queries(*producers: int) -> list[CurrentTransactionQuery]:
+    return [CurrentTransactionQuery(UUID(int=1), 0, each, 0) for each in producers]
 
 
 def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
