@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from tailrace.acls import Acl, AclFilter
-from tailrace.limits import Int64
+from tailrace.limits import INT64_MAX, Int64
 from tailrace.mixed_object import BatchCoordinates, SealedObject
 
 
@@ -686,7 +686,7 @@ class FindRequest(Value, frozen=True):
     with its first partition that has a run at its offset comes at least that run."""
 
     partitions: list[FindPartition]
-    max_bytes: Int64 = (1 << 63) - 1
+    max_bytes: Int64 = INT64_MAX
 
 
 class PartitionError(enum.IntEnum):
@@ -729,13 +729,15 @@ class OffsetSpec(enum.IntEnum):
 
 
 class OffsetQuery(Value, frozen=True):
-    """`from_offset`: where a stopped look-up continues (its `next_offset`); -1: at log start."""
+    """`from_offset`: where a stopped look-up continues (its `next_offset`); -1: at log start. `end_offset`: for
+    MAX_TIMESTAMP, only runs that begin below it count; an earlier sequencer knows no such bound."""
 
     topic_id: UUID
     partition: Int64
     timestamp: Int64
     read_committed: bool = False
     from_offset: Int64 = -1
+    end_offset: Int64 = INT64_MAX
 
 
 class OffsetsRequest(Value, frozen=True):

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+INT64_MAX = 2**63 - 1
+Int64 = Annotated[int, Meta(ge=-(2**63), le=INT64_MAX)]
 """What every whole number of a request may be; decoding refuses the rest."""
 
 INT16 = range(-(2**15), 2**15)

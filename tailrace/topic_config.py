@@ -117,7 +117,7 @@ class ConfigDefinition:
                 raise InvalidConfigValue(f"{self.name}: {error}") from error
 
     def _check_bounds(self, given: str, number: float) -> None:
-        if self.minimum is not None and number < self.minimum:
+        if self.minimum is not None and not number >= self.minimum:  # so that NaN is refused, too
             raise InvalidConfigValue(f"{given}, at least {self.minimum:.0f} is needed")
         if self.maximum is not None and number > self.maximum:
             raise InvalidConfigValue(f"{given}, at most {self.maximum:.0f} is allowed")
@@ -217,30 +217,40 @@ def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] |
 
 
 @lru_cache(maxsize=MAX_WARNED_VALUES)
-def _default_for(name: str, value: str) -> str:
-    """The default in place of a value that this version does not know. The cache lets each value be warned of once."""
-    definition = TOPIC_CONFIGS[name]
+def _warned_instead(name: str, value: str, instead: str) -> str:
+    """What is used in place of a value that this version does not know. The cache lets each value be warned of once."""
     log.warning(
-        "a stored config has a value that this version does not know: the default is used; set it anew, or upgrade",
+        "a stored config has a value that this version does not know, and another is used: set it anew, or upgrade",
         config=name,
         value=value[:MAX_WARNED_CHARACTERS],
-        default=definition.default,
-        known=definition.choices,
+        used=instead,
+        known=TOPIC_CONFIGS[name].choices,
     )
-    return definition.default
+    return instead
+
+
+def known_value(name: str, value: str, instead: str | None = None) -> str:
+    """A stored value that this version understands, or `instead` (None: the default) with one warning: another version
+    may have stored it, and one topic's config must not fail the work on all."""
+    definition = TOPIC_CONFIGS[name]
+    try:
+        definition.check(value)
+    except InvalidConfigValue:
+        return _warned_instead(name, value, definition.default if instead is None else instead)
+    return value
 
 
 def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicSettings:
-    """The typed settings that follow from what was set (already checked). A choice of ours that another version stored
-    and this one does not know is the default: one topic's config must not fail the catalog of all."""
+    """The typed settings that follow from what is stored (see `known_value`)."""
+
+    def known(name: str) -> str:
+        return known_value(name, effective(name, configs, broker))
 
     def number(name: str) -> int:
-        return int(effective(name, configs, broker))
+        return int(known(name))
 
     def choice(name: str) -> str:
-        value = effective(name, configs, broker).strip()
-        known = value if value.lower() in (TOPIC_CONFIGS[name].choices or ()) else _default_for(name, value)
-        return known.upper()
+        return known_value(name, effective(name, configs, broker).strip().lower()).upper()
 
     return TopicSettings(
         cleanup_policy=frozenset(
@@ -258,5 +268,5 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         flush=Flush[choice("tailrace.flush")],
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
-        min_cleanable_dirty_ratio=float(effective("min.cleanable.dirty.ratio", configs, broker)),
+        min_cleanable_dirty_ratio=float(known("min.cleanable.dirty.ratio")),
     )

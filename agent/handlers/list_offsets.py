@@ -42,6 +42,7 @@ from tailrace.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from tailrace.record_batch import InvalidBatch
 from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
@@ -204,18 +205,61 @@ async def _first_reaching(services: Services, query: OffsetQuery, result: Offset
 async def _of_largest_timestamp(
     services: Services, query: OffsetQuery, result: OffsetResult
 ) -> FoundRecord | None:
-    """The one for which the run was named may lie below log start: then what is left of the run counts, and the run
-    that is named behind it. No other run reaches below log start, so two are looked into at most."""
-    run, log_start = result.run, result.log_start_offset
-    assert run is not None, "only runs are looked into"
-    record = await services.reader.find_timestamp(run, run.max_timestamp, log_start)
-    if record is not None or run.base_offset >= log_start:
-        return record
-    latest = await _latest(services, run, log_start)
-    following = await _named_behind(services, query, run)
-    if following is None:
-        return latest
-    return _later(latest, await services.reader.find_timestamp(following, following.max_timestamp, log_start))
+    """The first record of the largest timestamp. Runs are looked into in the order of what their headers say, which is
+    the producers' word, until no other run is said to have a later record: in a sound log that is the first one. The
+    record for which a run is named may also lie below log start: then what is left of the run counts. Where more than
+    RUNS_LOOKED_INTO don't have what their headers say, it is the latest record of these; raises InvalidBatch where
+    they have none."""
+    assert result.run is not None, "only runs are looked into"
+    log_start = result.log_start_offset
+    best: FoundRecord | None = None
+    parts = [_Part(result.run, log_start, query.end_offset)]
+    for _ in range(RUNS_LOOKED_INTO):
+        part = min(parts, key=_order)
+        parts.remove(part)
+        run = part.run
+        if best is not None and best.timestamp > run.max_timestamp:
+            return best
+        record = await services.reader.find_timestamp(run, run.max_timestamp, log_start)
+        if record is not None:
+            return _later(best, record)
+        best = _later(best, await services.reader.find_latest(run, log_start))
+        for ends in ((part.from_offset, run.base_offset), (run.end_offset, part.end_offset)):
+            parts += await _within(services, query, *ends)
+        if not parts:
+            return best
+    if best is None:
+        raise InvalidBatch(
+            f"{RUNS_LOOKED_INTO} runs have no record that can be read, of those said to be latest"
+        )
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a log, and its run that is said to have the latest record."""
+
+    run: Run
+    from_offset: int
+    end_offset: int
+
+
+def _order(part: _Part) -> tuple[int, int]:
+    return -part.run.max_timestamp, part.run.base_offset
+
+
+async def _within(
+    services: Services, query: OffsetQuery, from_offset: int, end_offset: int
+) -> Sequence[_Part]:
+    """This part of the log; none where it has no run."""
+    if from_offset >= end_offset:
+        return ()
+    asked = msgspec.structs.replace(query, from_offset=from_offset, end_offset=end_offset)
+    (found,) = await all_offsets(services.sequencer, [asked])
+    run = found.run
+    if run is None or run.end_offset <= from_offset or run.base_offset >= end_offset:
+        return ()  # so does an earlier sequencer answer, which knows no end
+    return (_Part(run, from_offset, end_offset),)
 
 
 async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run | None:
@@ -226,24 +270,10 @@ async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run
 
 
 def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:
-    """The one of the larger timestamp; of equal ones the first."""
+    """The one of the larger timestamp; of equal ones the first in the log."""
     if first is None or second is None:
         return first or second
-    return second if second.timestamp > first.timestamp else first
-
-
-async def _latest(services: Services, run: Run, from_offset: int) -> FoundRecord | None:
-    """The record of the largest timestamp from `from_offset` on, which is below the run's. It is looked for by halving
-    the time: 63 looks into the run at most."""
-    latest, low, high = None, 0, run.max_timestamp
-    while low < high:
-        middle = (low + high) // 2
-        record = await services.reader.find_timestamp(run, middle, from_offset)
-        if record is None:
-            high = middle
-        else:
-            latest, low = record, record.timestamp + 1
-    return latest
+    return min(first, second, key=lambda record: (-record.timestamp, record.offset))
 
 
 async def offset_for_leader_epoch(

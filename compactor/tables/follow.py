@@ -5,7 +5,7 @@ Compaction goes on where a table fails: the failure is told, and the next compar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
 import structlog
@@ -22,8 +22,9 @@ from sequencer.api import (
 )
 from sequencer.pages import all_pins
 from tailrace.clock import Clock
-from tailrace.topic_config import effective
+from tailrace.topic_config import effective, known_value
 
+SNAPSHOT_MS = "tailrace.table.snapshot.ms"
 SHARE_OF_TIME = 5
 """After a swap, a table is compared at once, unless that would take it more than a fifth of the time."""
 MAX_TABLE_FAILURES = 1_000
@@ -102,7 +103,7 @@ def choose_tables(
     chosen: set[UUID] = set()
     snapshot_ms: dict[UUID, int] = {}
     for topic in topics:
-        snapshot_ms[topic.topic_id] = int(effective("tailrace.table.snapshot.ms", topic.configs, cluster))
+        snapshot_ms[topic.topic_id] = _snapshot_ms(topic.configs, cluster)
         if effective("tailrace.table", topic.configs, cluster) == "iceberg":
             chosen.add(topic.topic_id)
             yield WantedTable(
@@ -111,11 +112,15 @@ def choose_tables(
                 snapshot_ms[topic.topic_id],
                 values=_values_of(topic, cluster),
             )
-    default_ms = int(effective("tailrace.table.snapshot.ms", {}, cluster))
+    default_ms = _snapshot_ms({}, cluster)
     for pin in pins:
         if pin.topic_id not in chosen:
             life_ms = snapshot_ms.get(pin.topic_id, default_ms)
             yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
+
+
+def _snapshot_ms(configs: Mapping[str, str], cluster: Mapping[str, str]) -> int:
+    return int(known_value(SNAPSHOT_MS, effective(SNAPSHOT_MS, configs, cluster)))
 
 
 def _values_of(topic: Topic, cluster: dict[str, str]) -> ValueFormat | None:

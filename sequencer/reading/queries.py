@@ -286,7 +286,7 @@ class Reader:
         from_offset = max(row.log_start_offset, query.from_offset)
         if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
             scanned = await self._store.run_of_max_timestamp(
-                row.topic_id, row.partition, from_offset, MAX_SCANNED
+                row.topic_id, row.partition, from_offset, MAX_SCANNED, end_offset=query.end_offset
             )
             if scanned.run is not None and scanned.run.base_offset >= row.end_offset:
                 # It was committed meanwhile. Before it shows, there would seem to be no record at all.

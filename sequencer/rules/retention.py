@@ -28,6 +28,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import Draft, HotState
+from tailrace.topic_config import known_value
 from tailrace.turns import Turns
 
 PARTITIONS_OF_A_PLAN = 10_000
@@ -52,13 +53,15 @@ class RetentionLimits:
         return self.retention_ms < 0 and self.retention_bytes < 0
 
 
+NO_LIMIT = "-1"
 _ENDLESS = RetentionLimits(-1, -1)
 
 
 def limits_of(
     configs: Mapping[str, str], cluster: Mapping[str, str], settings: SequencerSettings
 ) -> RetentionLimits:
-    """The limits that hold for a topic with these configs, in a cluster with these defaults."""
+    """The limits that hold for a topic with these configs, in a cluster with these defaults. A stored number that this
+    version does not know is no limit: what it would keep is not deleted."""
     defaults = {
         "cleanup.policy": settings.default_cleanup_policy,
         "retention.ms": str(settings.default_retention_ms),
@@ -71,7 +74,8 @@ def limits_of(
     policies = value("cleanup.policy").split(",")
     if "delete" not in [policy.strip() for policy in policies]:
         return RetentionLimits(-1, -1)
-    return RetentionLimits(int(value("retention.ms")), int(value("retention.bytes")))
+    ms, size = (int(known_value(name, value(name), NO_LIMIT)) for name in ("retention.ms", "retention.bytes"))
+    return RetentionLimits(ms, size)
 
 
 def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:

@@ -31,6 +31,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from tailrace.clock import Clock
+from tailrace.limits import INT64_MAX
 
 R = TypeVar("R", bound=Row)
 _base_offset = attrgetter("base_offset")
@@ -242,11 +243,12 @@ class MemoryRowStore:
         return self._scanned(None, looked_at, max_scanned)
 
     async def run_of_max_timestamp(
-        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
         runs = self._runs.get((topic_id, partition), [])
         start = self._index_at(runs, from_offset)
-        looked_at = runs[start : start + max_scanned]
+        end = bisect_left(runs, end_offset, key=_base_offset)
+        looked_at = runs[start : min(end, start + max_scanned)]
         best = max(looked_at, key=_own_max, default=None)
         return self._scanned(best, looked_at, max_scanned)
 

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import CLASSIC_GROUP, ObjectKind, Run, TransactionState
+from tailrace.limits import INT64_MAX
 
 R = TypeVar("R", bound="Row")
 Int32 = Annotated[int, "int32"]
@@ -794,9 +795,10 @@ class RowStore(Protocol):
         ...
 
     async def run_of_max_timestamp(
-        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
-        """The first run with the largest own max_timestamp, of all runs or of those that were scanned."""
+        """The first run with the largest own max_timestamp, of all that begin below `end_offset` or of those that were
+        scanned."""
         ...
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:

@@ -741,6 +741,8 @@ def test_a_time_is_found_within_a_run_of_any_codec() -> None:
         assert await reader.find_timestamp(run, T0 + 103, 0) == FoundRecord(53, T0 + 200)
         assert await reader.find_timestamp(run, T0, 54) == FoundRecord(54, T0 + 201)
         assert await reader.find_timestamp(run, T0 + 203, 0) is None
+        assert await reader.find_latest(run, 0) == FoundRecord(55, T0 + 202)
+        assert await reader.find_latest(run, 56) is None
 
     asyncio.run(whole())
 
@@ -762,6 +764,7 @@ def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> None:
         reader = reader_over(store, clock)
         assert await reader.find_timestamp(run, T0, 0) == FoundRecord(3 * len(unreadable), T0 + 100)
         assert await reader.find_timestamp(run, T0 + 900, 0) is None
+        assert await reader.find_latest(run, 0) == FoundRecord(3 * len(unreadable) + 2, T0 + 102)
 
     asyncio.run(whole())
 
@@ -1049,6 +1052,9 @@ def test_a_time_is_found_in_a_parquet_run(parquet: tuple[Run, bytes, list[tuple[
         assert await reader.find_timestamp(run, T0 + 151, 0) == FoundRecord(source[15][0] + 1, T0 + 151)
         assert await reader.find_timestamp(run, T0 + 154, 0) == FoundRecord(source[16][0], T0 + 160)
         assert await reader.find_timestamp(run, T0 + 999, 0) is None
+        last = await reader.find_timestamp(run, run.max_timestamp, 0)
+        assert last is not None and await reader.find_latest(run, source[15][0]) == last
+        assert await reader.find_latest(run, run.end_offset) is None
 
     asyncio.run(whole())
 

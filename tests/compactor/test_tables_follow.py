@@ -424,7 +424,9 @@ def test_tables_are_those_that_topics_want_and_those_that_are_left() -> None:
     topics = [
         Topic(ids[0], "own", 1, {"tailrace.table": "iceberg", "tailrace.table.snapshot.ms": "5"}, 0),
         Topic(ids[1], "by default", 1, {}, 0),
-        Topic(ids[2], "not any more", 1, {"tailrace.table": "none"}, 0),
+        Topic(
+            ids[2], "not any more", 1, {"tailrace.table": "none", "tailrace.table.snapshot.ms": "a week"}, 0
+        ),
     ]
     pins = [
         TablePin(ids[0], "own", 0, 0),
@@ -435,6 +437,6 @@ def test_tables_are_those_that_topics_want_and_those_that_are_left() -> None:
     assert list(choose_tables(topics, cluster, pins)) == [
         WantedTable(ids[0], "own", 5),
         WantedTable(ids[1], "by default", 7),
-        WantedTable(ids[2], "not any more", 7, is_wanted=False),
+        WantedTable(ids[2], "not any more", 21_600_000, is_wanted=False),
         WantedTable(ids[3], "gone", 7, is_wanted=False),
     ]

@@ -16,6 +16,7 @@ from sequencer.pages import all_offsets
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, ScannedRuns
 from sequencer.store.state import replace_row
+from tailrace.limits import INT64_MAX
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.sequencer_bench import T0, Bench, batch
@@ -40,9 +41,9 @@ class CountingStore(MemoryRowStore):
         return found
 
     async def run_of_max_timestamp(
-        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
-        found = await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned)
+        found = await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned, end_offset)
         self.scanned += found.scanned
         return found
 
@@ -124,10 +125,10 @@ class BusyStore(MemoryRowStore):
         """What is done in the middle of the next look-up."""
 
     async def run_of_max_timestamp(
-        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
         await self.commit_meanwhile()
-        return await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned)
+        return await super().run_of_max_timestamp(topic_id, partition, from_offset, max_scanned, end_offset)
 
 
 def test_the_latest_timestamp_is_found_while_a_later_record_is_committed() -> None:

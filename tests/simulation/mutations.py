@@ -831,7 +831,7 @@ def _begins_at_zero(original: Any) -> Any:
 
 def _takes_the_first_run(original: Any) -> Any:
     async def run_of_max_timestamp(self: Any, *query: Any) -> Any:
-        return await self.first_run_reaching(*query[:2], 0, *query[2:])
+        return await self.first_run_reaching(*query[:2], 0, *query[2:4])
 
     return run_of_max_timestamp
 

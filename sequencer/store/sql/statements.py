@@ -100,7 +100,8 @@ def _first_reaching(timestamp: str) -> str:
 
 FIRST_RUNNING_MAX = _first_reaching("$3")
 _NEWEST_MAX = f"""
-    (select running_max_timestamp from runs where {_OF_PARTITION} order by base_offset desc limit 1)
+    (select running_max_timestamp from runs
+     where {_OF_PARTITION} and base_offset < $4 order by base_offset desc limit 1)
 """
 SCAN_BY_OWN_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
@@ -110,12 +111,15 @@ SCAN_BY_OWN_MAX = f"""
         ) s where s.max_timestamp >= $4 order by s.base_offset limit 1
     )
 """
-SCAN_END = f"""
+_SCAN_END = f"""
     select max(s.base_offset), count(*) from (
-        select base_offset from runs where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $4
+        select base_offset from runs
+        where {_OF_PARTITION} and base_offset >= $3 {{and_below}} order by base_offset limit $4
     ) s
 """
-# The first run at which the newest running maximum was reached: it has the largest, unless that was removed.
+SCAN_END = _SCAN_END.replace("{and_below}", "")
+SCAN_END_BELOW = _SCAN_END.replace("{and_below}", "and base_offset < $5")
+# The first run at which the newest running maximum (below $4) was reached: it has the largest, unless that was removed.
 RUN_OF_RUNNING_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.end_offset > $3
       and r.max_timestamp = r.running_max_timestamp
@@ -125,7 +129,7 @@ RUN_OF_OWN_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
         select s.base_offset from (
             select base_offset, max_timestamp from runs
-            where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $4
+            where {_OF_PARTITION} and base_offset >= $3 and base_offset < $5 order by base_offset limit $4
         ) s order by s.max_timestamp desc, s.base_offset limit 1
     )
 """

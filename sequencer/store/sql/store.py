@@ -35,6 +35,7 @@ from sequencer.store.sql.postgres_url import check_files, read_url
 from sequencer.store.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.store.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
+from tailrace.limits import INT64_MAX
 from tailrace.loaded import Loaded
 from tailrace.turns import Turns
 
@@ -329,18 +330,18 @@ class SqlRowStore:
             most = min(SCAN_RUNS, max_scanned - scanned)
 
     async def run_of_max_timestamp(
-        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
         where = (self._uuid(topic_id), partition)
-        rows = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset)
+        rows = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset, end_offset)
         if rows:
             return ScannedRuns(decode_run(rows[0], self._dialect), 1)
         first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
         if not first:
             return ScannedRuns(None)
-        page = (*where, first[0][0], max_scanned)
+        page = (*where, first[0][0], max_scanned, end_offset)
         rows = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
-        ((last, count),) = await self._database.fetch(statements.SCAN_END, *page)
+        ((last, count),) = await self._database.fetch(statements.SCAN_END_BELOW, *page)
         run = decode_run(rows[0], self._dialect) if rows else None
         return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
 

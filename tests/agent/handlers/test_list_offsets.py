@@ -78,7 +78,7 @@ def test_the_latest_record_of_a_run_counts_for_nothing_below_log_start(
     ("log_start", "timestamp", "most_looks", "offset"),
     [
         (0, T0 + 500, 3, 9), (0, T0 + 2, 1, 1), (1, T0 + 500, 3, 9), (0, T0 + 1001, 0, -1),
-        (0, -3, 1, -1), (1, -3, 2 + 63, 2),
+        (0, -3, 3, 2), (1, -3, 3, 2),
     ],
 )  # fmt: skip
 def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_say(
@@ -97,7 +97,7 @@ def test_a_look_up_by_time_looks_into_some_runs_at_most_whatever_their_headers_s
         looks = counted(monkeypatch, bench.services.reader, "find_timestamp")
         row = await asked(bench, timestamp)
         assert (row.error_code, row.offset) == (0, offset)
-        assert len(calls) <= 1 + most_looks
+        assert len(calls) <= 1 + 2 * most_looks
         assert len(looks) <= most_looks
 
     run(scenario)
@@ -113,6 +113,54 @@ def test_a_run_without_what_its_header_says_hides_no_later_one() -> None:
         row = await asked(bench, T0 + 3)
         assert (row.offset, row.timestamp) == (5, T0 + 3)
         assert (await asked(bench, T0 + 4)).offset == -1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lying", [0, 1, 2])
+def test_a_run_without_what_its_header_says_hides_no_latest_record(lying: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        batches = [at_times(1, 5, 3), at_times(2, 7), at_times(4, 6)]
+        batches[lying] = saying(T0 + 1000, batches[lying])
+        for each in batches:
+            await produce(bench, (0, each))
+        row = await asked(bench, -3)
+        assert (row.error_code, row.offset, row.timestamp) == (0, 4, T0 + 7)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("unreadable", [0, 1, 2, 3])
+def test_a_run_that_cannot_be_read_hides_no_latest_record(unreadable: int) -> None:
+    """Nor does one whose header lies beside it."""
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        sound = at_times(1, 9, 3)
+        batches = [at_times(2, 4), saying(T0 + 500, at_times(0, 1)), at_times(4, 2)]
+        batches.insert(unreadable, assemble_like(read_header(sound), b"\xff" * 30, 3))
+        for each in batches:
+            await produce(bench, (0, each))
+        row = await asked(bench, -3)
+        first = 1 if unreadable else 4
+        assert (row.error_code, row.offset, row.timestamp) == (0, first, T0 + 4)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("runs", "error"), [(2, ErrorCode.NONE), (4, ErrorCode.CORRUPT_MESSAGE)])
+def test_what_no_record_can_be_read_of_has_no_latest_record_and_beyond_a_bound_an_error(
+    runs: int, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "RUNS_LOOKED_INTO", 3)
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        for _ in range(runs):
+            await produce(bench, (0, assemble_like(read_header(at_times(1, 2)), b"\xff" * 30, 2)))
+        row = await asked(bench, -3)
+        assert (row.error_code, row.offset) == (error, -1)
 
     run(scenario)
 

@@ -12,7 +12,13 @@ from agent.services import Deferred
 from sequencer.api import BatchError, InitProducer, Topic
 from tailrace.broker_config import check_broker_configs
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.topic_config import Flush, InvalidConfigValue, check_topic_configs, topic_settings
+from tailrace.topic_config import (
+    TOPIC_CONFIGS,
+    Flush,
+    InvalidConfigValue,
+    check_topic_configs,
+    topic_settings,
+)
 from tests.agent.produce.test_lanes import high_watermark, objects_of
 from tests.agent.test_usual_produce import Client, produce
 from tests.support.agents import AgentBench, batch, context, run, settle
@@ -262,14 +268,29 @@ def test_the_config_is_one_of_two_values_and_has_a_default_of_the_cluster() -> N
     assert topic_settings({"tailrace.flush": "sync"}, {"tailrace.flush": "async"}).flush is Flush.SYNC
 
 
-@pytest.mark.parametrize("stored", [{"tailrace.flush": "later"}, {"tailrace.latency": "soonest"}])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"tailrace.flush": "later"},
+        {"tailrace.latency": "soonest"},
+        {"max.message.bytes": "1MiB"},
+        {"max.message.bytes": str(2**31)},
+        {"message.timestamp.after.max.ms": ""},
+        {"retention.ms": "-2"},
+        {"min.compaction.lag.ms": "1.5"},
+        {"min.cleanable.dirty.ratio": "half"},
+        {"min.cleanable.dirty.ratio": "nan"},
+    ],
+)
 def test_a_stored_value_that_this_version_does_not_know_is_the_default_with_one_warning(
     stored: dict[str, str],
 ) -> None:
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             assert topic_settings(stored) == topic_settings({})
-            assert topic_settings({}, stored) == topic_settings({})
+            assert topic_settings(
+                {}, {TOPIC_CONFIGS[name].broker_name or name: stored[name] for name in stored}
+            ) == (topic_settings({}))
     (name,) = stored
     (warning,) = logs
     assert (warning["log_level"], warning["config"], warning["value"]) == ("warning", name, stored[name])

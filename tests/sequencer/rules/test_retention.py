@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+import structlog
 
 from sequencer.api import (
     AlterConfig,
@@ -109,6 +110,20 @@ def test_the_clusters_defaults_hold_for_topics_without_a_config_of_their_own() -
     assert limits_of({}, cluster, settings) == RetentionLimits(5, 7)
     assert limits_of({"retention.ms": "6"}, cluster, settings) == RetentionLimits(6, 7)
     assert limits_of({}, {**cluster, "log.cleanup.policy": "compact"}, settings).is_endless
+
+
+@pytest.mark.parametrize("value", ["7d", "", "-2", str(2**63)])
+def test_a_stored_limit_that_this_version_does_not_know_is_none_with_one_warning(value: str) -> None:
+    settings = SequencerSettings()
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert limits_of(
+                {"retention.ms": value, "retention.bytes": "7"}, {}, settings
+            ) == RetentionLimits(-1, 7)
+            assert limits_of({}, {"log.retention.ms": value}, settings).retention_ms == -1
+    assert [(each["log_level"], each["config"], each["used"]) for each in logs] == [
+        ("warning", "retention.ms", "-1")
+    ]
 
 
 def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:
