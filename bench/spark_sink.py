@@ -52,7 +52,7 @@ async def sink(batches: list[pa.RecordBatch]) -> None:
     sequencer = Committer(MemoryRowStore(clock), clock, entropy)
     await sequencer.start()
     await sequencer.create_topic(CreateTopic(TOPIC, PARTITIONS, {}))
-    options = SinkOptions.of({"store": "memory:", "sequencer": "here:1", "topic": TOPIC})
+    options = SinkOptions.of({"store": "memory:", "sequencer": "127.0.0.1:1", "topic": TOPIC})
     task = WriteTask(sequencer, MemoryStore(clock), options, UUID(int=1), clock, entropy)
     for chunk in chunks(batches, options.object_bytes):
         await task.write(chunk)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import WriteTask, chunks
+from compactor.worker_process import settled
 from sequencer.api import (
     LimitReached,
     Sequencer,
@@ -81,7 +82,7 @@ async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIte
 
 def upload(options: SinkOptions, write_id: UUID, epoch: int, batches: Iterator[Any]) -> Uploaded:
     """Upload a task's rows, as they come: Spark's iterator waits while an object is written."""
-    with asyncio.Runner() as runner:
+    with settled(), asyncio.Runner() as runner:
         clock = SystemClock()
         store = open_store(options.store, clock=clock)
         opened = _sequencer(options)
@@ -117,7 +118,8 @@ def _ask_sequencer(options: SinkOptions, ask: Callable[[Sequencer], Awaitable[T]
         async with _sequencer(options, COMMIT_PATIENCE_S) as sequencer:
             return await ask(sequencer)
 
-    return asyncio.run(asked())
+    with settled():
+        return asyncio.run(asked())
 
 
 def _all_objects(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenObject]:

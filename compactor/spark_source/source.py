@@ -40,7 +40,7 @@ from compactor.spark_source.positions import (
     ranges_between,
 )
 from compactor.spark_source.pushdown import Limits, push
-from compactor.spark_source.worker_process import settled
+from compactor.worker_process import settled
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.rpc.opened_security import OpenedSecurity
@@ -95,9 +95,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             raise ValueError(
                 "a log is appended to: write with mode 'append', or output mode 'append' or 'update'"
             )
-        options = SinkOptions.of(self.options)
-        options.check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
-        return options
+        with settled():
+            options = SinkOptions.of(self.options)
+            options.check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+            return options
 
 
 def _spark_pushes_filters() -> bool:

@@ -10,10 +10,15 @@ import zipimport
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
-from compactor.spark_source.worker_process import forget_finders, settled
+pytest.importorskip("pyspark")
+
+from compactor.spark_sink.options import SinkOptions
+from compactor.spark_sink.sink import upload
+from compactor.worker_process import forget_finders, settled
 
 
 def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(
@@ -68,3 +73,13 @@ def test_only_in_a_worker_of_spark_modules_are_no_longer_looked_through(
         with settled():
             assert not frozen or main == "pyspark.daemon"
     assert len(frozen) == times
+
+
+def test_a_task_of_a_write_leaves_its_worker_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[None] = []
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: len(frozen))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    options = SinkOptions.of({"store": str(tmp_path), "sequencer": "127.0.0.1:1", "topic": "t"})
+    assert upload(options, UUID(int=1), 0, iter(())).objects == []
+    assert len(frozen) == 1
