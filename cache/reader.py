@@ -103,6 +103,17 @@ class BatchReader:
         """Bytes of runs kept in the form in which they are sent."""
         return self._mixed.framed.bytes_held
 
+    @property
+    def reach_bytes(self) -> int:
+        """Bytes of objects over which the positions of one reader of old runs may be spread, so that the cache holds
+        them until all have read them: half of the share of catch-up readers, but two chunks at least."""
+        settings = self._cache.settings
+        return max(2 * settings.chunk_bytes, int(settings.memory_bytes * settings.catch_up_share) // 2)
+
+    def is_old(self, run: Run) -> bool:
+        """Whether the run is of an old mixed object, which holds runs of other partitions of the same time."""
+        return run.kind is ObjectKind.MIXED and self._mixed.is_catch_up(run)
+
     def is_fresh(self, run: Run) -> bool:
         """Whether the run, or its beginning, is in what this agent uploaded a moment ago, or in no object."""
         if run.kind == ObjectKind.MARKERS:

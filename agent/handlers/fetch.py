@@ -19,6 +19,7 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.fetch.abreast import NO_END, ends_abreast
 from agent.fetch.fetch_memory import FetchGrant
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
@@ -88,6 +89,7 @@ class PartitionFetch:
 
     `commit_number`: as of which commit it was `found`. `available_bytes`: what could be sent now, as far as the rows
     show. `read_bytes`: what is sent; it reaches up to `read_end`. `limit`: nothing from this offset on is wanted.
+    `abreast_end`: nothing from this offset on is sent in this answer (agent.fetch.abreast).
     """
 
     requested: RequestedPartition
@@ -100,6 +102,7 @@ class PartitionFetch:
     read_bytes: int = 0
     read_end: int = -1
     limit: int = 1 << 63
+    abreast_end: int = NO_END
 
     @property
     def is_failed(self) -> bool:
@@ -130,7 +133,12 @@ class PartitionFetch:
         """Nothing is read that begins at or after this offset."""
         assert self.found is not None, "only what was found is read"
         end = self.found.last_stable_offset if self.read_committed else self.found.high_watermark
-        return min(end, self.limit)
+        return min(end, self.limit, self.abreast_end)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it waits for others, with all or some of what it could send."""
+        return self.abreast_end < NO_END
 
 
 async def handle(
@@ -169,11 +177,11 @@ async def _filled(
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
             return await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
-        grant = await fill(services, request, partitions)
+        grant = await fill(services, request, partitions, is_abreast=True)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             release(grant)
             partitions = await _partitions(services, context, fetch, read_committed)
-            grant = await fill(services, request, partitions)
+            grant = await fill(services, request, partitions, is_abreast=True)
     except SequencerError as error:
         release(grant)
         code = code_of(error)
@@ -265,9 +273,9 @@ def _has_unknown(partitions: list[PartitionFetch]) -> bool:
 @dataclass(slots=True)
 class _Sums:
     """Of the partitions that a fetch may read. `is_cut`: the sequencer's answer had no room for all that one could
-    send, so that waiting would add nothing. `expected_bytes`: what a read may give, so the available bytes; with
-    Parquet runs, whose batches are rebuilt, the bound. `first_batch_bytes`: of the batch that must be sent whole,
-    however small the request; 0 where rows don't show it."""
+    send, or one is held back, so that waiting would add nothing. `expected_bytes`: what a read may give, so the
+    available bytes; with Parquet runs, whose batches are rebuilt, the bound. `first_batch_bytes`: of the batch that
+    must be sent whole, however small the request; 0 where rows don't show it."""
 
     available_bytes: int = 0
     expected_bytes: int = 0
@@ -283,7 +291,7 @@ class _Sums:
         found, available_bytes = partition.found, partition.available_bytes
         assert found is not None, "only what was found is counted"
         if not self.is_cut:
-            self.is_cut = _found_end(partition) < partition.end_limit
+            self.is_cut = partition.is_held_back or _found_end(partition) < partition.end_limit
         if not found.runs:
             return
         if available_bytes and not self.available_bytes:
@@ -305,10 +313,15 @@ async def _sums(reader: BatchReader, readable: list[PartitionFetch]) -> _Sums:
     return sums
 
 
-async def fill(services: Services, request: FetchRequest, partitions: list[PartitionFetch]) -> Grant | None:
+async def fill(
+    services: Services, request: FetchRequest, partitions: list[PartitionFetch], *, is_abreast: bool = False
+) -> Grant | None:
     """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile.
 
     Returns what was taken of the budget for it, if anything was.
+
+    Args:
+        is_abreast: hold partitions back that would get too far ahead of others (agent.fetch.abreast).
     """
     settings = services.settings
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
@@ -317,6 +330,8 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
         await _find(services, readable, max_bytes, is_new_plan=plans > 0)
+        if is_abreast:
+            await _keep_abreast(services.reader, readable)
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
@@ -331,7 +346,12 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
         try:
             if any(partition.found is None for partition in readable):
                 await _find(services, readable, max_bytes)
-            if await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS):
+                if is_abreast:
+                    await _keep_abreast(services.reader, readable)
+            is_read = await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS)
+            if is_read and _waits_for_failed(readable):
+                is_read = is_abreast = False
+            if is_read:
                 grant.resize(sum(partition.read_bytes for partition in readable))
                 await _keep(readable, grant)
                 return grant
@@ -340,6 +360,36 @@ async def fill(services: Services, request: FetchRequest, partitions: list[Parti
             raise
         grant.release()
     return None
+
+
+def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
+    """Whether one is held back though another failed: what it waits for may never be read."""
+    return any(partition.is_failed for partition in readable) and any(
+        partition.is_held_back for partition in readable
+    )
+
+
+async def _keep_abreast(reader: BatchReader, readable: list[PartitionFetch]) -> None:
+    """Hold those back that would get too far ahead of the others that read old runs."""
+    turns = Turns(PARTITIONS_IN_A_TURN)
+    old: list[PartitionFetch] = []
+    for some in in_parts(readable, PARTITIONS_IN_A_TURN):
+        old += [partition for partition in some if _reads_old_runs(reader, partition)]
+        if turns.fills(len(some)):
+            await turns.give()
+    found = [partition.found.runs for partition in old if partition.found is not None]
+    for partition, end in zip(old, ends_abreast(found, reader.reach_bytes), strict=True):
+        if end < partition.end_limit:
+            partition.abreast_end = end
+            partition.available_bytes = _available_bytes(reader, partition)
+            await turns.did()
+
+
+def _reads_old_runs(reader: BatchReader, partition: PartitionFetch) -> bool:
+    found = partition.found
+    if found is None or partition.is_failed or not partition.available_bytes:
+        return False
+    return bool(found.runs) and reader.is_old(found.runs[0])
 
 
 async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
@@ -439,7 +489,7 @@ def _take_found(
     services: Services, partition: PartitionFetch, found: FoundPartition, commit_number: int
 ) -> int:
     """Take over what was found of a partition. Returns how many runs, and rows of batch tables, that took."""
-    partition.found, partition.commit_number = found, commit_number
+    partition.found, partition.commit_number, partition.abreast_end = found, commit_number, NO_END
     partition.row.error_code = code = PARTITION_CODES[found.error]
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
         services.telemetry.fetch_failures.labels(code.name).inc()

@@ -11,6 +11,7 @@ import pytest
 import agent.handlers.fetch as fetch_module
 from agent.dispatch import Dispatcher
 from agent.handlers.fetch import handle
+from cache.chunk import ObjectCorrupt
 from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
@@ -304,5 +305,54 @@ def test_partitions_that_are_framed_for_one_fetch_are_not_framed_in_one_turn(
             passes += 1
         assert [offsets(row) for row in rows_of(await asked)] == [[0]] * 8
         assert len(set(framed)) == len(framed) == 8
+
+    run(scenario)
+
+
+async def side_by_side(bench: AgentBench, rounds: int) -> Topic:
+    """Two partitions, old: the first has ten batches in each object, the second one."""
+    topic = await bench.topic()
+    for _ in range(rounds):
+        await produce(bench, (0, batch(b"x" * 5_000)), (1, batch(b"y" * 500)))
+    bench.clock.advance(60)
+    await settle()
+    return topic
+
+
+def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchReader, "reach_bytes", 4 * 6_000)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await side_by_side(bench, 40)
+        at = [0, 0]
+        while min(at) < 40:
+            asked = request_of(topic, (1, at[1]), (0, at[0]), room=16_000)
+            for row in rows_of(await fetch(bench, asked)):
+                at[row.partition_index] += len(offsets(row))
+            assert abs(at[0] - at[1]) <= 5
+        assert at == [40, 40]
+
+    run(scenario)
+
+
+def test_nobody_waits_for_a_partition_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchReader, "reach_bytes", 4 * 6_000)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await side_by_side(bench, 10)
+        asked = request_of(topic, (0, 0), (1, 6), min_bytes=1 << 20, max_wait_ms=20_000)
+        _, waits = rows_of(await fetch(bench, asked))
+        assert offsets(waits) == []
+        monkeypatch.setattr(bench.services.reader, "read_held", lambda runs, request: None)
+        read = BatchReader.read
+
+        async def without_the_first(self: BatchReader, runs: Any, request: Any) -> Any:
+            if runs[0].partition == 0:
+                raise ObjectCorrupt(runs[0].key, 0, 1, "planted")
+            return await read(self, runs, request)
+
+        monkeypatch.setattr(BatchReader, "read", without_the_first)
+        failed, waits = rows_of(await fetch(bench, request_of(topic, (0, 0), (1, 6))))
+        assert (failed.error_code, offsets(waits)) == (ErrorCode.CORRUPT_MESSAGE, [6, 7, 8, 9])
 
     run(scenario)

@@ -1,0 +1,75 @@
+"""Partitions that are read together go through the log abreast, so that each object is fetched once for all of them.
+
+An object holds a piece of many partitions. A consumer that reads 1 MiB of each in every fetch gets ahead in the thin
+ones: their MiB reaches farther through the log. Once the distance between its positions is more than the cache holds,
+each partition fetches each object for itself. So an answer reaches only so far beyond the position that is farthest
+behind as the cache can hold, and those who are farther get nothing until it has come near.
+
+    log         ----o---o---o---o---o---o---o---o---o---o---o---o---> commit numbers
+    slowest     [=======]              |                     all of what was found for it
+    ahead           [==================|                     cut at the reach
+    waits                              |   [====             in sight: nothing in this answer
+    far ahead                          |         | [====     beyond sight: starts a group of its own
+
+Nobody waits for long: what is in sight is at most as far beyond the reach as that is from the slowest, which gets
+something in each answer. Who is farther ahead would gain nothing by waiting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+
+from sequencer.api import Run
+
+NO_END = 1 << 63
+
+_commit_number = attrgetter("commit_number")
+
+
+def ends_abreast(found: Sequence[Sequence[Run]], reach_bytes: int) -> list[int]:
+    """Of each partition, the offset at which the answer ends (that of a run; NO_END: all of its runs are given).
+
+    Args:
+        found: the runs of each partition from its position on, at least one; a run's commit number is its place in
+            the log.
+        reach_bytes: how many bytes of objects lie between the slowest position and the reach.
+    """
+    ends = [NO_END] * len(found)
+    in_order = sorted(range(len(found)), key=lambda number: found[number][0].commit_number)
+    at = 0
+    while at < len(in_order) - 1:
+        slowest = found[in_order[at]]
+        reach = _reach(slowest, reach_bytes)
+        sight = 2 * reach - slowest[0].commit_number
+        upto = at + 1
+        while upto < len(in_order) and found[in_order[upto]][0].commit_number <= sight:
+            upto += 1
+        if upto - at > 1:
+            for number in in_order[at:upto]:
+                ends[number] = _end(found[number], reach)
+        at = upto
+    return ends
+
+
+def _reach(runs: Sequence[Run], reach_bytes: int) -> int:
+    """The commit number that lies so many bytes of objects behind the first run: where the runs end before, as far as
+    their density tells."""
+    first, passed, key = runs[0].commit_number, 0, ""
+    for run in runs:
+        if run.key != key:
+            passed, key = passed + run.object_size, run.key
+        if passed >= reach_bytes:
+            return max(first, run.commit_number)
+    commits = max(1, runs[-1].commit_number - first + 1)
+    return first + commits * reach_bytes // max(1, passed)
+
+
+def _end(runs: Sequence[Run], reach: int) -> int:
+    if runs[-1].commit_number <= reach:
+        return NO_END
+    given = bisect_right(runs, reach, key=_commit_number)
+    if not given and runs[0].commit_number <= reach:
+        given = 1
+    return runs[given].base_offset if given < len(runs) else NO_END

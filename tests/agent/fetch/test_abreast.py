@@ -1,0 +1,97 @@
+"""How far partitions that are read together may get ahead of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.fetch.abreast import NO_END, ends_abreast
+from sequencer.api import ObjectKind, Run
+
+OBJECT_BYTES = 1_000
+
+
+def runs_at(*commits: int, partition: int = 0) -> list[Run]:
+    """A run of ten records for each commit; each commit is one object."""
+    return [
+        Run(
+            topic_id=UUID(int=1),
+            partition=partition,
+            base_offset=10 * number,
+            end_offset=10 * number + 10,
+            object_id=UUID(int=commit + 1),
+            kind=ObjectKind.MIXED,
+            key=f"object-{commit}",
+            object_size=OBJECT_BYTES,
+            index_start=OBJECT_BYTES - 10,
+            start=0,
+            length=10,
+            max_timestamp=0,
+            running_max_timestamp=0,
+            commit_number=commit,
+            created_ms=0,
+            batches=[],
+        )
+        for number, commit in enumerate(commits)
+    ]
+
+
+def ends(reach: int, *found: Sequence[Run]) -> list[int]:
+    return ends_abreast(found, reach * OBJECT_BYTES)
+
+
+def test_who_is_alone_or_ends_within_the_reach_gets_all() -> None:
+    assert ends(2, runs_at(*range(100))) == [NO_END]
+    assert ends(5, runs_at(0, 1, 2, 3), runs_at(0, 2, 4)) == [NO_END, NO_END]
+    assert ends(5) == []
+
+
+def test_nobody_gets_what_lies_beyond_the_reach() -> None:
+    assert ends(4, runs_at(*range(10)), runs_at(0, 3, 6, 9)) == [40, 20]
+
+
+def test_the_reach_is_told_by_the_density_where_the_slowest_ends_before() -> None:
+    assert ends(4, runs_at(10, 12), runs_at(10, 14, 16, 17)) == [NO_END, 30], (
+        "1.5 commits an object: up to 16"
+    )
+
+
+def test_who_is_beyond_the_reach_but_in_sight_waits() -> None:
+    assert ends(4, runs_at(*range(10)), runs_at(5, 6)) == [40, 0]
+
+
+def test_who_is_far_ahead_begins_a_group_of_its_own() -> None:
+    slow, far = runs_at(*range(10)), runs_at(*range(100, 110))
+    assert ends(4, far, slow) == [NO_END, NO_END]
+    assert ends(4, far, slow, runs_at(101, 104, 105)) == [40, NO_END, 10]
+
+
+def test_runs_of_one_object_count_once() -> None:
+    twice = runs_at(*sorted([*range(10)] * 2))
+    assert ends(4, twice, runs_at(3, 9)) == [80, 10]
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 60), min_size=1, max_size=12, unique=True).map(sorted), min_size=1, max_size=6
+    ),
+    st.integers(0, 8),
+)
+def test_all_positions_come_to_the_end_and_the_slowest_moves_in_each_answer(
+    commits: list[list[int]], reach: int
+) -> None:
+    left = [runs_at(*some, partition=number) for number, some in enumerate(commits)]
+    for _ in range(sum(map(len, commits))):
+        reading = [runs for runs in left if runs]
+        if not reading:
+            break
+        slowest = min(reading, key=lambda runs: runs[0].commit_number)
+        before = len(slowest)
+        for runs, end in zip(reading, ends(reach, *reading), strict=True):
+            assert end == NO_END or end in {run.base_offset for run in runs}
+            runs[:] = [run for run in runs if run.base_offset >= end]
+        assert len(slowest) < before
+    assert not any(left)
