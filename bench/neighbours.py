@@ -31,8 +31,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.raw_fetch import RawFetcher
+from bench.raw_load import FETCH_ERROR_AT, MIB, PARTITIONS, Bench, Load, Server, produce_requests
 from bench.replay import RawRequest, compiled, replayed, write_script
-from bench.small_batches import FETCH_ERROR_AT, MIB, PARTITIONS, Bench, Load, Server, produce_requests
 from tailrace_cli.demo.embedded import serving
 
 HOT_MIB = 48

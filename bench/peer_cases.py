@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.small_batches import MIB, Load
+from bench.raw_load import MIB, Load
 
 COLD_CACHE = {
     "TAILRACE_CACHE__MEMORY_BYTES": str(64 * MIB),

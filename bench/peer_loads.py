@@ -20,7 +20,7 @@ from bench.librdkafka import BATCH, BatchProducer
 from bench.peer_cases import LARGE, NULL, Case
 from bench.process_figures import cpu_seconds
 from bench.raw_fetch import RawFetcher
-from bench.small_batches import MIB, PARTITIONS, Bench, Server
+from bench.raw_load import MIB, PARTITIONS, Bench, Server
 from tests.compat import with_java
 
 COLD_MIB = 512
@@ -34,9 +34,11 @@ JAVA_SUMMARY = re.compile(
 class Loads:
     """The loads on one server."""
 
-    def __init__(self, server: Server, driver: Path, folder: Path, seconds: float) -> None:
+    def __init__(
+        self, server: Server, driver: Path, folder: Path, seconds: float, *, sums: bool = False
+    ) -> None:
         self._server = server
-        self._bench = Bench(server, driver, folder, seconds, sums=False, warm_up=WARM_UP_SECONDS)
+        self._bench = Bench(server, driver, folder, seconds, sums=sums, warm_up=WARM_UP_SECONDS)
         self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
         self._seconds = seconds
         self._kinds: dict[str, Callable[[Case, str], list[dict[str, Any]]]] = {

@@ -1,6 +1,7 @@
 """Tailrace beside Apache Kafka in one run, small and large batches, few and many connections: `make bench`.
 
     python -m bench.peers [--whole] [--only KIND ...] [--seconds 2] [--rounds 1] [--json FILE] [--no-kafka]
+                          [--sums]
     python -m bench.peers --page FILE              the tables of docs/performance.md
 
     produce     saturated: batches of 1 record of 1 KiB, 10 x 100 B, 16, 64 and 480 KiB; 1 to 1,000 connections
@@ -35,8 +36,8 @@ from bench.broker import machine
 from bench.peer_cases import DAILY, KAFKA, PROGRAMS, WARM_UP, WHOLE, Case
 from bench.peer_loads import Loads
 from bench.peer_page import line, page
+from bench.raw_load import Server, fill_page_cache
 from bench.replay import compiled
-from bench.small_batches import Server, fill_page_cache
 from tailrace_cli.demo.embedded import serving
 
 OWN_CORES_FROM = 4
@@ -57,6 +58,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often each load runs (default 1)")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--no-kafka", action="store_true", help="without Kafka beside it")
+    parser.add_argument(
+        "--sums", action="store_true", help="the driver adds up what it fetches, in place of dropping it"
+    )
     parser.add_argument("--page", type=Path, help="print the tables of this result")
     options = parser.parse_args()
     if options.page:
@@ -68,7 +72,12 @@ def main() -> None:
     missing = "not wanted" if options.no_kafka else kafka_peer.unavailable()
     if missing is not None:
         print(f"without Kafka: {missing}")
-    result = {"machine": machine(), "seconds": options.seconds, "rows": run(cases, options, missing is None)}
+    result = {
+        "machine": machine(),
+        "seconds": options.seconds,
+        "sums": options.sums,
+        "rows": run(cases, options, missing is None),
+    }
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -96,7 +105,7 @@ def run(cases: list[Case], options: argparse.Namespace, has_kafka: bool) -> list
             for round_number in range(options.rounds):
                 for name in case.servers:
                     if name in servers:
-                        loads = Loads(servers[name], driver, place, options.seconds)
+                        loads = Loads(servers[name], driver, place, options.seconds, sums=options.sums)
                         came = loads.run(case, f"b{number}-{round_number}")
                         print(*map(line, came), sep="\n", flush=True)
                         rows += came

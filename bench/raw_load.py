@@ -1,48 +1,27 @@
-"""The server's cost of a request, and of a MiB, with small batches; Apache Kafka in the same run for comparison.
+"""Raw requests of one shape against a server, and what its process spends on them. `bench.peers` has the command.
 
-    python -m bench.small_batches [--seconds 5] [--rounds 3] [--json FILE] [--only NAME ...] [--no-kafka] [--sums]
-    python -m bench.small_batches --page FILE      the tables of docs/performance.md
-
-    produce   batches of 1 record of 1 KiB; of 10 x 100 B by 100 idempotent producers; of 16 KiB; of 480 KiB
-    fetch     repeatedly the newest HOT_MIB of these: the tail, from memory
-
-The bench replays raw requests (bench.replay) and never decodes records. The server's CPU is user + system time of its
-process while the load ran. On a shared machine, compare **requests and MiB per server CPU-second**; the loads of
-Tailrace and Kafka run in turns, so both see the same other load. Kafka runs if Java and Maven are installed.
-
-First, a file fills the machine's free memory, as the page cache of a machine that has run for a day does. Otherwise the
-server that runs first pays for pages that a virtual machine has never used: 2.3 ms of system time per MiB.
+The loads replay raw requests (bench.replay) and never decode records. The server's CPU is user + system time of its
+process while the load ran.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import shutil
-import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from bench import kafka_peer
-from bench.broker import machine
 from bench.process_figures import cpu_seconds, free_memory_mib, total_memory_mib
 from bench.raw_fetch import RawFetcher
-from bench.replay import RawRequest, RequestsFailed, compiled, replayed, write_script
+from bench.replay import RawRequest, RequestsFailed, replayed, write_script
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.records import NewRecord, encode_batch
 from tailrace_cli.connections.kafka_client import KafkaClient
-from tailrace_cli.demo.embedded import serving
 
 MIB = 2**20
 PARTITIONS = 16
@@ -66,16 +45,6 @@ class Load:
     is_idempotent: bool = False
 
 
-LOADS = (
-    Load("1 x 1 KiB", 1, 1024, 16, 5),
-    Load("10 x 100 B idempotent", 10, 100, 100, 5, is_idempotent=True),
-    Load("16 x 1 KiB", 16, 1024, 16, 5),
-    Load("480 x 1 KiB", 480, 1024, 8, 4),
-)
-"""Two of the largest fit into the fetch size per partition; otherwise Kafka would send a part of the next batch, and it
-would count."""
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """A broker under load."""
@@ -85,56 +54,12 @@ class Server:
     pid: int
 
 
-def main() -> None:
-    """Run the loads and print a line for each, or print the page's tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each load (default 5)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each load runs (default 3)")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--only", nargs="+", choices=[load.name for load in LOADS], help="default: all")
-    parser.add_argument("--no-kafka", action="store_true", help="without Kafka beside it")
-    parser.add_argument(
-        "--sums", action="store_true", help="the driver adds up what it fetches, in place of dropping it"
-    )
-    parser.add_argument(
-        "--page", type=Path, nargs="+", help="print the tables of these results, first to last"
-    )
-    options = parser.parse_args()
-    if options.page:
-        print(page([json.loads(path.read_text()) for path in options.page]))
-        return
-    missing = "not wanted" if options.no_kafka else kafka_peer.unavailable()
-    loads = [load for load in LOADS if not options.only or load.name in options.only]
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, ExitStack() as stack:
-        place = Path(folder)
-        fill_page_cache(place / "filler")
-        driver = compiled(place)
-        ours = stack.enter_context(serving(place / "tailrace"))
-        servers = [Server("Tailrace", ours.bootstrap, ours.pid)]
-        if missing is None:
-            peer = stack.enter_context(kafka_peer.kafka(place / "kafka"))
-            servers.append(Server("Kafka", peer.bootstrap, peer.pid))
-        else:
-            print(f"without Kafka: {missing}")
-        for load in loads:
-            for round_number in range(options.rounds):
-                for server in servers:
-                    bench = Bench(server, driver, place, options.seconds, sums=options.sums)
-                    rows += bench.run(load, f"b{len(rows)}-{round_number}")
-    result = {
-        "machine": machine(), "seconds": options.seconds, "hot_mib": HOT_MIB, "sums": options.sums, "rows": rows
-    }  # fmt: skip
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(page([result]))
-
-
 def fill_page_cache(path: Path) -> None:
-    """Write a file until little memory is free, or disk; at most as much as there is memory."""
+    """Write a file until little memory is free, or disk; at most as much as there is memory.
+
+    The page cache of a machine that has run for a day is as full. Otherwise the server that runs first pays for pages
+    that a virtual machine has never used: 2.3 ms of system time per MiB.
+    """
     piece = bytes(64 * MIB)
     room = min(total_memory_mib(), shutil.disk_usage(path.parent).free // MIB - LEFT_ON_DISK_MIB)
     with path.open("wb") as file:
@@ -163,14 +88,6 @@ class Bench:
         self._seconds = seconds
         self._sums = sums
         self._warm_up = warm_up
-
-    def run(self, load: Load, topic: str) -> list[dict[str, Any]]:
-        """Produce to a new topic, then fetch its end repeatedly; one row of figures for each."""
-        admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-        rows = [self.produced(load, topic), self.fetched(load, topic)]
-        admin.delete_topics([topic])[topic].result(30)
-        return [_per_cpu_second(row) for row in rows]
 
     def produced(
         self, load: Load, topic: str, kind: str = "produce", *, rate: float = 0, seconds: float | None = None
@@ -246,20 +163,6 @@ class Bench:
         )  # fmt: skip
 
 
-def _per_cpu_second(row: dict[str, Any]) -> dict[str, Any]:
-    used = max(row["server_cpu_seconds"], 0.01)
-    row["requests_per_cpu_second"] = row["requests"] / used
-    row["mib_per_cpu_second"] = row["mib"] / used
-    row["mib_per_second"] = row["mib"] / row["seconds"]
-    print(
-        f"{row['server']:9} {row['load']:8} {row['batch']:22} {row['requests'] / row['seconds']:9,.0f} req/s "
-        f"{row['mib_per_second']:7,.0f} MiB/s {row['requests_per_cpu_second']:9,.0f} req/CPU-s "
-        f"{row['mib_per_cpu_second']:7,.0f} MiB/CPU-s  p50 {row['p50_ms']:.1f} p99 {row['p99_ms']:.1f} ms",
-        flush=True,
-    )
-    return row
-
-
 # --- requests ---------------------------------------------------------------------------------------------
 
 FETCH_ERROR_AT = 41
@@ -305,42 +208,3 @@ async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list
             )
             renewed.append([RawRequest(bytes(frame), request.error_at, request.batch_at, request.records)])
     return renewed
-
-
-# --- the page ---------------------------------------------------------------------------------------------
-
-
-def page(results: list[dict[str, Any]]) -> str:
-    """Markdown: a line per load with the medians of its rounds; several results side by side, in order."""
-    lines: list[str] = []
-    for result in results:
-        about = result["machine"]
-        lines.append(
-            f"{about['cpus']} cores ({about['cpu']}), {about['memory_gib']} GiB, {about['system']}, Python "
-            f"{about['python']}; commit {about['commit']}, {about['measured_at']}, "
-            f"load average {about['load_average_1m']:.1f}.\n"
-        )
-        lines += _table(result["rows"])
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| load | batches | figure per server CPU-second | Tailrace | Kafka | ratio |"
-    yield "|---|---|---|---|---|---|"
-    for load, batch in dict.fromkeys((row["load"], row["batch"]) for row in rows):
-        figure = "requests_per_cpu_second" if load == "produce" else "mib_per_cpu_second"
-        ours, theirs = (
-            [row[figure] for row in rows if (row["load"], row["batch"], row["server"]) == (load, batch, name)]
-            for name in ("Tailrace", "Kafka")
-        )
-        mine = statistics.median(ours)
-        kafkas = statistics.median(theirs) if theirs else None
-        yield (
-            f"| {load} | {batch} | {'requests' if load == 'produce' else 'MiB'} | {mine:,.0f} | "
-            f"{f'{kafkas:,.0f}' if kafkas else '-'} | {f'{mine / kafkas:.2f}' if kafkas else '-'} |"
-        )
-
-
-if __name__ == "__main__":
-    main()
