@@ -37,6 +37,8 @@ BATCHES_IN_A_TURN = 1_000
 """Batches that are checked and framed in one turn of the loop."""
 RUN_AS_BATCHES = 10
 """What a run, or a piece of one, costs beside its batches."""
+STEP_CHUNKS = 4
+"""So many chunks one read holds at a time: an answer may have the runs of 2,000 objects, each a few hundred bytes."""
 
 MAX_OFFSET = (1 << 63) - 1
 _kind = attrgetter("kind")
@@ -158,6 +160,32 @@ class MixedReader:
 
     async def read(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
         """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
+        first = 0
+        while first < len(runs) and out.is_complete:
+            upto = self._step_from(runs, first)
+            await self._read_step(runs if upto - first == len(runs) else runs[first:upto], request, out)
+            first = upto
+
+    def _step_from(self, runs: Sequence[Run], first: int) -> int:
+        """The end of the runs from `first` on whose chunks may be held at a time: of one run, whatever it takes."""
+        chunk_bytes = self._cache.settings.chunk_bytes
+        left, counted = STEP_CHUNKS * chunk_bytes, ("", -1)
+        for number in range(first, len(runs)):
+            run = runs[number]
+            if not run.key:
+                continue  # markers are in no object
+            begin, last = run.start // chunk_bytes, (run.start + run.length - 1) // chunk_bytes
+            if (run.key, begin) == counted:
+                begin += 1
+            if begin > last:
+                continue
+            counted = run.key, last
+            left -= min((last + 1) * chunk_bytes, run.object_size) - begin * chunk_bytes
+            if left < 0 and number > first:
+                return number
+        return len(runs)
+
+    async def _read_step(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
         if not self._are_old(runs):
             await self._read_framed(runs, request, out, {})
             return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from uuid import UUID
+from weakref import WeakSet
 
 import pytest
 from fastcrc.crc32 import iscsi as crc32c
@@ -18,6 +19,7 @@ from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
 from cache.framed import LEAST_JOINED, LEAST_VIEW_BYTES, RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES
+from cache.mixed_reader import STEP_CHUNKS
 from cache.observer import NoObserver, Tier
 from cache.peer import ChunkRequest, PeerServer
 from cache.read_batches import ReadBatches, ReadRequest
@@ -767,6 +769,53 @@ def test_by_time_a_batch_whose_records_cannot_be_read_is_passed_over() -> None:
         assert await reader.find_latest(run, 0) == FoundRecord(3 * len(unreadable) + 2, T0 + 102)
 
     asyncio.run(whole())
+
+
+class Counted(bytearray):
+    """Memory that can be seen to go."""
+
+    __hash__ = object.__hash__
+
+
+class CountingStore(MemoryStore):
+    """Knows the most bytes that were held at a time of what it gave."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.most_held = 0
+        self._given: WeakSet[Counted] = WeakSet()
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
+        given = Counted(await super().get_range(key, start, length))
+        self._given.add(given)
+        self.most_held = max(self.most_held, sum(map(len, self._given)))
+        return given
+
+
+@pytest.mark.parametrize("created_ms", [OLD, T0])
+def test_a_thin_partition_is_read_without_holding_the_objects_of_a_whole_answer(created_ms: int) -> None:
+    object_bytes, chunk_bytes = 60_000, 1 << 16
+    runs, bodies = [], {}
+    for number in range(100):
+        run, body, _ = mixed_run(
+            f"m/{number}", number, [(batch_of(1), BatchStatus.STORED)], created_ms=created_ms
+        )
+        bodies[run.key] = body.ljust(object_bytes, b"#")
+        runs.append(structs.replace(run, object_size=object_bytes))
+
+    async def whole() -> tuple[ReadBatches, int]:
+        clock = ManualClock()
+        store = CountingStore(clock)
+        for key, body in bodies.items():
+            await store.put(key, [body])
+        settings = CacheSettings(chunk_bytes=chunk_bytes, memory_bytes=4 * chunk_bytes, read_ahead_chunks=0)
+        reader = reader_over(store, clock, settings)
+        found = await reader.read(runs, request(0, 1 << 20))
+        return found, store.most_held
+
+    found, most_held = asyncio.run(whole())
+    assert [base for base, _ in batches_in(found)] == list(range(100)) and found.is_complete
+    assert most_held <= (4 + 2 * STEP_CHUNKS) * chunk_bytes
 
 
 def test_old_runs_are_read_ahead_and_young_ones_are_not() -> None:
