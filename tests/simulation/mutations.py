@@ -406,8 +406,8 @@ def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
     """Checks that should refuse (or know) a batch have it stored."""
 
     def change(original: Any) -> Any:
-        def check_sequence(*args: Any) -> SequenceCheck:
-            check: SequenceCheck = original(*args)
+        def check_sequence(*args: Any, **named: Any) -> SequenceCheck:
+            check: SequenceCheck = original(*args, **named)
             return STORE if check.error in errors else check
 
         return check_sequence
@@ -416,8 +416,8 @@ def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
 
 
 def _tells_duplicates_a_wrong_offset(original: Any) -> Any:
-    def check_sequence(*args: Any) -> SequenceCheck:
-        check: SequenceCheck = original(*args)
+    def check_sequence(*args: Any, **named: Any) -> SequenceCheck:
+        check: SequenceCheck = original(*args, **named)
         if check.error is BatchError.DUPLICATE:
             return SequenceCheck(BatchError.DUPLICATE, check.base_offset + 1)
         return check
@@ -519,9 +519,9 @@ def _refuses_now_and_then(error: BatchError) -> Callable[[Any], Any]:
     def change(original: Any) -> Any:
         stored = 0
 
-        def check_sequence(state: Any, epoch: int, base_sequence: int, record_count: int) -> SequenceCheck:
+        def check_sequence(*args: Any, **named: Any) -> SequenceCheck:
             nonlocal stored
-            check: SequenceCheck = original(state, epoch, base_sequence, record_count)
+            check: SequenceCheck = original(*args, **named)
             stored += check is STORE
             return SequenceCheck(error) if check is STORE and stored % 3 == 0 else check
 
