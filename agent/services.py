@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agent.answer_memory import NO_BOUND, AnswerMemory, Room
+from agent.fetch.abreast import Rooms
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
 from agent.long_work import LongWork
@@ -67,6 +68,7 @@ class Services:
     telemetry: AgentTelemetry
     quotas: Quotas
     long_work: LongWork
+    rooms: Rooms = field(default_factory=Rooms)
 
 
 class RequestContext(msgspec.Struct, frozen=True):

@@ -13,17 +13,24 @@ behind as the cache can hold, and those who are farther get nothing until it has
 
 Nobody waits for long: what is in sight is at most as far beyond the reach as that is from the slowest, which gets
 something in each answer. Who is farther ahead would gain nothing by waiting.
+
+Where an object has little of each partition, an answer has room for a few runs only. `Rooms` knows for how many, so
+that the sequencer isn't asked for thousands each time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
 
 from sequencer.api import Run
+from tailrace.ids import TopicPartition
 
 NO_END = 1 << 63
+LEAST_ROOM_BYTES = 64 * 1024
+MAX_ROOMS = 10_000
 
 _commit_number = attrgetter("commit_number")
 
@@ -73,3 +80,33 @@ def _end(runs: Sequence[Run], reach: int) -> int:
     if not given and runs[0].commit_number <= reach:
         given = 1
     return runs[given].base_offset if given < len(runs) else NO_END
+
+
+class Rooms:
+    """Of the partitions that were held back last: how many bytes of runs are worth asking for."""
+
+    def __init__(self) -> None:
+        self._rooms: OrderedDict[TopicPartition, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def of(self, partition: TopicPartition, wanted_bytes: int) -> int:
+        """What to ask for, of what the client would take."""
+        return min(wanted_bytes, self._rooms.get(partition, wanted_bytes))
+
+    def held_back(self, partition: TopicPartition, given_bytes: int) -> None:
+        """It had only so much room: twice as much is asked for next time."""
+        self._rooms[partition] = max(LEAST_ROOM_BYTES, 2 * given_bytes)
+        self._rooms.move_to_end(partition)
+        if len(self._rooms) > MAX_ROOMS:
+            self._rooms.popitem(last=False)
+
+    def given_all(self, partition: TopicPartition, wanted_bytes: int) -> None:
+        """It got all that was asked for: twice as much next time."""
+        room = self._rooms.get(partition)
+        if room is not None:
+            if 2 * room < wanted_bytes:
+                self._rooms[partition] = 2 * room
+            else:
+                del self._rooms[partition]

@@ -331,7 +331,7 @@ async def fill(
     while readable := [partition for partition in partitions if not partition.row.error_code]:
         await _find(services, readable, max_bytes, is_new_plan=plans > 0)
         if is_abreast:
-            await _keep_abreast(services.reader, readable)
+            await _keep_abreast(services, readable)
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
@@ -347,7 +347,7 @@ async def fill(
             if any(partition.found is None for partition in readable):
                 await _find(services, readable, max_bytes)
                 if is_abreast:
-                    await _keep_abreast(services.reader, readable)
+                    await _keep_abreast(services, readable)
             is_read = await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS)
             if is_read and _waits_for_failed(readable):
                 is_read = is_abreast = False
@@ -369,12 +369,17 @@ def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
     )
 
 
-async def _keep_abreast(reader: BatchReader, readable: list[PartitionFetch]) -> None:
+async def _keep_abreast(services: Services, readable: list[PartitionFetch]) -> None:
     """Hold those back that would get too far ahead of the others that read old runs."""
+    reader, rooms = services.reader, services.rooms
     turns = Turns(PARTITIONS_IN_A_TURN)
     old: list[PartitionFetch] = []
     for some in in_parts(readable, PARTITIONS_IN_A_TURN):
-        old += [partition for partition in some if _reads_old_runs(reader, partition)]
+        for partition in some:
+            if _reads_old_runs(reader, partition):
+                old.append(partition)
+            elif rooms:
+                rooms.given_all(partition.topic_partition, partition.requested.max_bytes)
         if turns.fills(len(some)):
             await turns.give()
     found = [partition.found.runs for partition in old if partition.found is not None]
@@ -382,7 +387,10 @@ async def _keep_abreast(reader: BatchReader, readable: list[PartitionFetch]) -> 
         if end < partition.end_limit:
             partition.abreast_end = end
             partition.available_bytes = _available_bytes(reader, partition)
+            rooms.held_back(partition.topic_partition, partition.available_bytes)
             await turns.did()
+        elif rooms:
+            rooms.given_all(partition.topic_partition, partition.requested.max_bytes)
 
 
 def _reads_old_runs(reader: BatchReader, partition: PartitionFetch) -> bool:
@@ -462,7 +470,7 @@ async def _ask(
                     partition.topic_id,
                     partition.number,
                     partition.requested.fetch_offset,
-                    _room(partition, max_bytes),
+                    services.rooms.of(partition.topic_partition, _room(partition, max_bytes)),
                 )
                 for partition in partitions
             ],

@@ -8,8 +8,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fetch.abreast import NO_END, ends_abreast
+from agent.fetch.abreast import LEAST_ROOM_BYTES, MAX_ROOMS, NO_END, Rooms, ends_abreast
 from sequencer.api import ObjectKind, Run
+from tailrace.ids import TopicPartition
 
 OBJECT_BYTES = 1_000
 
@@ -95,3 +96,24 @@ def test_all_positions_come_to_the_end_and_the_slowest_moves_in_each_answer(
             runs[:] = [run for run in runs if run.base_offset >= end]
         assert len(slowest) < before
     assert not any(left)
+
+
+def test_twice_what_there_was_room_for_is_asked_for_until_there_is_room_for_all() -> None:
+    rooms, place = Rooms(), TopicPartition(UUID(int=1), 0)
+    assert rooms.of(place, 1 << 20) == 1 << 20
+    rooms.held_back(place, 100_000)
+    assert (rooms.of(place, 1 << 20), rooms.of(place, 1)) == (200_000, 1)
+    rooms.held_back(place, 0)
+    assert rooms.of(place, 1 << 20) == LEAST_ROOM_BYTES
+    asked = []
+    while rooms:
+        rooms.given_all(place, 1 << 18)
+        asked.append(rooms.of(place, 1 << 18))
+    assert asked == [1 << 17, 1 << 18]
+
+
+def test_rooms_are_known_of_a_bounded_number_of_partitions() -> None:
+    rooms = Rooms()
+    for number in range(MAX_ROOMS + 10):
+        rooms.held_back(TopicPartition(UUID(int=1), number), 0)
+    assert len(rooms) == MAX_ROOMS and rooms.of(TopicPartition(UUID(int=1), 9), 1 << 20) == 1 << 20

@@ -10,6 +10,7 @@ import pytest
 
 import agent.handlers.fetch as fetch_module
 from agent.dispatch import Dispatcher
+from agent.fetch.abreast import LEAST_ROOM_BYTES
 from agent.handlers.fetch import handle
 from cache.chunk import ObjectCorrupt
 from cache.chunk_cache import ChunkCache
@@ -17,6 +18,7 @@ from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
 from sequencer.api import CreateTopic, DeleteTopic, Topic
+from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -343,6 +345,10 @@ def test_nobody_waits_for_a_partition_that_cannot_be_read(monkeypatch: pytest.Mo
         asked = request_of(topic, (0, 0), (1, 6), min_bytes=1 << 20, max_wait_ms=20_000)
         _, waits = rows_of(await fetch(bench, asked))
         assert offsets(waits) == []
+        asked_for = [
+            bench.services.rooms.of(TopicPartition(topic.topic_id, each), 1 << 20) for each in (0, 1)
+        ]
+        assert asked_for == [LEAST_ROOM_BYTES, LEAST_ROOM_BYTES]
         monkeypatch.setattr(bench.services.reader, "read_held", lambda runs, request: None)
         read = BatchReader.read
 
