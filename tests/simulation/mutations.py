@@ -830,8 +830,8 @@ def _begins_at_zero(original: Any) -> Any:
 
 
 def _takes_the_first_run(original: Any) -> Any:
-    async def run_of_max_timestamp(self: Any, *query: Any) -> Any:
-        return await self.first_run_reaching(*query[:2], 0, *query[2:4])
+    async def run_of_max_timestamp(self: Any, *query: Any, end_offset: int) -> Any:
+        return await self.first_run_reaching(*query[:2], 0, *query[2:])
 
     return run_of_max_timestamp
 
