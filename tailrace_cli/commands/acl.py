@@ -9,7 +9,7 @@ import typer
 
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
@@ -41,7 +41,7 @@ class ResourceFlags:
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
 
     def named(self) -> tuple[ResourceType, str] | None:
-        """The one resource that the flags name. Raises CommandFailed."""
+        """The one resource that the flags name. Raises WrongUsage."""
         from tailrace.acls import CLUSTER_NAME, ResourceType
 
         named = [
@@ -55,7 +55,7 @@ class ResourceFlags:
             if name is not None
         ]
         if len(named) > 1:
-            raise CommandFailed("give one of --topic, --group, --transactional-id and --cluster")
+            raise WrongUsage("give one of --topic, --group, --transactional-id and --cluster")
         return named[0] if named else None
 
 
@@ -108,7 +108,7 @@ def add(
 
     named = resource.named()
     if access.principal is None or not access.operation or named is None:
-        raise CommandFailed("--principal, --operation and a resource (such as --topic) are needed")
+        raise WrongUsage("--principal, --operation and a resource (such as --topic) are needed")
     kind, name = named
     creations = [
         AclCreation(
@@ -148,7 +148,7 @@ def remove(
 
     named = resource.named()
     if access.principal is None and named is None:
-        raise CommandFailed("give --principal or a resource (such as --topic): else all ACLs would go")
+        raise WrongUsage("give --principal or a resource (such as --topic): else all ACLs would go")
     kind, name = named or (ResourceType.ANY, None)
     filters = [
         DeleteAclsFilter(
@@ -240,4 +240,4 @@ def _operation(text: str) -> int:
         return Operation[text.strip().upper().replace("-", "_")]
     except KeyError:
         names = ", ".join(operation.name.lower() for operation in Operation)
-        raise CommandFailed(f"--operation {text!r}: expected one of {names}") from None
+        raise WrongUsage(f"--operation {text!r}: expected one of {names}") from None

@@ -64,7 +64,7 @@ def cost(
     try:
         table = read_prices(prices or DEFAULT_PRICES)
     except BadPrices as error:
-        raise CommandFailed(str(error)) from None
+        raise WrongUsage(f"--prices: {error}") from None
     if workload is not None or changes:
         if metrics:
             raise WrongUsage("--from-metrics and a workload were given; give one of them")
@@ -85,7 +85,7 @@ def _usage_of_workload(file: Path | None, changes: Sequence[str]) -> Usage:
         text = file.read_text() if file is not None else ""
         return usage_of(read_workload(text, parse_pairs(changes, "--set")))
     except (BadWorkload, OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(str(error)) from None
+        raise WrongUsage(str(error)) from None
 
 
 async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[str, Usage], set[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace_cli.commands.table import ask_log
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.flags import LogFlags, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import Encoding, iso_time, to_bytes
@@ -86,7 +86,7 @@ def _show(figures: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes]:
-    """The keys of the flags and of the file. Raises CommandFailed."""
+    """The keys of the flags and of the file. Raises WrongUsage, CommandFailed."""
     from compactor.erasure.erase import MAX_KEYS
 
     lines = list(given)
@@ -96,7 +96,7 @@ def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes
         lines += _lines(file.read_bytes().decode("utf-8", "surrogateescape"))
     keys = {key for line in lines if (key := to_bytes(line, encoding)) is not None}
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise CommandFailed(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
+        raise WrongUsage(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
     return sorted(keys)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.errors import CommandFailed
+from tailrace_cli.errors import CommandFailed, WrongUsage
 from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
@@ -287,12 +287,14 @@ def compact(
 
 
 def bundle(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")] = Path("."),
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write to.")] = ".",
 ) -> None:
     """Write what spark-submit needs to run the compactor."""
     from compactor.bundle import write_bundle
 
-    for path in write_bundle(folder):
+    if not folder:
+        raise WrongUsage("DIR is empty; give a folder, or no DIR for the current one")
+    for path in write_bundle(Path(folder)):
         print(path)
 
 

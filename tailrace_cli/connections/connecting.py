@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 BootstrapFlag = Annotated[
     str | None,
-    typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help=f"A broker. Default: {DEFAULT_BOOTSTRAP}"),
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        help=f"A broker, or several with commas. Default: {DEFAULT_BOOTSTRAP}",
+    ),
 ]
 
 PartitionsFlag = Annotated[

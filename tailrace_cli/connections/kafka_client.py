@@ -45,17 +45,21 @@ class KafkaRefused(CommandFailed):
 
 
 class KafkaClient:
-    """One connection to one broker. `async with`, or `connect` and `close`."""
+    """One connection to one broker: the first of `bootstrap`, HOST:PORT or several with commas, that can be connected
+    to. `async with`, or `connect` and `close`."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
         self._bootstrap = bootstrap
+        """Once connected, the broker's address alone."""
         self._properties = properties or {}
         try:
-            self._host, self._port = split_address(bootstrap)
+            self._addresses = [split_address(each.strip()) for each in bootstrap.split(",") if each.strip()]
         except ValueError:
+            self._addresses = []
+        if not self._addresses:
             raise WrongUsage(
-                f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092"
-            ) from None
+                f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092, or several with commas"
+            )
         self._versions: dict[int, int] = {}
         self._correlation_id = 0
         self._reader: asyncio.StreamReader | None = None
@@ -70,17 +74,7 @@ class KafkaClient:
 
     async def connect(self) -> None:
         """Connect and agree on versions. Raises CommandFailed."""
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                self._reader, self._writer = await asyncio.open_connection(
-                    self._host, self._port, ssl=tls_context(self._properties)
-                )
-        except UnicodeError as error:  # the host is too long for DNS, or has characters that it can't have
-            raise WrongUsage(
-                f"--bootstrap {self._bootstrap!r}: no host has this name; expected HOST:PORT"
-            ) from error
-        except (OSError, TimeoutError) as error:
-            raise no_broker(self._bootstrap, str(error) or f"no answer in {PATIENCE_SECONDS:g} s") from error
+        await self._connect_to_one()
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
             api = APIS.get(served.api_key)
@@ -91,6 +85,28 @@ class KafkaClient:
             answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
             check(answer.error_code, f"there are {', '.join(answer.mechanisms)}", f"the login by {mechanism}")
             await log_in(self._properties, mechanism, self._send_token)
+
+    async def _connect_to_one(self) -> None:
+        tls = tls_context(self._properties)
+        patience = PATIENCE_SECONDS / len(self._addresses)
+        seen = []
+        for host, port in self._addresses:
+            address = join_address(host, port)
+            try:
+                async with asyncio.timeout(patience):
+                    self._reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
+            except (
+                UnicodeError
+            ) as error:  # the host is too long for DNS, or has characters that it can't have
+                raise WrongUsage(
+                    f"--bootstrap {self._bootstrap!r}: no host has this name; expected HOST:PORT"
+                ) from error
+            except (OSError, TimeoutError) as error:
+                seen.append(str(error) or f"{address}: no answer in {patience:g} s")
+            else:
+                self._bootstrap = address
+                return
+        raise no_broker(self._bootstrap, "; ".join(seen))
 
     async def _send_token(self, token: bytes) -> bytes:
         answer = await self.ask(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))

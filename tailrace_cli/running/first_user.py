@@ -6,7 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from agent.security.users import new_credentials
+from agent.security.audit import changed
+from agent.security.users import NAMES, new_credentials
 from sequencer.api import AlterScram, ScramMechanism, ScramName, Sequencer, SequencerUnavailable
 from sequencer.pages import whole_security
 from tailrace.credentials import BadCredential, read_secrets
@@ -42,3 +43,11 @@ async def create_first_user(sequencer: Sequencer, file: Path) -> None:
     ]
     await sequencer.alter_scram(AlterScram(stored, []))
     log.info("the first user was created", user=user)
+    for credential in stored:
+        changed(
+            peer="",
+            principal="",
+            api="security.first_user_file",
+            change=f"set {NAMES[credential.name.mechanism]} of user {user}, {ITERATIONS} iterations",
+            result="NONE",
+        )

@@ -277,6 +277,17 @@ def test_acls_without_logins_say_what_to_set(server: Server) -> None:
         assert refused.returncode and "tailrace serve --secure" in refused.stderr, refused
 
 
+def test_one_of_several_brokers_is_enough_for_every_command(server: Server) -> None:
+    server.wait_until_ready()
+    server.kafka = f"127.0.0.1:1, {server.kafka}"
+
+    server.run("topic", "create", "events")
+    server.run("produce", "events", "a")
+
+    assert server.run("consume", "events") == "a\n"
+    assert server.run("topic", "describe", "events")
+
+
 def test_a_line_that_is_no_record_ends_produce_after_those_before_it(server: Server) -> None:
     server.wait_until_ready()
     server.run("topic", "create", "events")
