@@ -20,7 +20,7 @@ import pytest
 from tailrace_cli.demo.ports import free_port
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.servers import postgres_server
+from tests.support.servers import folder_for_postgres, postgres_server
 
 COMMAND = [sys.executable, "-m", "tailrace_cli.app"]
 PASSWORD = "hush-of-the-database"
@@ -189,7 +189,7 @@ def test_serve_keeps_its_folder_to_itself(processes: Processes, tmp_path: Path) 
 def test_the_databases_password_is_exchanged_and_is_seen_nowhere(
     processes: Processes, tmp_path: Path
 ) -> None:
-    with tempfile.TemporaryDirectory() as open_to_nobody:
+    with tempfile.TemporaryDirectory(dir=folder_for_postgres()) as open_to_nobody:
         Path(open_to_nobody).chmod(0o755)
         hba = Path(open_to_nobody) / "hba"
         hba.write_text("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")

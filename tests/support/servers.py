@@ -188,9 +188,9 @@ def postgres_server(
     PostgreSQL refuses to run as root; then it runs as `nobody`. `installed` is PostgreSQL's installation folder, by
     default `postgres_installation`.
     """
-    with tempfile.TemporaryDirectory(prefix="tailrace-postgres-") as folder:
+    user = _postgres_user()
+    with tempfile.TemporaryDirectory(prefix="tailrace-postgres-", dir=folder_for_postgres()) as folder:
         home = Path(folder)
-        user = "nobody" if os.geteuid() == 0 else None
         binaries = _postgres_binaries(installed or postgres_installation(), home, user)
         data = home / "data"
         data.mkdir(mode=0o700)
@@ -380,11 +380,36 @@ def copy_postgres(installed: Path, target: Path) -> Path:
     return copy
 
 
+def _postgres_user() -> str | None:
+    """As whom PostgreSQL runs; None for the user of this process."""
+    return "nobody" if os.geteuid() == 0 else None
+
+
+def folder_for_postgres() -> str | None:
+    """A folder for temporary files that PostgreSQL's user can enter; None for the usual one. Raises ServerFailed."""
+    user = _postgres_user()
+    if user is None or _can_enter(Path(tempfile.gettempdir())):
+        return None
+    for usual in ("/tmp", "/var/tmp"):
+        if os.access(usual, os.W_OK) and _can_enter(Path(usual)):
+            return usual
+    raise ServerFailed(
+        f"PostgreSQL runs as {user}, who can't enter {tempfile.gettempdir()}; let TMPDIR name a folder that "
+        "everybody may enter"
+    )
+
+
+def _can_enter(folder: Path) -> bool:
+    """Whether every user can enter the folder and all above it."""
+    resolved = folder.resolve()
+    return all(each.stat().st_mode & 0o001 for each in {folder, *folder.parents, resolved, *resolved.parents})
+
+
 def _postgres_binaries(installed: Path, home: Path, user: str | None) -> Path:
     """The directory of PostgreSQL's programs; a copy of them if `user` can't reach the installed ones."""
     if user is None:
         return installed / "bin"
-    if all(above.stat().st_mode & 0o001 for above in (installed, *installed.parents)):
+    if _can_enter(installed):
         tried = subprocess.run(
             [installed / "bin" / "initdb", "--version"],
             user=user,
