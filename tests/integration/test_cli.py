@@ -277,6 +277,16 @@ def test_acls_without_logins_say_what_to_set(server: Server) -> None:
         assert refused.returncode and "tailrace serve --secure" in refused.stderr, refused
 
 
+def test_a_topic_whose_records_are_acknowledged_on_receipt_is_described_so(server: Server) -> None:
+    server.wait_until_ready()
+    for name, flush in (("early", "async"), ("usual", "sync")):
+        server.run("topic", "create", name, "--config", f"tailrace.flush={flush}")
+
+    warned = "async: acknowledged on receipt, and lost if the agent dies before it is stored"
+    assert warned in server.run("topic", "describe", "early")
+    assert warned not in server.run("topic", "describe", "usual")
+
+
 def test_one_of_several_brokers_is_enough_for_every_command(server: Server) -> None:
     server.wait_until_ready()
     server.kafka = f"127.0.0.1:1, {server.kafka}"

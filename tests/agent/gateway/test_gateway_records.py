@@ -8,12 +8,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from sequencer.api import CreateTopic
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.patience import PATIENCE_SECONDS
 
 
 def text(value: str) -> dict[str, object]:
     return {"type": "STRING", "data": value}
+
+
+def test_a_record_that_is_acknowledged_on_receipt_is_reported_without_an_offset(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.sequencer.create_topic(CreateTopic("t", 1, {"tailrace.flush": "async"}))
+        [report] = await there.produce("t", {"value": text("x")})
+        assert (report["error_code"], report["partition_id"], report["offset"]) == (200, 0, -1)
+        read = await there.get("/topics/t/partitions/0/records?timeout_ms=5000&value_format=string")
+        assert [(each["offset"], each["value"]["data"]) for each in read["data"]] == [(0, "x")]
+
+    run_served(scenario, tmp_path)
 
 
 def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path) -> None:

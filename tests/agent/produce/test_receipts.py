@@ -25,6 +25,7 @@ from tests.support.agents import AgentBench, batch, context, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
+A_PUT_HANGS = FaultPlan(put=Faults(hangs_before=1.0, hang_seconds=6.0))
 
 
 async def async_topic(bench: AgentBench, name: str = "t") -> Topic:
@@ -316,6 +317,39 @@ def test_a_producer_that_is_answered_on_receipt_is_not_read_beyond_the_memory_bu
         bench.sequencer.may_commit.set()
         await bench.advance(3)
         assert not client.transport.is_paused
+        assert bench.memory.used == 0
+
+    run(scenario, memory_budget_bytes=16 << 20)
+
+
+def test_before_a_store_that_hangs_receipts_end_at_the_memory_budget_and_what_was_answered_is_stored_or_counted() -> (
+    None
+):
+    async def scenario(bench: AgentBench) -> None:
+        topic = await async_topic(bench)
+        client = Client(bench, budget=bench.memory)
+        bench.store.plan = A_PUT_HANGS
+        request = produce(batch(b"v" * 20_000))
+        fed = 0
+        while not client.transport.is_paused and fed < 8 * bench.memory.limit:
+            client.feed(request)
+            fed += len(request)
+            await settle()
+            assert bench.memory.used <= bench.memory.limit
+        assert client.transport.is_paused and fed <= bench.memory.limit
+        bench.store.plan = FaultPlan()
+        await bench.advance(10)
+        assert not client.transport.is_paused and bench.memory.used == 0
+        for _ in range(3):
+            client.feed(request)
+        await bench.advance(3)
+        answers = client.answers()
+        assert answers and all(answer == (0, -1) for answer in answers)
+        of_hung = lost(bench)
+        assert of_hung and sum(records for _, records in of_hung.values()) < len(answers)
+        assert await high_watermark(bench, topic) + sum(records for _, records in of_hung.values()) == len(
+            answers
+        )
         assert bench.memory.used == 0
 
     run(scenario, memory_budget_bytes=16 << 20)
