@@ -21,8 +21,8 @@ from agent.catalog import Catalog
 from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
+from agent.fetch.fetch_sessions import FetchSessions
 from agent.fetch.given_up import DeadLetters
-from agent.fetch.sessions import FetchSessions
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
@@ -46,15 +46,15 @@ from agent.produce.transactional_producers import TransactionalProducers
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.admission import Admission
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
 from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.http_login import HttpLogin, HttpLogins
 from agent.security.listeners import Listener, SecurityProtocol
+from agent.security.login_sessions import Door
 from agent.security.oauthbearer import TokenCheck
-from agent.security.sessions import Door
 from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings

@@ -23,8 +23,8 @@ from tailrace.clock import Clock, Entropy
 if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.fetch.fetch_memory import FetchMemory
+    from agent.fetch.fetch_sessions import FetchSessions
     from agent.fetch.given_up import DeadLetters
-    from agent.fetch.sessions import FetchSessions
     from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator

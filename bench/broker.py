@@ -39,7 +39,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.librdkafka import BATCH, BatchProducer, CountingConsumer
 from bench.raw_fetch import RawFetcher
-from tailrace_cli.demo.embedded import EmbeddedCluster, serving
+from tailrace_cli.demo.embedded_cluster import EmbeddedCluster, serving
 
 MIB = 2**20
 PARTITIONS = 16

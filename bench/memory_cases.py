@@ -725,7 +725,7 @@ def agent_and_sequencer(place: Place, settings: dict[str, int]) -> Iterator[Serv
 @contextmanager
 def process(arguments: list[str], http: int, settings: dict[str, int]) -> Iterator[int]:
     """One `tailrace` process, ready; ended by SIGTERM, then by force."""
-    from tailrace_cli.demo.embedded import until_ready
+    from tailrace_cli.demo.embedded_cluster import until_ready
 
     command = [sys.executable, "-m", "tailrace_cli.app", *arguments]
     command += ["--http", f"127.0.0.1:{http}", "--log-level", "error"]

@@ -33,7 +33,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.raw_fetch import RawFetcher
 from bench.raw_load import FETCH_ERROR_AT, MIB, PARTITIONS, Bench, Load, Server, produce_requests
 from bench.replay import RawRequest, compiled, replayed, write_script
-from tailrace_cli.demo.embedded import serving
+from tailrace_cli.demo.embedded_cluster import serving
 
 HOT_MIB = 48
 PROBES_A_SECOND = 200.0

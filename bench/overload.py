@@ -47,7 +47,7 @@ from bench.process_figures import cpu_seconds, rss_mib
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace_cli.connections.kafka_client import KafkaClient
-from tailrace_cli.demo.embedded import serving
+from tailrace_cli.demo.embedded_cluster import serving
 from tailrace_cli.running.loop import allow_open_files
 
 MIB = 2**20

@@ -38,7 +38,7 @@ from bench.peer_loads import Loads
 from bench.peer_page import line, page
 from bench.raw_load import Server, fill_page_cache
 from bench.replay import compiled
-from tailrace_cli.demo.embedded import serving
+from tailrace_cli.demo.embedded_cluster import serving
 
 OWN_CORES_FROM = 4
 WARM_UP_SECONDS = 5.0

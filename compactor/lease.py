@@ -34,7 +34,7 @@ from sequencer.api import (
     TakeLease,
 )
 from sequencer.engine.term import REMEMBERED_ROUND_TRIPS, lease_for
-from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from sequencer.rules.upload_sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH
+from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from tailrace.clock import Entropy
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from agent.security.audit import changed
+from agent.security.audit_log import changed
 from agent.security.delegation_tokens import fingerprint_of
 from agent.security.users import NAMES
 from agent.services import Handler, RequestContext, Services

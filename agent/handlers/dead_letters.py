@@ -16,8 +16,8 @@ from functools import partial
 import structlog
 
 from agent.catalog import KnownTopic
+from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.fetch.given_up import GivenUp
-from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services

@@ -21,7 +21,7 @@ from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.fetch.abreast import NO_END, ends_abreast
 from agent.fetch.fetch_memory import FetchGrant
-from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
+from agent.fetch.fetch_sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate on listeners without SASL; agent.security.sessions has those of the others."""
+"""SaslHandshake and SaslAuthenticate on listeners without SASL; `agent.security.login_sessions` has the others'."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
+from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.given_up import GivenUp
-from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, ShareSession
 from agent.handlers import list_offsets
 from agent.handlers.fetch import PartitionFetch, fill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
 from tailrace.acls import OPERATIONS, Operation, ResourceType
 from tailrace.tenants import Tenant

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from agent.security.access import Access
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
 from agent.security.placing import TenantRules
 from tailrace.tenants import Tenant

@@ -10,15 +10,15 @@ from functools import partial
 from agent.catalog import Catalog
 from agent.connection import Dispatch
 from agent.security.admission import Admission
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
+from agent.security.login_sessions import Door
 from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
 from agent.security.placing import TenantRules, parse_tenants
 from agent.security.sasl import Exchange, PlainExchange, ScramExchange
-from agent.security.sessions import Door
 from agent.security.settings import SecuritySettings
 from agent.security.users import MECHANISMS, Users
 from agent.tenants.acl_names import deciding_acls, owner_of

@@ -29,7 +29,7 @@ from sequencer.api import (
     SessionGrant,
     WrittenObject,
 )
-from sequencer.rules.sessions import WRITER_BROKER_ID
+from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from tailrace.clock import Clock, Entropy
 from tailrace.mixed_object import SealedObject, seal
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused

@@ -43,7 +43,7 @@ from sequencer.engine.look_ups import LookUps, Sought
 from sequencer.engine.term import Term
 from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.view import View
-from sequencer.rules import repeats, sessions
+from sequencer.rules import repeats, upload_sessions
 from sequencer.settings import SequencerSettings
 from sequencer.store.needed import Needed, Needs
 from sequencer.store.rows import ProducerRow, RowStore, SessionRow
@@ -206,7 +206,9 @@ class GroupCommit:
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         """Decide a commit in the order of its session's numbers."""
-        await in_turns(sessions.check_commit(request, self._settings), Turns(BATCHES_CHECKED_IN_A_TURN))
+        await in_turns(
+            upload_sessions.check_commit(request, self._settings), Turns(BATCHES_CHECKED_IN_A_TURN)
+        )
         queued = _Queued("commit", self._new_answer(), commit=request)
         session = self._view.state.get(SessionRow, request.session_id)
         self._enqueue(queued)
@@ -443,7 +445,7 @@ class GroupCommit:
         named: dict[UUID, None] = {}
         for commit in commits:
             session = self._view.state.get(SessionRow, commit.session_id)
-            if commit.object is not None and sessions.names_earlier_object(session, commit):
+            if commit.object is not None and upload_sessions.names_earlier_object(session, commit):
                 named[commit.object.object_id] = None
         return list(named)
 
@@ -569,10 +571,10 @@ class GroupCommit:
         self, draft: Draft, request: _Queued, commit: CommitRequest, turns: Turns
     ) -> CommitAnswer | None:
         """The answer, or None when the commit now waits for an earlier number."""
-        known = sessions.known_answer(draft, commit)
+        known = upload_sessions.known_answer(draft, commit)
         if known is not None:
             return known
-        session = sessions.live_session(draft, commit.session_id)
+        session = upload_sessions.live_session(draft, commit.session_id)
         if commit.number < session.next_number:
             raise CommitOutOfOrder(
                 f"number {commit.number} was answered and is forgotten; expected {session.next_number}"
@@ -590,12 +592,12 @@ class GroupCommit:
             return None
         if commit.object is not None and self._view.is_collected(commit.object.object_id):
             # Its bytes were collected: a batch that is retried so late is refused.
-            return sessions.refuse_commit(draft, session, commit)
-        return await in_turns(sessions.apply_commit(draft, session, commit, self._settings), turns)
+            return upload_sessions.refuse_commit(draft, session, commit)
+        return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
 
 
 async def _producers_needed(commit: CommitRequest, turns: Turns) -> Needed:
-    return Needed({ProducerRow: await in_turns(sessions.producers_of(commit.runs), turns)})
+    return Needed({ProducerRow: await in_turns(upload_sessions.producers_of(commit.runs), turns)})
 
 
 def _fail(request: _Queued, error: BaseException) -> None:

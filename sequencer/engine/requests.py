@@ -60,12 +60,12 @@ from sequencer.rules import (
     garbage,
     groups,
     leases,
-    sessions,
     shares,
     tables,
     tokens,
     topics,
     transactions,
+    upload_sessions,
     writes,
 )
 from sequencer.rules.topics import ValidateConfig
@@ -340,7 +340,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         # Upload sessions.
         _decides(
             Sequencer.open_session,
-            lambda draft, request, context: sessions.open_session(
+            lambda draft, request, context: upload_sessions.open_session(
                 draft=draft,
                 request=request,
                 session_id=context.entropy.uuid(),
@@ -351,7 +351,7 @@ DECISIONS: dict[str, Decision] = _by_name(
         ),
         _decides(
             Sequencer.renew_session,
-            lambda draft, request, context: sessions.renew_session(
+            lambda draft, request, context: upload_sessions.renew_session(
                 draft=draft,
                 request=request,
                 identity=context.view.identity,
@@ -359,7 +359,9 @@ DECISIONS: dict[str, Decision] = _by_name(
                 slack_ms=context.slack_ms(),
             ),
         ),
-        _decides(Sequencer.close_session, lambda draft, request, _: sessions.close_session(draft, request)),
+        _decides(
+            Sequencer.close_session, lambda draft, request, _: upload_sessions.close_session(draft, request)
+        ),
         _decides_alone(
             Sequencer.commit_write,
             lambda draft, request, context: writes.commit_write(

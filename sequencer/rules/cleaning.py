@@ -26,7 +26,7 @@ from sequencer.api import (
     UnknownTopic,
 )
 from sequencer.bounds import PageRoom
-from sequencer.rules.sessions import COMPACTOR_LEASE
+from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow
 from sequencer.store.state import Draft, HotState
 from tailrace.topic_config import topic_settings

@@ -41,9 +41,9 @@ from sequencer.rules.cleaning import check_drops, check_lease
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
 from sequencer.rules.retention import TopicLimits
-from sequencer.rules.sessions import check_object, live_session, object_row
 from sequencer.rules.sizes import sizes_of
 from sequencer.rules.topics import topic_value
+from sequencer.rules.upload_sessions import check_object, live_session, object_row
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.rows import (

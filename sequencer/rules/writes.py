@@ -23,7 +23,13 @@ from sequencer.api import (
     WriteRequest,
     WrittenObject,
 )
-from sequencer.rules.sessions import WRITER_BROKER_ID, check_commit, check_object, commit_object, live_session
+from sequencer.rules.upload_sessions import (
+    WRITER_BROKER_ID,
+    check_commit,
+    check_object,
+    commit_object,
+    live_session,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore, SessionRow, WriteRow
 from sequencer.store.state import Draft

@@ -306,7 +306,7 @@ def demo(
 ) -> None:
     """Run the main job on real data and check the result."""
     try:
-        from tailrace_cli.demo.embedded import main as run_demo
+        from tailrace_cli.demo.embedded_cluster import main as run_demo
     except ModuleNotFoundError as error:
         raise CommandFailed(
             f"the demo needs {error.name!r}, which is not installed; run it as `make demo` from a clone"

@@ -19,7 +19,7 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace_cli.demo import job
-from tailrace_cli.demo.embedded import compact_all
+from tailrace_cli.demo.embedded_cluster import compact_all
 from tests.support.cluster import IMPATIENT, RPC_SECRET, Cluster, running_cluster
 
 KILL_AT, ADD_AT = 1 / 3, 2 / 3

@@ -15,7 +15,7 @@ import pytest
 from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef, UnknownGroup
 from sequencer.reading.positions import Positions
 from sequencer.reading.upkeep import Upkeep
-from sequencer.rules import leases, repeats, sessions
+from sequencer.rules import leases, repeats, upload_sessions
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.kept import forget
 from sequencer.rules.repeats import are_too_large, forget_surplus
@@ -129,7 +129,7 @@ def test_a_session_that_is_renewed_every_second_is_written_every_third() -> None
     writes = 0
     for second in range(1, 31):
         draft = Draft(state, NOW + second * 1_000)
-        grant = sessions.renew_session(draft, SessionRef(UUID(int=1)), ME, SETTINGS)
+        grant = upload_sessions.renew_session(draft, SessionRef(UUID(int=1)), ME, SETTINGS)
         row = draft.get(SessionRow, UUID(int=1))
         assert row is not None and grant.lease_ms == row.expires_ms - draft.now_ms, (
             "no more is said than is written"

@@ -63,16 +63,16 @@ import sequencer.rules.positions as positions
 import sequencer.rules.producers as producers
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
-import sequencer.rules.sessions as sessions
 import sequencer.rules.shares as shares
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
+import sequencer.rules.upload_sessions as upload_sessions
 import sequencer.rules.writes as writes
 import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection
-from agent.fetch.sessions import FetchContext, FetchSessions
+from agent.fetch.fetch_sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
 from agent.groups.consumer_group import ConsumerGroup
@@ -451,7 +451,7 @@ def _applies_each_commit_anew(original: Any) -> Any:
             draft.put(replace_row(session, next_number=request.number))
             try:
                 session_now = draft.get(SessionRow, request.session_id)
-                return at_once(sessions.apply_commit(draft, session_now, request, self._settings))
+                return at_once(upload_sessions.apply_commit(draft, session_now, request, self._settings))
             finally:
                 draft.put(session)
         return await original(self, draft, change, request, turns)
@@ -465,10 +465,10 @@ def _applies_commits_as_they_come(original: Any) -> Any:
         if session is not None and session.closed_ms is None and request.number > session.next_number:
             early = replace_row(session, next_number=request.number)
             draft.put(early)
-            answer = at_once(sessions.apply_commit(draft, early, request, self._settings))
+            answer = at_once(upload_sessions.apply_commit(draft, early, request, self._settings))
             draft.put(session)
             return answer
-        known = sessions.known_answer(draft, request)
+        known = upload_sessions.known_answer(draft, request)
         if known is not None and session is not None and request.number == session.next_number:
             draft.put(replace_row(session, next_number=request.number + 1))
         return await original(self, draft, change, request, turns)
@@ -1814,7 +1814,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a commit that is asked twice is applied twice",
         [
-            (sessions, "known_answer", does_nothing),
+            (upload_sessions, "known_answer", does_nothing),
             (group_commit_module.GroupCommit, "_decide_commit", _applies_each_commit_anew),
         ],
         {"plain_producers": 2},
@@ -1883,7 +1883,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # --- sessions, leases, the committer
     Mutation(
-        "a commit under a closed session is accepted", [(sessions, "live_session", _any_session_is_live)],
+        "a commit under a closed session is accepted", [(upload_sessions, "live_session", _any_session_is_live)],
         LONG_STOPS,
     ),
     Mutation(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from agent.security import audit
-from agent.security.audit import MAX_LINES_PER_SECOND, Audit
+from agent.security import audit_log
+from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
 from agent.telemetry import AgentTelemetry
 from tailrace.keepers import outlived
 from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
@@ -150,7 +150,7 @@ def test_the_audit_log_has_every_refusal_up_to_its_own_bound(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        audit.log, "bind", audit.log.bind
+        audit_log.log, "bind", audit_log.log.bind
     )  # its first line binds it to what is configured here
     doors = Audit(AgentTelemetry(), written.clock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import accumulate, product
 
-from agent.fetch.sessions import PartitionKey, RequestedPartition
+from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import release
 from sequencer.api import Topic

@@ -12,7 +12,7 @@ from agent.answer_memory import LARGEST_PART
 from agent.dispatch import Dispatcher
 from agent.handlers.delegation_tokens import RENEWER_BYTES, TOKEN_BYTES, TOKENS_IN_A_TURN
 from agent.security.access import Access
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
 from agent.security.delegation_tokens import hmac_of
 from agent.security.guarded_handlers import GUARDED

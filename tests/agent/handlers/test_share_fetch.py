@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from agent.connection import KafkaConnection
-from agent.fetch.sessions import PartitionKey, RequestedPartition
+from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.handlers import share_fetch

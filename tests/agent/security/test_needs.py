@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.security.access import Access
-from agent.security.audit import MAX_LINES_PER_SECOND, Audit
+from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
 from agent.security.authorize import AclIndex
 from agent.security.guard import Need
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE

@@ -44,7 +44,7 @@ from sequencer.checkpoint.format import ClusterFile
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.recovery.recover import RecoveryRefused, recover
-from sequencer.rules.sessions import WRITER_BROKER_ID
+from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.rows import (
     AbortedRow,

@@ -41,7 +41,7 @@ from sequencer.api import (
 from sequencer.engine.committer import Committer
 from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
-from sequencer.rules.sessions import COMPACTOR_LEASE
+from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
 from tailrace.mixed_object import BatchCoordinates

@@ -28,7 +28,7 @@ from sequencer.api import (
     WrittenObject,
 )
 from sequencer.engine.committer import Committer
-from sequencer.rules.sessions import WRITER_BROKER_ID
+from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.ids import TopicPartition

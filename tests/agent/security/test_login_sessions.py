@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.security.access import Access
+from agent.security.login_sessions import Door
 from agent.security.sasl import Login, Step
-from agent.security.sessions import Door
 from agent.security.settings import SecuritySettings
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode

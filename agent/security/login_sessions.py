@@ -21,7 +21,7 @@ import structlog
 from agent.connection import Dispatch, KafkaConnection, LikeBefore, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
-from agent.security.audit import Audit
+from agent.security.audit_log import Audit
 from agent.security.connection_limits import ConnectionLimits, LoginRoom
 from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.placing import NoTenant

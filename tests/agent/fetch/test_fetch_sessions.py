@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.fetch.sessions import FetchContext, FetchSessions
+from agent.fetch.fetch_sessions import FetchContext, FetchSessions
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
     FetchPartition,
@@ -115,7 +115,7 @@ def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
 
 
 def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fetch.sessions.MAX_SESSION_PARTITIONS", 5)
+    monkeypatch.setattr("agent.fetch.fetch_sessions.MAX_SESSION_PARTITIONS", 5)
     every = sessions(100)
     first = begun(every, asking(0, 0, 0, 1)).session_id
     second = begun(every, asking(0, 0, 0, 1)).session_id
@@ -130,7 +130,7 @@ def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest
 
 
 def test_partitions_of_long_names_count_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.fetch.sessions.MAX_SESSION_PARTITIONS", 500)
+    monkeypatch.setattr("agent.fetch.fetch_sessions.MAX_SESSION_PARTITIONS", 500)
     every = sessions(100)
 
     def naming(session_id: int, epoch: int, *names: str, forget: str = "") -> FetchRequest:
