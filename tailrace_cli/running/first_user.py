@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import structlog
-from agent.security.audit import changed
 
+from agent.security.audit_log import changed
 from agent.security.users import NAMES, new_credentials
 from sequencer.api import AlterScram, ScramMechanism, ScramName, Sequencer, SequencerUnavailable
 from sequencer.pages import whole_security
