@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import random
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -270,6 +271,41 @@ def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:
             )
             planned = list(world.table().scan(row_filter=in_hour).plan_files())
             assert (len(planned), len(list(world.table().scan().plan_files()))) == (1, 24)
+
+    asyncio.run(scenario())
+
+
+def test_an_hours_query_opens_a_tenth_of_the_files_that_merges_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten days of hourly rounds. Files are whole at 64 KB here, which takes a few hours, as 64 MiB do of a topic of
+    some hundred MiB a day."""
+    monkeypatch.setattr("sequencer.rules.compaction.SMALL_BYTES", 64 << 10)
+
+    async def scenario() -> None:
+        luck = random.Random(1)
+        async with opened(tmp_path) as world:
+            begin = world.clock.wall_ms()
+            for _ in range(240):
+                for partition in (0, 1):
+                    values = [luck.randbytes(1_000) for _ in range(10)]
+                    batch = batch_of(values, at=world.clock.wall_ms())
+                    await world.log.produce(("a", partition, batch))
+                world.clock.advance(3_600)
+                await compacted_here(world.log, merges=True)
+            await world.sync()
+            files = len(list(world.table().scan().plan_files()))
+            assert 60 <= files < 120
+            table = world.table()
+            for hour in range(240):
+                start = datetime.fromtimestamp(begin / 1000, UTC) + timedelta(hours=hour)
+                in_hour = And(
+                    GreaterThanOrEqual("timestamp", start.isoformat()),
+                    LessThan("timestamp", (start + timedelta(hours=1)).isoformat()),
+                )
+                scan = table.scan(row_filter=in_hour)
+                assert 1 <= len(list(scan.plan_files())) <= files // 10
+            assert scan.to_arrow().num_rows == 20
 
     asyncio.run(scenario())
 
