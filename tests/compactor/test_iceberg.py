@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import duckdb
@@ -163,6 +164,44 @@ def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> N
             assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
             left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
             assert left == []
+
+    asyncio.run(scenario())
+
+
+def _path_of(task: Any) -> Path:
+    return Path(unquote(urlsplit(task.file.file_path).path))
+
+
+def test_a_pinned_snapshot_is_read_after_a_merge_has_replaced_its_files_until_it_expires(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            for _ in range(3):
+                await world.log.produce(("a", 0, batch_of([b"v"] * 5)), ("a", 1, batch_of([b"x"] * 5)))
+                await compacted_here(world.log)
+            await world.sync()
+            pinned = world.table().metadata.current_snapshot_id
+            replaced = {_path_of(task) for task in world.table().scan().plan_files()}
+            everything = expected((0, 0, 15), (1, 0, 15))
+
+            summary = await compacted_here(world.log, merges=True)
+            assert summary.failures == []
+            await world.sync()
+            (merged,) = world.table().scan().plan_files()
+            assert len(replaced) == 3 and _path_of(merged) not in replaced
+            world.clock.advance(60)
+            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+            assert world.rows(snapshot_id=pinned) == world.rows() == everything
+            assert all(path.exists() for path in replaced)
+
+            world.clock.advance(LIFE_MS / 1000)
+            await world.sync()
+            world.clock.advance(60)
+            await world.log.sequencer.apply_retention(Empty())
+            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+            assert not any(path.exists() for path in replaced)
+            assert world.rows() == everything
 
     asyncio.run(scenario())
 
