@@ -420,7 +420,6 @@ def test_a_key_is_found_for_less_than_two_hundredths_of_the_bytes() -> None:
             absent = (await find_keys(work(log), asked(log, b"user-3-nobody"))).cost
             assert (absent.row_groups, absent.without_by_filter) == (4, 4)
             assert absent.file_bytes > 4_000_000
-            print(absent)
             assert absent.read_bytes < 0.02 * absent.file_bytes
             found = await find_keys(work(log), asked(log, b"user-3-mine"))
             assert [hits.records for hits in found.hits] == [1]
