@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tailrace_cli.demo.embedded import serving
 
 from bench import kafka_peer
 from bench.broker import machine
 from bench.process_figures import cpu_seconds
+from tailrace_cli.demo.embedded_cluster import serving
 from tests.compat import with_spark
 
 BY_KAFKAS_SINK, BY_OURS, PARTITIONS, TASKS = "by-kafkas-sink", "by-ours", 12, 4
