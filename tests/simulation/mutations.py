@@ -614,10 +614,10 @@ def _keeps_what_is_read_over(original: Any) -> Any:
 def _drops_the_newest_rows(kind: type[Row]) -> Callable[[Any], Any]:
     def plant(original: Any) -> Any:
         def apply(self: Any, rows: Any) -> None:
-            was = {key: self._rows.get(key) for key in rows}
+            was = {key: self.get(key) for key in rows}
             original(self, rows)
             if self._kind is kind and len(self) >= 2:
-                self._rows.update({key: row for key, row in was.items() if row is not None})
+                self._rows.update({self._place(key): row for key, row in was.items() if row is not None})
 
         return apply
 
