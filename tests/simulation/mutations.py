@@ -2132,7 +2132,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what a batch's CRC does not cover is not checked",
         [(mixed_reader, "check_crc", _checks_the_crc_alone)],
-        {**ROT, "readers": 3, "plain_producers": 3},
+        {**ROT, "misfortunes": at(*14 * ["bytes rot in the store"]), "readers": 3, "plain_producers": 3},
     ),
     # --- transactions
     Mutation(
