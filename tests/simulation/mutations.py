@@ -72,6 +72,7 @@ import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection
+from agent.fetch import abreast
 from agent.fetch.fetch_sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
@@ -1130,6 +1131,13 @@ def _checks_the_crc_alone(original: Any) -> Any:
     return check
 
 
+def _leaves_a_run_out(original: Any) -> Any:
+    def read_step(self: Any, runs: Any, request: Any, out: Any) -> Any:
+        return original(self, runs[1:] if out.batch_count and len(runs) > 1 else runs, request, out)
+
+    return read_step
+
+
 def _serves_repeated_batches(original: Any) -> Any:
     def lay_out(self: Any, run: Any, *args: Any) -> None:
         batches = []
@@ -2133,6 +2141,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "what a batch's CRC does not cover is not checked",
         [(mixed_reader, "check_crc", _checks_the_crc_alone)],
         {**ROT, "misfortunes": at(*14 * ["bytes rot in the store"]), "readers": 3, "plain_producers": 3},
+    ),
+    Mutation(
+        "a step of a read leaves out its first run", [(mixed_reader.MixedReader, "_read_step", _leaves_a_run_out)],
+        {"readers": 3, "rereads": True, "plain_producers": 3},
+    ),
+    Mutation(
+        "a partition that is held back is given nothing, whoever is behind it",
+        [(abreast, "_end", lambda original: lambda runs, reach: runs[0].base_offset)],
+        {"readers": 3},
     ),
     # --- transactions
     Mutation(
