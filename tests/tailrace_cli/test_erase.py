@@ -68,7 +68,7 @@ def test_a_key_is_erased_and_it_is_logged_by_whom(tmp_path: Path) -> None:
         {"offset": 3, "k": "bob"},
     ]
     refused = run(tmp_path, "erase", "--topic", "t")
-    assert refused.returncode == 1 and "0 keys; give 1 to 10000" in refused.stderr
+    assert refused.returncode == 2 and "0 keys; give 1 to 10000" in refused.stderr
 
 
 @pytest.mark.parametrize(
