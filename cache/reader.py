@@ -15,7 +15,7 @@ No byte of a batch that did not come from this agent's own upload leaves without
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from cache.observer import CacheObserver, NoObserver
 from cache.parquet_reader import ParquetReader
 from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
-from sequencer.api import BatchStatus, ObjectKind, Run
+from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import framed, hole_batch
@@ -140,15 +140,12 @@ class BatchReader:
         if run.kind == ObjectKind.PARQUET:
             first = await self._parquet.find_timestamp(run, timestamp, from_offset)
             return None if first is None else FoundRecord(*first)
-        start = run.start
-        for batch in run.batches:
-            is_before = batch.base_offset + batch.record_count <= from_offset
-            if batch.status is BatchStatus.STORED and not is_before and batch.max_timestamp >= timestamp:
+        for start, batch in _stored_from(run, from_offset):
+            if batch.max_timestamp >= timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
                 for record in await self._readable(data, batch.base_offset):
                     if record.timestamp >= timestamp and record.offset >= from_offset:
                         return FoundRecord(record.offset, record.timestamp)
-            start += batch.length
         return None
 
     async def find_latest(self, run: Run, from_offset: int) -> FoundRecord | None:
@@ -160,18 +157,15 @@ class BatchReader:
             return None
         if run.kind == ObjectKind.PARQUET:
             return await self._latest_by_halves(run, from_offset)
-        latest, start = None, run.start
-        for batch in run.batches:
-            is_before = batch.base_offset + batch.record_count <= from_offset
-            is_said_later = latest is None or batch.max_timestamp > latest.timestamp
-            if batch.status is BatchStatus.STORED and not is_before and is_said_later:
+        latest: FoundRecord | None = None
+        for start, batch in _stored_from(run, from_offset):
+            if latest is None or batch.max_timestamp > latest.timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
                 for record in await self._readable(data, batch.base_offset):
                     if record.offset >= from_offset and (
                         latest is None or record.timestamp > latest.timestamp
                     ):
                         latest = FoundRecord(record.offset, record.timestamp)
-            start += batch.length
         return latest
 
     async def _latest_by_halves(self, run: Run, from_offset: int) -> FoundRecord | None:
@@ -236,6 +230,15 @@ class BatchReader:
                 return []
             start = placed.starts[first]
         return self._mixed.chunks_of(run, start, run.start + run.length - start)
+
+
+def _stored_from(run: Run, from_offset: int) -> Iterator[tuple[int, RunBatch]]:
+    """The stored batches of a run of a mixed object that end beyond `from_offset`, and where each begins."""
+    start = run.start
+    for batch in run.batches:
+        if batch.status is BatchStatus.STORED and batch.base_offset + batch.record_count > from_offset:
+            yield start, batch
+        start += batch.length
 
 
 def _close_hole(request: ReadRequest, out: ReadBatches) -> None:

@@ -101,7 +101,7 @@ class PartitionFetch:
     available_bytes: int = 0
     read_bytes: int = 0
     read_end: int = -1
-    limit: int = 1 << 63
+    limit: int = NO_END
     abreast_end: int = NO_END
 
     @property
@@ -329,9 +329,7 @@ async def fill(
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
-        await _find(services, readable, max_bytes, is_new_plan=plans > 0)
-        if is_abreast:
-            await _keep_abreast(services, readable)
+        await _find(services, readable, max_bytes, is_new_plan=plans > 0, is_abreast=is_abreast)
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
@@ -345,9 +343,7 @@ async def fill(
             return None
         try:
             if any(partition.found is None for partition in readable):
-                await _find(services, readable, max_bytes)
-                if is_abreast:
-                    await _keep_abreast(services, readable)
+                await _find(services, readable, max_bytes, is_abreast=is_abreast)
             is_read = await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS)
             if is_read and _waits_for_failed(readable):
                 is_read = is_abreast = False
@@ -437,10 +433,15 @@ async def _grant(
 
 
 async def _find(
-    services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_new_plan: bool = False
+    services: Services,
+    readable: list[PartitionFetch],
+    max_bytes: int,
+    *,
+    is_new_plan: bool = False,
+    is_abreast: bool,
 ) -> None:
     """Fill in the partitions' bounds and runs: from their windows, else from the sequencer. A window whose object is
-    gone is behind, so a new plan asks the sequencer for all of them."""
+    gone is behind, so a new plan asks the sequencer for all of them. `is_abreast`: as for `fill`."""
     turns = Turns(BATCHES_IN_A_TURN)
     to_ask: list[PartitionFetch] = []
     for partition in readable:
@@ -456,6 +457,8 @@ async def _find(
     for some in in_parts(to_ask, ASKED_AT_ONCE):
         await _ask(services, some, max_bytes, turns)
         max_bytes = max(0, max_bytes - sum(partition.available_bytes for partition in some))
+    if is_abreast:
+        await _keep_abreast(services, readable)
 
 
 async def _ask(

@@ -15,6 +15,7 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
+from agent.fetch.abreast import NO_END
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.given_up import GivenUp
 from agent.fetch.share_sessions import Outlook, ShareSession
@@ -67,7 +68,6 @@ MAX_TYPES = 10_000
 """What one request may say of one partition: more than can be in flight."""
 BEHIND_A_HOLE_BYTES = 1 << 20
 """Bytes of a read for the batch behind offsets that compaction has left empty."""
-NO_LIMIT = 1 << 63
 TELLS_LOCK = 2
 """From this version on ShareAcknowledge says for how long records are locked (KIP-1222)."""
 RECORD_LIMIT = 1
@@ -304,7 +304,7 @@ async def _begin_by_time(
         assert part.topic is not None, "as above"
         row = found[part.topic.topic.name, part.topic_partition.partition]
         part.row.error_code = _code_of_read(row.error_code)
-        part.start_offset = row.offset if row.offset >= 0 else NO_LIMIT - 1
+        part.start_offset = row.offset if row.offset >= 0 else NO_END - 1
 
 
 async def _serve(
@@ -394,7 +394,7 @@ def _planned(
         part.topic,
         PartitionData(part.topic_partition.partition, aborted_transactions=[] if is_committed else None),
         is_committed,
-        limit=NO_LIMIT if outlook.is_hole else min(end, first + request.max_records),
+        limit=NO_END if outlook.is_hole else min(end, first + request.max_records),
     )
 
 

@@ -95,9 +95,8 @@ class KafkaClient:
             try:
                 async with asyncio.timeout(patience):
                     self._reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
-            except (
-                UnicodeError
-            ) as error:  # the host is too long for DNS, or has characters that it can't have
+            except UnicodeError as error:
+                # The host is too long for DNS, or has characters that it can't have.
                 raise WrongUsage(
                     f"--bootstrap {self._bootstrap!r}: no host has this name; expected HOST:PORT"
                 ) from error
