@@ -1,20 +1,20 @@
-"""One client connection: bytes to frames, frames to the dispatcher, responses out in request order.
+"""One client connection: reads bytes into frames, passes frames to the dispatcher, sends responses in request order.
 
     socket --> staging buffer --> frame --> queue --> dispatcher --> replies, in order --> socket
                (heads only)       |                                  ^
-                                  charged to the memory budget       released when its answer is made
+                                  charged to the memory budget       released when the answer is made
 
-The loop reads a frame straight into a buffer of the frame's size: records are views into it and are not copied before
-the upload. Heads go through a small staging buffer that all connections of a loop share, since the loop asks for a
-buffer, fills it and says so in one go. Requests of a connection are handled one after another, as in Kafka: in the read
-that completes one, if nothing has to be waited for and this pass of the loop has time left, else by the connection's
-task. A produce request is *admitted* in order and answered later, so that several can be in flight.
+The loop reads a frame straight into a buffer of the frame's size; records are views into it and are not copied before
+the upload. Frame heads go through a small staging buffer that all connections of a loop share: the loop asks for the
+buffer, fills it and reports it in one step. As in Kafka, a connection handles its requests one after another. A request
+that needs no wait is handled in the read that completes it, if this pass of the loop has time left; otherwise the
+connection's task handles it. A produce request is *admitted* in order and answered later, so several can be in flight.
 
-A frame is charged to the memory budget once its first bytes have come, and before it gets its buffer. While the budget
-has no room, the connection is not read. A connection that holds up the others then is closed (`staleness`): its request
-does not come in, its answers are not taken, or its request has waited for too long.
+A frame is charged to the memory budget when its first bytes have arrived, before it gets its buffer. While the budget
+has no room, the connection is not read. A connection that then holds up the others is closed (`staleness`): its request
+does not arrive, its client does not read the answers, or its request has waited too long for memory.
 
-A client that does not read its answers costs little: its next request waits until most of them have left.
+A client that does not read its answers costs little: its next request waits until most of them are sent.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from tailrace.kafka.produce_shape import ProduceShape
 from tailrace.turns import Turns
 
 STAGING_BYTES = 96 * 1024
-"""What is read at once: five requests of 16 KiB, which is what a client has in flight by default."""
+"""Bytes per read: five requests of 16 KiB, the number that a client has in flight by default."""
 CONTENDED_READ_BYTES = 1024
-"""What is read at once while somebody waits for memory: it may have to be kept."""
+"""Bytes per read while someone waits for memory: they may have to be kept."""
 MAX_QUEUED_FRAMES = 16
 REQUESTS_IN_A_TURN = 16
-"""Requests of one connection that are handled in one turn of the loop; then others have theirs."""
+"""Requests of one connection handled in one turn of the loop before other connections get theirs."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
-"""Above this, no further request of the connection is handled; above nothing while the memory budget is exceeded."""
+"""Unsent bytes above which the connection handles no further request; 0 while the memory budget is exceeded."""
 PRESSED_SECONDS = 5.0
 PRESSED_BYTES_PER_SECOND = 1024 * 1024
-"""While others wait for memory, a request must come in and answers must be taken at this pace, after these seconds."""
+"""While others wait for memory, a request must arrive, and answers must be read, at this rate after these seconds."""
 ADMISSION_SECONDS = 30.0
-"""A request that has waited so long for memory is given up: its client has given it up, too."""
+"""A request that has waited this long for memory is dropped: its client has given up, too."""
 
 log = structlog.get_logger("agent.connection")
 
 
 class Reply(msgspec.Struct, eq=False):
-    """What a dispatcher made of a frame: buffers to send (none for acks=0); `close` ends the connection after it.
-    `on_sent` is called once, when `parts` were sent or never will be; `has_records`: what it gives back is the memory
-    of fetched records, rather than that of large answers.
+    """The dispatcher's answer to a frame: buffers to send (none for acks=0); `close` ends the connection after it.
+    `on_sent` is called once, when `parts` were sent or never will be; it gives back the memory of fetched records if
+    `has_records`, else the memory of a large answer.
 
-    One that is not there yet is `made` later, or `failed`, which ends the connection. The connection's own: `charge`,
-    what its request holds of the memory budget until then; `on_made`, called then; `counted_bytes`, what counts as
-    unsent.
+    A deferred reply is completed later by `made`, or by `failed`, which ends the connection. The connection sets the
+    other fields: `charge`, the bytes of the memory budget that the request holds until then; `on_made`, called then;
+    `counted_bytes`, the bytes that count as unsent.
     """
 
     parts: Sequence[Buffer] | None = None
@@ -78,37 +78,37 @@ class Reply(msgspec.Struct, eq=False):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether it was, or is, made later than its connection got it."""
+        """Whether the answer is made after the connection received the reply, or was."""
         return self.on_made is not None
 
     @classmethod
     def deferred(cls) -> Reply:
-        """A reply whose answer is not there yet."""
+        """Return a reply whose answer is made later."""
         return cls(is_made=False)
 
     def made(self, parts: Sequence[Buffer] | None) -> None:
-        """Here is the answer of a deferred reply."""
+        """Complete a deferred reply with its answer."""
         self.parts = parts
         self.is_made = True
         if self.on_made is not None:
             self.on_made(self)
 
     def failed(self) -> None:
-        """There will be no answer to a deferred reply."""
+        """Complete a deferred reply without an answer; the connection closes."""
         self.close = True
         self.made(None)
 
 
 class LikeBefore(Protocol):
-    """Takes requests that are like their connection's last one."""
+    """Takes requests that look like their connection's last one."""
 
     def begin(self) -> bool:
-        """Whether it still does. Asked in the same turn of the loop, before requests are taken."""
+        """Whether it still takes requests. Call it before `take`, in the same turn of the loop."""
         ...
 
     def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
-        """The reply to the request in `data[start:end]`; None, and nothing is done, if it is not like the others.
-        `is_kept`: nobody changes the bytes later."""
+        """Return the reply to the request in `data[start:end]`. Return None, without side effects, if the request
+        differs from the others. `is_kept`: nobody changes the bytes later."""
         ...
 
 
@@ -118,16 +118,15 @@ class Dispatch(Protocol):
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """The same where nothing has to be waited for; None, and nothing is done, where it has to."""
+        """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
-        """Who takes requests like the connection's last one, in this turn of the loop; None if nobody does."""
+        """Return what handles requests like the connection's last one in this turn of the loop, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """Who waits for memory now: requests that can't be read, records that can't be fetched, large answers that can't be
-    made."""
+    """Which work waits for memory now: reading requests, fetching records, making large answers."""
 
     requests: bool = False
     records: bool = False
@@ -142,7 +141,7 @@ def _patience(size: int) -> float:
 
 
 class ConnectionPhase(enum.Enum):
-    """What a connection still does; the table is in `KafkaConnection`."""
+    """What a connection still does; `KafkaConnection` has the table."""
 
     OPEN = "open"
     DRAINING = "draining"
@@ -151,7 +150,7 @@ class ConnectionPhase(enum.Enum):
 
 
 _OPEN, _DRAINING, _ANSWERING, _CLOSED = ConnectionPhase
-"""As globals: each request looks at them several times, and in Python 3.11 an enum's member costs six times as much."""
+"""Globals, because each request reads them several times: in Python 3.11 an enum member costs six times as much."""
 
 _NEXT_PHASES = {
     _OPEN: (_DRAINING, _ANSWERING, _CLOSED),
@@ -175,20 +174,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
     ANSWERING  no                  no                 those outstanding  CLOSED when all are sent
     CLOSED     no                  no                 no
 
-    A reply that closes leads to ANSWERING; `close`, `abort`, a frame that is refused and the loss of the socket lead to
+    A reply with `close` leads to ANSWERING. `close`, `abort`, a refused frame and the loss of the socket lead to
     CLOSED.
 
-    Reading is paused once MAX_QUEUED_FRAMES wait, until none does, and while the memory budget has no room for the next
-    frame. What was read beyond them stays bytes, and is not handled if the connection is drained meanwhile. Handling
-    is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
-    high-water mark. A muted connection (its client is above a quota) is neither read nor handled; when it is drained,
-    its client sends elsewhere what waits here.
+    Reading pauses once MAX_QUEUED_FRAMES wait, until none waits, and while the memory budget has no room for the next
+    frame. Bytes that were read beyond them stay bytes; they are not handled if the connection is drained meanwhile.
+    Handling pauses while `max_inflight` answers are outstanding or too many bytes are unsent. Sending pauses above the
+    socket's high-water mark. A muted connection (its client is above a quota) is neither read nor handled; when it is
+    drained, its client sends the waiting requests to another agent.
 
-    Most connections are idle, so one that is costs little: it has slots, short lists, and a task only while requests
+    Most connections are idle, so an idle connection is small: it has slots, short lists, and a task only while requests
     wait for their turn.
 
     Args:
-        staging: where heads are read; shared by the connections of one loop.
+        staging: the buffer for frame heads, shared by the connections of one loop.
         on_open: called once the peer's address is known.
         passes: where requests wait for a pass of the loop; shared by the connections of one loop.
     """
@@ -203,7 +202,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     )  # fmt: skip
 
     sees_all_groups = False
-    """A Kafka client asks every agent for its groups."""
+    """A Kafka client asks each agent for that agent's groups."""
 
     def __init__(
         self,
@@ -236,23 +235,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._is_tls = False
         self._pieces: list[list[Buffer]] | None = None
-        """What the transport is still to get of the written answer, the last piece first."""
+        """The pieces of the written answer that the transport has not received, the last piece first."""
         self._replies: list[Reply] = []
         self._written: Reply | None = None
         self._unsent_bytes = 0
         self._counted_bytes = 0
         self._sent: asyncio.Future[None] | None = None
-        """What the task waits for until an answer has left."""
+        """The task waits on it until an answer is sent."""
         self._sends_soon = False
         self._held: list[Reply] = []
-        """Replies with an `on_sent` that was not called."""
+        """Replies whose `on_sent` was not called yet."""
         self._is_handling = False
         self._turns_left = REQUESTS_IN_A_TURN
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._claim: Claim | None = None
         self._is_waiting = False
-        """Whether it waits for a pass of the loop in which the task may begin."""
+        """Whether the connection waits for a pass of the loop in which its task may begin."""
         self._handling: asyncio.Task[None] | None = None
         """The task, while it has requests to handle."""
         self.last_active = monotonic()
@@ -263,11 +262,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.leadership = KnownLeadership()
         self.access: Access = ANYBODY
         self.produce_shape: ProduceShape | None = None
-        """What the last produce request that had to be decoded looks like."""
+        """The shape of the last produce request that was fully decoded."""
         self.usual: LikeBefore | None = None
-        """The dispatcher's: what it decided of requests like the last one."""
+        """Set by the dispatcher: handles requests that look like the last one."""
         self.deferred = 0
-        """Produce requests that wait for their answer."""
+        """Produce requests that wait for their answers."""
         self.muted_until = 0.0
         self._unmuted: Callable[[], Coroutine[Any, Any, None]] | None = None
 
@@ -328,14 +327,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while self._held:
             _give_back(self._held.pop(0))
         self._pieces = None
-        self._replies.clear()  # those that are made later know this connection
-        self.usual = self.produce_shape = None  # so does what they keep
+        self._replies.clear()  # replies that are made later refer to this connection
+        self.usual = self.produce_shape = None  # these refer to it, too
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)
 
     def pause_writing(self) -> None:
-        """The transport has some of an answer left. One of TLS would be paused at zero bytes, and not be resumed."""
+        """The transport has unsent bytes of an answer. With a limit of 0, a TLS transport would pause at zero bytes and
+        never resume."""
         self._is_writable = False
 
     def resume_writing(self) -> None:
@@ -345,10 +345,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # --- bytes to frames ------------------------------------------------------------------------------
 
     def _take_frames(self, data: memoryview, granted: int = 0) -> None:
-        """Take the frames out of received bytes; what can't be taken yet is kept in `_rest`.
+        """Take the frames out of received bytes; keep the bytes that can't be taken yet in `_rest`.
 
         Args:
-            granted: what is charged already, for the first of them.
+            granted: the bytes that are already charged for the first frame.
         """
         self._turns_left = REQUESTS_IN_A_TURN
         position = 0 if granted else self._take_usual(data)
@@ -379,7 +379,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._keep_rest(bytes(data[position:]))
 
     def _take_usual(self, data: memoryview) -> int:
-        """Handle the whole frames at the front that are like the connection's last request; where the next begins."""
+        """Handle the whole frames at the front that look like the connection's last request. Return where the next
+        begins."""
         if self._frames or self._is_handling or self._passes.is_full or not self._may_handle():
             return 0
         requests = self._dispatch.usual(self)
@@ -404,12 +405,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return position
 
     def _count_turn(self, began: float) -> None:
-        """Count what has handled requests at once since `began` as a step of this pass of the loop."""
+        """Count the requests handled at once since `began` as a step of this pass of the loop."""
         if self._turns_left < REQUESTS_IN_A_TURN and not self._passes.is_full:
             self._passes.did(self._monotonic() - began)
 
     def _begin_frame(self, head: FrameHead, first: memoryview) -> None:
-        """Give a frame that was charged its buffer, with those of its bytes that have come."""
+        """Give a charged frame its buffer, and copy the bytes of it that have arrived."""
         self._charge = head.charge
         self._frame_began = self.last_active
         self._frame = uninitialized(head.size)
@@ -424,7 +425,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._rest = rest
 
     def _admitted(self) -> None:
-        """The frame that waited for memory has it; nobody handles it if a reply before it closes the connection."""
+        """The frame that waited for memory has it. It is not handled if an earlier reply closes the connection."""
         assert self._claim is not None
         granted, self._claim = self._claim.size, None
         if not self._handles_frames:
@@ -436,7 +437,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._maybe_resume()
 
     def _handle_in_turn(self, frame: bytearray, charge: int) -> None:
-        """Handle a whole frame at once if it is its turn, or have it wait."""
+        """Handle a whole frame at once if it is its turn; otherwise queue it."""
         self._turns_left -= 1
         if (
             not self._frames
@@ -469,7 +470,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _maybe_resume(self) -> None:
-        """Read again where nothing stands against it, once what was read before is taken."""
+        """Resume reading if nothing prevents it, after taking the frames that were read before."""
         if self._paused and self._may_read and self._rest:
             self._take_frames(memoryview(self._rest))
         if self._paused and self._may_read:
@@ -488,7 +489,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._phase is _OPEN or self._phase is _DRAINING
 
     def _may_handle(self) -> bool:
-        """Whether an open connection's next request may be handled: few enough answers are outstanding or unsent."""
+        """Whether an open connection may handle its next request: few enough answers are outstanding or unsent."""
         return (
             self._phase is _OPEN
             and not self.muted_until
@@ -508,12 +509,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
 
     async def _handle_frames(self) -> None:
-        """Handle the requests that wait, until there are none; then end a connection that is drained."""
+        """Handle the waiting requests until there are none; then end the connection if it is draining."""
         turns = Turns(REQUESTS_IN_A_TURN)
         while self._handles_frames and (self._frames or self._unmuted is not None):
             if self._unmuted is not None:
                 if self._phase is _DRAINING:
-                    break  # its client sends elsewhere what waits here
+                    break  # its client sends the waiting requests to another agent
                 await self._unmuted()
                 self._unmuted = None
                 self._maybe_resume()
@@ -542,7 +543,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._maybe_resume()
             if self._frames and (self._passes.is_full or (goes_behind and self._passes.is_waited_for)):
                 self._handling = None
-                self._begin_handling()  # behind those who wait
+                self._begin_handling()  # let the connections that wait go first
                 return
             await turns.did()
         self._handling = None
@@ -550,16 +551,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end_handling()
 
     async def _until_sent(self) -> None:
-        """Wait until an answer has left."""
+        """Wait until an answer is sent."""
         self._sent = asyncio.get_running_loop().create_future()
         await self._sent
 
     def _take_reply(self, reply: Reply, charge: int) -> None:
-        """Take the next request's reply, and send what may be sent. `charge`: what the request was charged."""
+        """Queue the next request's reply, and send the replies that are ready. `charge`: the bytes its request was
+        charged."""
         if reply.on_sent is not None:
             self._held.append(reply)
         self._replies.append(reply)
-        if not reply.is_made:  # its bytes stay in the active buffer, whatever becomes of the connection
+        if not reply.is_made:  # the frame's bytes stay in the active buffer even if the connection ends
             self.deferred += 1
             reply.charge = charge
             reply.on_made = self._is_answered
@@ -578,8 +580,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._send_replies()
 
     def _is_answered(self, reply: Reply) -> None:
-        """A deferred answer is made, or never will be: give back what its request was charged, and send it. Where there
-        are more, all that are made in this turn of the loop are sent in one write."""
+        """A deferred answer is made, or never will be: give back its request's charge, and send the answer. If more
+        replies are queued, all that are made in this turn of the loop are sent in one write."""
         self.deferred -= 1
         self._budget.give(reply.charge)
         if len(self._replies) < 2:
@@ -593,7 +595,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._send_replies()
 
     def _send_replies(self) -> None:
-        """Send the answers that are ready, in the order of their requests, as long as the socket takes them."""
+        """Send the ready answers in request order, as long as the socket accepts them."""
         while self._phase is not _CLOSED and (self._written is not None or self._replies):
             if self._written is None:
                 if not self._replies[0].is_made:
@@ -630,15 +632,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _write_pieces(self, *, at_once: bool = False) -> None:
-        """Write as much of an answer as the transport takes, or all that is left of it."""
+        """Write the remaining pieces of an answer: all if `at_once`, else as many as the transport accepts."""
         while self._pieces and (at_once or self._is_writable):
             piece = self._pieces.pop()
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.writelines(piece)
 
     def _made_next(self) -> list[Buffer]:
-        """Deferred answers that are made, up to the first reply that is none: taken out of the replies. Nothing of them
-        is counted as unsent."""
+        """Remove the deferred answers that are made, up to the first other reply, and return their buffers. None of
+        them counts as unsent."""
         parts: list[Buffer] = []
         taken = 0
         for reply in self._replies:
@@ -650,7 +652,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return parts
 
     def _count_unsent(self, reply: Reply) -> None:
-        """What is answered stays in memory until it is taken. Records of a fetch are counted by their own budget."""
+        """Count an answer as unsent until it is sent. The records of a fetch have their own budget."""
         if not reply.parts:
             return
         reply.counted_bytes = sum(map(len, reply.parts))
@@ -668,7 +670,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # --- ending ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send what is written, then close."""
+        """Send the remaining pieces of the written answer, then close."""
         if self._phase is not _CLOSED:
             self._enter(_CLOSED)
             self._write_pieces(at_once=True)
@@ -676,38 +678,39 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close without sending what is left."""
         self._phase = _CLOSED
         if self._transport is not None:
             self._transport.abort()
 
     def hold(self) -> None:
-        """Read nothing from now on: the connection is about to be closed."""
+        """Stop reading: the connection is about to be closed."""
         self._pause()
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Read and handle nothing more until `wait` has ended; answers are sent meanwhile (KIP-219)."""
+        """Read and handle no requests until `wait` has ended; answers are still sent (KIP-219)."""
         self.muted_until = until
         self._unmuted = wait
         self._pause()
         self._begin_handling()
 
     def serve_by(self, dispatch: Dispatch) -> None:
-        """Hand the next frames to another dispatcher."""
+        """Pass the next frames to another dispatcher."""
         self._dispatch = dispatch
 
     def allow_frames(self, max_frame_bytes: int) -> None:
-        """Read the next frames up to this size."""
+        """Accept frames up to this size from now on."""
         self._limits = FrameLimits.of(max_frame_bytes, self._budget.largest)
 
     def peer_certificate(self) -> bytes | None:
-        """The client's certificate (DER), if it showed one."""
+        """The client's certificate (DER), or None if it sent none."""
         assert self._transport is not None, "a connection that has read a frame was made"
         connection = self._transport.get_extra_info("ssl_object")
         return None if connection is None else connection.getpeercert(binary_form=True)
 
     def drain(self) -> None:
-        """Read no more; close once every request that was read is answered, or that was begun if it is muted."""
+        """Stop reading. Close once every request that was read is answered; on a muted connection, every request that
+        was begun."""
         if self._phase is _OPEN:
             self._enter(_DRAINING)
         self._pause()
@@ -729,7 +732,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _holds_up(self, pressed: Pressed) -> bool:
-        """Whether others wait for what this client's answers hold, and it could take them: the first is written."""
+        """Whether others wait for memory that this client's answers hold, and the client could release it: an answer is
+        being written."""
         if self._written is None:
             return False
         return (pressed.requests and self._counted_bytes > 0) or any(
@@ -739,9 +743,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def staleness(
         self, idle_seconds: float, stalled_seconds: float, pressed: Pressed = NOT_PRESSED
     ) -> str | None:
-        """Why this connection should be closed now, if it should: it is idle for too long, its client neither ends the
-        request that it began nor takes what it was answered, or does so too slowly while others wait for memory.
-        Asked every few seconds, and every second while somebody waits."""
+        """Return why this connection should be closed now, or None. It is idle for too long, its client neither
+        completes a request nor reads its answers, or does so too slowly while others wait for memory. Called every few
+        seconds, and every second while someone waits for memory."""
         now = self._monotonic()
         written = self._transport.get_write_buffer_size() if self._transport is not None else 0
         unsent = (written, len(self._pieces or ()))
@@ -761,5 +765,5 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if is_in_the_way and now - self._frame_began >= _patience(len(self._frame or b"")):
                 return "a request comes too slowly"
         if quiet >= idle_seconds and (self.is_idle or self._unmuted is not None):
-            return "idle"  # a muted connection isn't read: the agent would not see that its client has gone
+            return "idle"  # a muted connection isn't read, so nothing else shows that its client is gone
         return None

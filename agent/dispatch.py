@@ -1,16 +1,16 @@
-"""From a frame to a handler and back: the one place that decides what is served and how errors are answered.
+"""Dispatch: frames to handlers and responses back. This one module decides what is served and how errors are answered.
 
-What a client may send wrong, by how it is answered:
-- an unknown API or version: the connection is closed, as Kafka does, but ApiVersions, which gets UNSUPPORTED_VERSION
-  in a version 0 body (KIP-511);
-- an API that is declared and has no handler: UNSUPPORTED_VERSION where the response has an error code of its own;
+What a client may send wrong, and the answer:
+- an unknown API or version: the connection is closed, as Kafka does. ApiVersions gets UNSUPPORTED_VERSION in a version
+  0 body (KIP-511);
+- a declared API without a handler: UNSUPPORTED_VERSION if the response has a top-level error code;
 - bytes that are not the message they claim to be: a log line, a metric, a closed connection;
-- anything the message says that can't be done: error codes, by the handler;
-- a sequencer that can't be asked now, where no handler said so: its error code where the response has one of its own,
-  else a closed connection, after which clients try again.
-An exception that no handler foresaw is logged with its stack, counted, and closes the connection.
+- a valid message that asks for something impossible: the handler's error codes;
+- a request that needs the sequencer while it is unreachable, and whose handler does not handle that: the sequencer's
+  error code if the response has a top-level error code, else a closed connection, after which clients retry.
+An unexpected exception is logged with its stack, counted, and closes the connection.
 
-Long requests are read, and long answers are written, in several turns of the loop.
+Long requests are decoded, and long answers encoded, in several turns of the loop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from tailrace.limits import MAX_NAME_BYTES, cut
 from tailrace.turns import Steps, Turns, done_in_a_step, in_turns
 
 READ_AT_ONCE_BYTES = 32 * 1024
-"""A longer request may have so many elements that it is read in several turns."""
+"""A longer request may have so many elements that it is decoded in several turns of the loop."""
 
 log = structlog.get_logger("agent.requests")
 
@@ -82,7 +82,7 @@ _PRODUCE = APIS[ApiKey.PRODUCE]
 
 
 class Requester(Protocol):
-    """Who sent a frame, as its handling sees it: a connection, or a request of the gateway."""
+    """The sender of a frame: a connection, or a request of the gateway."""
 
     access: Access
     client_software: str
@@ -94,13 +94,13 @@ class Requester(Protocol):
     sees_all_groups: bool
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Read and handle nothing more until `wait` has ended."""
+        """Read and handle no requests until `wait` has ended."""
         ...
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A request that could be read, and where it came from. `started`: monotonic seconds. `held`: the memory of what it
-    is as objects, until it is answered."""
+    """A decoded request and its origin. `started`: monotonic seconds. `held`: the memory of its objects, until it is
+    answered."""
 
     header: RequestHeader
     spec: ApiSpec
@@ -111,7 +111,8 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Handles the frames of all connections of a listener, by handlers that check what a client may do or don't."""
+    """Handles the frames of all connections of a listener. Its handlers check permissions or not, as the listener
+    needs."""
 
     def __init__(
         self,
@@ -137,14 +138,14 @@ class Dispatcher:
             counting = elements_of(frame)
             elements = done_in_a_step(counting)
             handling = self._produced(frame, connection, elements, counting)
-            # It is short by few elements, whatever the bytes of its records.
+            # A request with few elements is short, however many bytes of records it has.
             is_long = is_long and elements is None
         return await self._services.long_work.shared(client, handling, is_long=is_long)
 
     async def _produced(
         self, frame: memoryview, connection: Requester, elements: int | None, counting: Steps[int]
     ) -> Reply:
-        """The reply to a produce request. `elements` None: they are being counted."""
+        """Return the reply to a produce request. `elements` is None if counting them takes several turns."""
         if elements is None:
             elements = await in_turns(counting, Turns(STEP))
         if elements <= FREE_ELEMENTS:
@@ -152,7 +153,7 @@ class Dispatcher:
         return await self._in_request_memory(frame, connection, elements)
 
     async def _in_request_memory(self, frame: memoryview, connection: Requester, elements: int) -> Reply:
-        """The reply to a produce request of many elements, decoded once there is memory for them."""
+        """Return the reply to a produce request of many elements; wait for memory before decoding it."""
         try:
             held = await self._services.request_memory.take(elements)
         except NoRoomForRequest as error:
@@ -183,7 +184,7 @@ class Dispatcher:
         return await self._handled(call if held is None else structs.replace(call, held=held))
 
     async def _in_room(self, call: _Call) -> Reply:
-        """As `_handled`, for an answer that may be large: what it takes of the memory is held until it is sent."""
+        """As `_handled`, for an answer that may be large: it holds its part of the answer memory until it is sent."""
         room = Room(self._services.answer_memory)
         try:
             reply = await self._handled(
@@ -213,14 +214,15 @@ class Dispatcher:
             return Reply(close=True)
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
-        """What the connection's next requests lead to if they are like its last one, as far as that still holds."""
+        """Return the handler of requests that look like the connection's last one, if its decisions still hold."""
         requests = connection.usual
         if requests is not None and not requests.begin():
             requests = connection.usual = None
         return requests
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """The reply where nothing has to be waited for, and it is of an API that is worth a try; None elsewhere."""
+        """Return the reply if the request's API has a handler that need not wait and this request needs no wait, else
+        None."""
         requests = self.usual(connection)
         if requests is not None and (reply := requests.take(frame, 0, len(frame), is_kept=True)) is not None:
             return reply
@@ -257,7 +259,7 @@ class Dispatcher:
     def _at_once_in_request_memory(
         self, call: _Call, elements: int, connection: KafkaConnection
     ) -> Reply | None:
-        """As `at_once`, for a produce request of many elements; None, too, where it has to wait for memory."""
+        """As `at_once`, for a produce request of many elements; also None if it has to wait for memory."""
         held = self._services.request_memory.try_take(elements)
         if held is None:
             return None
@@ -267,20 +269,20 @@ class Dispatcher:
         return reply
 
     def _learn(self, call: _Call, shape: ProduceShape, connection: KafkaConnection) -> None:
-        """The second request of a shape was admitted: take those like it without looking at the rest again."""
+        """The second request of a shape was admitted: from now on take requests like it without the other checks."""
         if call.context.access.tenant is not None:
-            return  # its names are translated on the way to the handler
+            return  # topic names are translated before the handler sees them
         (named,) = call.request.topic_data
         kept = structs.replace(
             call, request=TopicProduceData(named.name, named.topic_id)
-        )  # without its records
+        )  # without the records
         connection.usual = UsualRequests.like(
             self._services, call.context, shape=shape, named=kept.request, acks=call.request.acks,
             on_unusual=partial(self._unusual, kept),
         )  # fmt: skip
 
     def _unusual(self, call: _Call, reply: UsualReply, result: BatchResult) -> None:
-        """Make the answer to a request to the topic of `call` whose batch was not simply stored."""
+        """Make the answer to a request for the topic of `call` whose batch was not simply stored."""
         header = structs.replace(call.header, correlation_id=reply.correlation_id)
         deferred = Deferred(
             lambda _: answer_of_one(
@@ -291,7 +293,7 @@ class Dispatcher:
         self._answer(structs.replace(call, header=header, started=reply.started), reply, deferred)
 
     def _read(self, frame: memoryview, connection: Requester) -> _Call | Reply:
-        """The request, or the reply to what is none."""
+        """Decode the request; return a reply instead if that is not possible."""
         started = self._services.clock.monotonic()
         shape = connection.produce_shape
         if shape is not None and (read := shape.read(frame)) is not None:
@@ -307,7 +309,7 @@ class Dispatcher:
         return self._call_of(frame, header, connection, request=request, started=started)
 
     async def _read_in_turns(self, frame: memoryview, connection: Requester) -> _Call | Reply:
-        """The same for a request that may be long."""
+        """As `_read`, for a request that may be long."""
         started = self._services.clock.monotonic()
         try:
             header = parse_request_header(frame)
@@ -364,7 +366,7 @@ class Dispatcher:
         )
 
     async def _replied_in_turns(self, call: _Call, response: Any) -> Reply:
-        """As `_replied`, for an answer that may be long and is there."""
+        """As `_replied`, for an answer that is complete and may be long."""
         if call.context.charge is not None:
             call.context.charge.handled()
         if not isinstance(response, HeldResponse):
@@ -386,7 +388,7 @@ class Dispatcher:
         return Reply(self._encoded(call, response))
 
     def _refused(self, call: _Call, error: Exception, event: str) -> Reply:
-        """The reply to a request that can't be answered now, or at all."""
+        """Return the reply to a request that can't be answered, now or ever."""
         header, spec = call.header, call.spec
         log.warning(
             event,
@@ -398,7 +400,7 @@ class Dispatcher:
         return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
     def _answer(self, call: _Call, reply: Reply, deferred: Deferred) -> None:
-        """Make the deferred answer. An unforeseen error is logged and counted, and ends the connection."""
+        """Make the deferred answer. An unexpected error is logged and counted, and ends the connection."""
         try:
             response = deferred.response()
             if isinstance(response, Deferred):
@@ -416,12 +418,12 @@ class Dispatcher:
         release(call.held)
 
     def _hold(self, answering: asyncio.Task[None]) -> None:
-        """Refer to the task until it ends: the loop does not."""
+        """Keep a reference to the task until it ends, because the loop keeps none."""
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
 
     async def _answer_in_turns(self, call: _Call, reply: Reply, answer: LongAnswer) -> None:
-        """Make a long deferred answer, in its client's turns."""
+        """Make a long deferred answer, in turns shared between clients."""
         access = call.context.access
         making = self._long_answer(call, answer)
         try:
@@ -469,7 +471,7 @@ class Dispatcher:
             response.throttle_time_ms = charge.throttle_time_ms
 
     def _charged(self, call: _Call, parts: Parts) -> Parts:
-        """The answer, once its client's quotas know of it."""
+        """Charge the answer to its client's quotas and return it with the throttle time."""
         charge = call.context.charge
         if charge is None:
             return parts
@@ -492,18 +494,18 @@ def _has_error_code(spec: ApiSpec, version: int) -> bool:
 
 
 def _count(request: ProduceRequest) -> int:
-    """Topics and partitions of a request."""
+    """Count the topics and partitions of a request."""
     return len(request.topic_data) + sum(len(topic.partition_data) for topic in request.topic_data)
 
 
 def _is_long(frame: memoryview) -> bool:
-    """Whether reading a Produce request takes more than a turn. One that can't be read doesn't."""
+    """Whether decoding a Produce request takes more than one turn of the loop. A malformed one doesn't."""
     return done_in_a_step(elements_of(frame)) is None
 
 
 def _refusal(header: RequestHeader) -> Reply | None:
-    """The reply to a request of a version that is not served, if that is no error. Raises UnsupportedVersion for an
-    unknown API."""
+    """Return the reply to an ApiVersions request of an unserved version; None for all others. Raises UnsupportedVersion
+    for an unknown API."""
     spec = APIS.get(header.api_key)
     if spec is None:
         raise UnsupportedVersion(header.api_key, header.api_version)

@@ -1,7 +1,7 @@
-"""The agent: its parts wired together, its lease kept, its listener opened and drained.
+"""The agent: wires its parts together, keeps its lease, opens its listeners and drains them.
 
-Start: register (a broker id by lease), open the lanes' sessions, listen. Drain: leave leadership, stop reading, let
-every request that was read be answered, flush, give sessions and lease back.
+Start: register with the sequencer (a broker id by lease), open the lanes' sessions, listen. Drain: give up leadership,
+stop reading, answer every request that was read, flush, give back sessions and lease.
 """
 
 from __future__ import annotations
@@ -102,24 +102,24 @@ DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
 PRESSED_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
-"""How long each part of a drain may take, beside the answering of what was read (`drain_ms`)."""
+"""How long each part of a drain may take. Only answering the requests that were read has its own limit, `drain_ms`."""
 NOTICE_SECONDS = 1.5
 QUIET_SECONDS = 0.6
-"""How long a drain lets clients find another agent at most, and how long all must have been silent to end that sooner:
-more than a consumer usually waits for records."""
+"""A drain gives clients at most NOTICE_SECONDS to find another agent. It stops waiting earlier once every connection
+has been silent for QUIET_SECONDS, which is longer than a consumer usually waits for records."""
 DRAIN_CUT_SECONDS = 0.2
-"""How long a part that is cut may take to notice."""
+"""How long a part of the drain may take to stop once it is cancelled."""
 DRAIN_MARGIN_SECONDS = 20.0
-"""A drain ends within `drain_ms` and this: eight parts beside the answering, each cut if need be."""
+"""A drain ends within `drain_ms` plus this margin: eight more parts, each cancelled if it takes too long."""
 PEER_GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """Where an agent listens and how others reach it. Port 0 takes a free one; `advertise_port` 0 the bound one.
-    `listen_*` and `advertise_*` are of the only listener, where `clients` names none.
+    """Where an agent listens and how others reach it. Port 0 binds a free port; `advertise_port` 0 advertises the bound
+    port. `listen_*` and `advertise_*` describe the only listener if `clients` names none.
 
-    `peer_port` None: the agent serves no peers and owns no chunks of others.
+    If `peer_port` is None, the agent serves no peers and owns no chunks for others.
     """
 
     listen_host: str = "127.0.0.1"
@@ -137,7 +137,7 @@ class AgentOptions:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Those of `clients`; else the only one, which has no name."""
+        """The listeners of `clients`; if it names none, a single listener without a name."""
         plain = Listener(
             name="",
             protocol=SecurityProtocol.PLAINTEXT,
@@ -150,7 +150,7 @@ class AgentOptions:
 
 
 def package_version() -> str:
-    """Tailrace's version as installed."""
+    """Return the version of the installed tailrace package, "0" if there is none."""
     try:
         return version("tailrace")
     except PackageNotFoundError:
@@ -160,7 +160,8 @@ def package_version() -> str:
 class Agent:
     """One agent in one event loop. `start`, then `drain` or `abort`, once each.
 
-    `on_lost` is called when the lease was taken from it: whoever runs the agent should end the process.
+    `on_lost` is called when the agent can't continue: another process has taken its lease, or the cluster's database is
+    not the one it knew. The caller should end the process.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Agent:
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
         self.http_login: HttpLogin | None = None
-        """The login of pages, if clients must log in; None before the start."""
+        """The login of HTTP pages if clients must log in; None before the start."""
         self._http_logins: HttpLogins | None = None
         self._peer_server: RpcServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -209,7 +210,7 @@ class Agent:
         self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))
         self.catalog.on_removed_users = self._close_removed
         self._refused: dict[KafkaConnection, float] = {}
-        """Connections above connection_creation_rate, and when they are closed (monotonic)."""
+        """Connections above `connection_creation_rate`, with the monotonic time at which each is closed."""
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
         self.cache = ChunkCache(
@@ -231,11 +232,11 @@ class Agent:
         self._token_check: TokenCheck | None = None
         self._share_releases: ShareReleases | None = None
         self.kafka_ports: dict[str, int] = {}
-        """By the listener's name."""
+        """Bound ports by listener name."""
         self.peer_port = 0
 
     def _show_gauges(self) -> None:
-        """Have metrics read what the agent holds, at each scrape."""
+        """Set the gauges that read the agent's state at each scrape."""
         shown = self.telemetry
         shown.connections.set_function(lambda: len(self._connections))
         shown.buffered_bytes.set_function(lambda: self._budget.used)
@@ -251,7 +252,7 @@ class Agent:
     # --- start ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the ring and listen. Raises OSError (address in use) and what the sequencer raises."""
+        """Join the ring and listen. Raises OSError (address in use) and the sequencer's errors."""
         if self._options.peer_port is not None:
             self._peer_server = RpcServer(
                 self._serve_peer,
@@ -283,7 +284,7 @@ class Agent:
         )
 
     async def _bind(self) -> None:
-        """Bind the listeners' addresses; connections are not served yet."""
+        """Bind the listeners' addresses without accepting connections yet."""
         for listener in self._options.listeners:
             tls = self._options.clients.tls_of(listener)
             timeout = self._options.clients.settings.handshake_timeout_ms / 1000
@@ -335,7 +336,7 @@ class Agent:
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
     def _info(self) -> AgentInfo:
-        """Where clients and other agents reach this agent."""
+        """Return the addresses at which clients and other agents reach this agent."""
         advertised = {
             listener.name: (
                 listener.advertise_host or listener.host,
@@ -361,7 +362,7 @@ class Agent:
         return replace(self._options.clients, listeners=tuple(listeners))
 
     def _wired(self, identity: AgentIdentity) -> Services:
-        """The parts that handlers use, not started yet."""
+        """Build the parts that handlers use, without starting them."""
         groups = GroupCoordinator(
             sequencer=self._sequencer,
             clock=self._clock,
@@ -424,7 +425,7 @@ class Agent:
         )
 
     def _open_doors(self, services: Services) -> None:
-        """Make what handles the clients' frames, and a door for each listener that has a name."""
+        """Create the dispatchers, and a door for each listener that has a name."""
         clients = self._options.clients
         settings = clients.settings
         if settings.oauth_jwks:
@@ -466,8 +467,8 @@ class Agent:
             self.http_login = HttpLogin(self._http_logins)
 
     def door_of_gateway(self, listener: str) -> GatewayDoor:
-        """How a gateway's clients come in, once the agent has started: as those of the listener of this name, or of the
-        first one."""
+        """Return the door for a gateway's clients: they log in as clients of the listener of this name, or of the first
+        listener. Call it after the agent has started."""
         assert self._http_logins is not None, "the agent was not started"
         names = [served.name for served in self._options.listeners]
         return GatewayDoor(
@@ -483,18 +484,18 @@ class Agent:
 
     @property
     def services(self) -> Services:
-        """The parts, once started."""
+        """The agent's parts; only after the start."""
         assert self._services is not None, "the agent was not started"
         return self._services
 
     @property
     def broker_id(self) -> int | None:
-        """What clients know this agent by; None before it has joined."""
+        """The broker id that clients see; None before the agent has joined."""
         return None if self._services is None else self._services.identity.broker_id
 
     @property
     def is_ready(self) -> bool:
-        """Whether the lease is live and clients are accepted."""
+        """Whether the lease is live and the agent is not draining."""
         return (
             self._services is not None
             and not self._draining
@@ -504,11 +505,12 @@ class Agent:
     # --- the lease and the ring ---------------------------------------------------------------------------
 
     async def _keep_lease(self, lease: AgentLease) -> None:
-        """Renew often enough not to be taken for dead; re-register when it was lost to time; stop when it was taken."""
+        """Renew the lease before the sequencer counts the agent as dead. Re-register if the lease expired; stop if
+        another process took it."""
         pause = min(lease.lease_ms, lease.silence_ms or lease.lease_ms) / 3000
         is_ending, began = False, self._clock.monotonic()
         while not is_ending:
-            # From question to question: after one that waited long for its answer the next is due at once.
+            # Count from request to request: after a slow answer the next renewal is due at once.
             await self._clock.sleep(max(0.0, began + pause - self._clock.monotonic()))
             began = self._clock.monotonic()
             with outlived(log, "the agent's lease could not be renewed", SequencerError):
@@ -517,7 +519,7 @@ class Agent:
                 self.services.lanes.lose_share()
 
     async def _renew_lease(self) -> bool:
-        """One renewal; whether the process is to end."""
+        """Renew the lease once. Return whether the process is to end."""
         identity, asked_at = self.services.identity, self._clock.monotonic()
         wanted = self.services.lanes.demand()
         try:
@@ -560,24 +562,24 @@ class Agent:
                 self.telemetry.cluster_share.labels(of).set(per_second)
 
     def _check_incarnation(self, incarnation: int) -> None:
-        """Raise IncarnationChanged: what this agent remembers is of a database that was lost and recovered."""
+        """Raise IncarnationChanged if the database was lost and recovered: the agent's state belongs to the old one."""
         try:
             self._known.check(ClusterIdentity("", incarnation))
         except HelloRefused as error:
             raise IncarnationChanged(str(error)) from error
 
     def _end(self, reason: str) -> None:
-        """Have the process end: nothing that it holds may be answered any more."""
+        """Ask the owner to end the process: the agent must not answer from its state any more."""
         log.error("ending", reason=reason)
         if self._on_lost is not None:
             self._on_lost(reason)
 
     async def _is_taken(self) -> bool:
-        """Whether another process lives at this agent's address: one that was started there."""
+        """Whether another process has registered at this agent's address."""
         try:
             ring = (await self.catalog.refresh()).ring
         except SequencerError:
-            return False  # then taking the lease again will fail as well, and this is asked once more
+            return False  # registering will fail as well, and the next renewal checks again
         mine = self.services.identity.info
         return any(
             (member.info.host, member.info.port) == (mine.host, mine.port)
@@ -586,7 +588,7 @@ class Agent:
         )
 
     async def _register_again(self) -> None:
-        """The lease lapsed (a pause, a partition): take it again under a higher epoch; groups start over."""
+        """Register again, under a higher epoch, after the lease lapsed (a pause, a partition). Groups start over."""
         identity, asked_at = self.services.identity, self._clock.monotonic()
         try:
             lease = await self._sequencer.register_agent(identity.info)
@@ -628,12 +630,12 @@ class Agent:
     # --- connections -----------------------------------------------------------------------------------------
 
     def _accepting(self, listener: str) -> Callable[[], KafkaConnection]:
-        """What makes the connections of a listener. They share what is the same for all."""
+        """Return the factory of a listener's connections. The connections share what is the same for all."""
         monotonic = self._clock.monotonic
 
         @cache
         def shared() -> tuple[Door | None, Callable[..., None], Callable[..., None]]:
-            door = self._doors.get(listener)  # None: the only listener, without a name or logins
+            door = self._doors.get(listener)  # None: the only listener has no name and no logins
             return door, partial(self._opened, door), partial(self._closed, door)
 
         def accept() -> KafkaConnection:
@@ -653,8 +655,8 @@ class Agent:
         return accept
 
     def _opened(self, door: Door | None, connection: KafkaConnection) -> None:
-        """Called once a connection is made; with TLS, after the handshake. A connection that fails the handshake
-        never arrives here."""
+        """Register a connection that was made, with TLS after the handshake. A connection that fails the handshake
+        never gets here."""
         self._connections[connection] = None
         reason = None if door is None else door.opened(connection)
         if len(self._connections) > self._settings.max_connections:
@@ -683,7 +685,7 @@ class Agent:
                 log.info("closed connections that did not log in", listener=name, count=len(late))
 
     def _close_removed(self, users: frozenset[str]) -> None:
-        """Close the connections of users who can't log in any more."""
+        """Close the connections of users who can no longer log in."""
         removed = [connection for connection in self._connections if connection.access.password_user in users]
         for connection in removed:
             connection.abort()
@@ -699,7 +701,8 @@ class Agent:
             connection.abort()
 
     async def _sweep_connections(self) -> None:
-        """Close what is idle or stuck for too long: seldom, and every second while somebody waits for memory."""
+        """Close connections that are idle or stuck for too long: seldom, but every second while someone waits for
+        memory."""
         seldom = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
         due = self._clock.monotonic() + seldom
         while True:
@@ -739,17 +742,17 @@ class Agent:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Stop in order: leave leadership, stop reading, flush, answer, give leases back, close.
+        """Stop in order: leave groups and leadership, stop reading, answer, flush, give back the lease, close.
 
-        Ends within `drain_ms` and DRAIN_MARGIN_SECONDS, whatever sequencer, store and clients do: a part that takes
-        longer is cut, and what was not answered by then is for the clients to send again.
+        Ends within `drain_ms` plus DRAIN_MARGIN_SECONDS, whatever the sequencer, the store and the clients do. A part
+        that takes longer is cancelled, and clients must retry the requests that were not answered by then.
         """
         if self._draining or self._services is None:
             return
         self._draining = True
         services = self._services
         identity = services.identity
-        # First, while the groups are this agent's: once it drains, others may take them over.
+        # First, while this agent still owns the groups: once it drains, others may take them over.
         await self._part("let groups go", services.groups.close())
         leaving = RenewAgent(identity.broker_id, identity.lease_epoch, True)
         await self._part("leave leadership", self._sequencer.renew_agent(leaving))
@@ -769,13 +772,14 @@ class Agent:
         log.info("drained", broker_id=identity.broker_id)
 
     async def _send_clients_elsewhere(self, identity: AgentIdentity) -> None:
-        """Refuse produce and fetch for a moment, while clients can still ask here who leads now (decision 16).
+        """Refuse produce and fetch for a moment, while clients can still ask this agent for the new leaders (decision
+        16).
 
-        A client that is cut off from the only agent it is connected to has to find the others first, and some hang.
+        A client that loses its only connection has to find the other agents first, and some clients hang.
         """
         ring = (await self.catalog.refresh()).ring
         if all(member.draining for member in ring.members):
-            return  # there is nowhere else
+            return  # there is no other agent
         identity.is_leaving = True
         now = self._clock.monotonic()
         until = now + NOTICE_SECONDS
@@ -794,7 +798,7 @@ class Agent:
     async def _part(
         self, name: str, work: Coroutine[Any, Any, object], seconds: float = DRAIN_PART_SECONDS
     ) -> None:
-        """Do a part of the drain; what takes too long or fails is logged, and the drain goes on."""
+        """Run one part of the drain. If it takes too long or fails, log that and go on with the drain."""
         task = asyncio.create_task(work, name=f"drain: {name}")
         if not await wait_for(self._clock, task, seconds):
             log.warning(

@@ -1,7 +1,7 @@
-"""The active buffer: what was received since the last seal, by partition, in order of arrival. Pure.
+"""The active buffer: the batches received since the last seal, by partition, in order of arrival. Pure.
 
-A sealed buffer is the same thing, closed: it knows the runs of its object, and after the commit it gives each batch's
-outcome to the request that waits for it.
+A sealed buffer is an active buffer that takes no more batches. After the commit it passes each batch's outcome to the
+request that waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.topic_config import Latency
 
 
 class BatchResult(msgspec.Struct, gc=False):
-    """The result of one batch, for its producer. `failure` is set when it was not the sequencer that refused it."""
+    """The result of one batch, for its producer. `failure` is set if something other than the sequencer caused it."""
 
     error: BatchError = BatchError.NONE
     base_offset: int = -1
@@ -30,7 +30,7 @@ class BatchResult(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class FlushFailure:
-    """Why a buffer's batches were not stored, in words and as a kind that becomes a retriable Kafka error."""
+    """Why a buffer's batches were not stored: a message, and a kind that becomes a retriable Kafka error."""
 
     kind: str  # 'storage' | 'timeout'
     message: str
@@ -40,12 +40,12 @@ class Waiting(Protocol):
     """A request whose batches wait for their results."""
 
     def settle(self, index: int, result: BatchResult) -> None:
-        """Give the batch at `index` its result, once."""
+        """Give the batch at `index` its result. Call it once per batch."""
         ...
 
 
 class Submission:
-    """The batches of one produce request; `settled` is passed their results when the last has its own."""
+    """The batches of one produce request. Calls `settled` with all results once each batch has one."""
 
     __slots__ = ("_left", "_settled", "results")
 
@@ -55,7 +55,7 @@ class Submission:
         self._settled = settled
 
     def settle(self, index: int, result: BatchResult) -> None:
-        """Give the batch at `index` its result, once."""
+        """Give the batch at `index` its result; a second call does nothing."""
         if self.results[index] is not None:
             return
         self.results[index] = result
@@ -65,11 +65,10 @@ class Submission:
 
 
 class BufferedBatch(msgspec.Struct, gc=False):
-    """One batch on its way, and the place in its request where the result belongs.
+    """One buffered batch, and the index in its request at which its result belongs.
 
-    `transaction`: of a transactional batch, the number of the producer's transaction that was open when the batch was
-    received, or ANY_TRANSACTION. `is_answered_on_receipt`: its producer does not wait for the commit
-    (agent.produce.receipts).
+    `transaction`: for a transactional batch, the number of the producer's transaction that was open when the batch was
+    received, or ANY_TRANSACTION. `is_answered_on_receipt`: the producer does not wait for the commit
     """
 
     coordinates: BatchCoordinates
@@ -85,7 +84,7 @@ class BufferedBatch(msgspec.Struct, gc=False):
 
 
 def transactions_of(batches: Sequence[BufferedBatch]) -> list[int]:
-    """The transaction of each batch, as a RunProposal wants it: empty when none is transactional."""
+    """Return the transaction of each batch for a RunProposal; an empty list if no batch is transactional."""
     if not any(batch.coordinates.is_transactional for batch in batches):
         return []
     return [batch.transaction for batch in batches]
@@ -93,8 +92,8 @@ def transactions_of(batches: Sequence[BufferedBatch]) -> list[int]:
 
 @dataclass(slots=True)
 class ActiveBuffer:
-    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds. `latency`: the strictest one.
-    `is_given_up`: all who wait were told to retry."""
+    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds. `latency`: the strictest of the batches.
+    `is_given_up`: all waiting producers were told to retry."""
 
     opened_at: float
     last_added_at: float = 0.0
@@ -105,7 +104,7 @@ class ActiveBuffer:
     is_given_up: bool = False
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> bool:
-        """Take one batch after those already here. Whether it makes `latency` stricter."""
+        """Append a batch. Return whether it makes `latency` stricter."""
         held = self.batches.get(partition)
         if held is None:
             held = self.batches[partition] = []
@@ -124,14 +123,14 @@ class ActiveBuffer:
             yield from batches
 
     def fail(self, failure: FlushFailure) -> None:
-        """Have the producers of all batches without a result retry, and release the bytes: they are sent again."""
+        """Fail all batches without a result with `failure`, so their producers retry, and release the bytes."""
         for batch in self.all_batches():
             batch.settle(BatchResult(failure=failure))
         self.batches.clear()
 
     def is_late(self, failure: FlushFailure) -> None:
-        """Release the bytes: they are stored, and it is not known whether they are committed. Producers who wait retry;
-        of what was answered on receipt the outcome is counted once it is known."""
+        """Release the bytes of a stored buffer whose commit has no answer yet, and tell the waiting producers to retry.
+        Batches that were answered on receipt keep their place: their outcome is counted once it is known."""
         if not any(batch.is_answered_on_receipt for batch in self.all_batches()):
             self.fail(failure)
             return

@@ -1,9 +1,10 @@
-"""Which transaction of its producer is open, for batches just received from clients of transaction version 0 or 1.
+"""Finds the open transaction of a batch's producer, for batches just received from clients of transaction version 0 or
+1.
 
-Such a client's batch does not say which transaction it belongs to (KIP-890), so the agent asks the sequencer
-(`current_transactions`). One call is under way at a time, however many connections there are; requests that come
-meanwhile share the next, or the next ones: none has more than QUERIES_IN_A_CALL batches. A request never joins a call
-that has begun, as its batches must be received before the answer is made.
+Such a client's batch does not name its transaction (KIP-890), so the agent asks the sequencer (`current_transactions`).
+One call runs at a time for all connections. Requests that arrive meanwhile share the next calls, each with at most
+QUERIES_IN_A_CALL batches. A request never joins a call that has begun, because its batches must be received before the
+sequencer answers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Sequence
 from sequencer.api import CurrentTransaction, CurrentTransactionQuery, CurrentTransactionsRequest, Sequencer
 
 QUERIES_IN_A_CALL = 5_000
-"""Batches that one call asks for. Handlers ask for no more at a time."""
+"""The most batches in one call, and in one request of a handler."""
 
 
 class _Call:
-    """One call of the sequencer, which begins when the one before it has ended."""
+    """One call of the sequencer. It begins when the call before it has ended."""
 
     __slots__ = ("answers", "has_begun", "queries")
 
@@ -29,7 +30,7 @@ class _Call:
         self.answers.add_done_callback(_retrieve_error)
 
     def has_room(self, more: int) -> bool:
-        """Whether so many batches may join."""
+        """Whether `more` batches may join."""
         return not self.has_begun and len(self.queries) + more <= QUERIES_IN_A_CALL
 
     async def _answered(
@@ -52,7 +53,7 @@ class CurrentTransactions:
         self._last: _Call | None = None
 
     async def of(self, queries: Sequence[CurrentTransactionQuery]) -> list[CurrentTransaction]:
-        """The transaction of each batch, in order. Raises what the sequencer raises."""
+        """Return the transaction of each batch, in order. Raises the sequencer's errors."""
         assert len(queries) <= QUERIES_IN_A_CALL, f"{len(queries)} batches for one call"
         call = self._last
         if call is None or not call.has_room(len(queries)):
@@ -64,6 +65,6 @@ class CurrentTransactions:
 
 
 def _retrieve_error(task: asyncio.Task[list[CurrentTransaction]]) -> None:
-    """Whoever waited for the error may be gone; asyncio would log one that nobody retrieves."""
+    """Retrieve the task's error: if its waiters are gone, asyncio would log it as never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,12 +1,13 @@
-"""Sequence gaps: batches of idempotent producers that came before the batches which precede them. Pure.
+"""Sequence gaps: batches of idempotent producers that arrived before the batches that precede them. Pure.
 
-A producer that moves to another agent may have its next batch committed there before the last one here. The sequencer
-answers such a batch SEQUENCE_GAP (or UNKNOWN_PRODUCER_ID, if it is the first that the sequencer sees). Its bytes are
-stored already, so the lane commits it again by reference, until the missing sequences have come or its time is over.
+When a producer moves to another agent, its next batch may be committed there before its last one here. The sequencer
+answers such a batch with SEQUENCE_GAP (or UNKNOWN_PRODUCER_ID, if it is the producer's first batch there). The batch's
+bytes are already stored, so the lane commits it again by reference until the missing sequences arrive or its deadline
+passes.
 
-Nobody would hear that the batch of a producer who was answered on receipt is refused, and what precedes it may be lost:
-then all that follow would be refused, too. So when the time of such a batch is over, it is committed as one that may
-skip the missing sequences.
+A producer that was answered on receipt never learns that a batch was refused, and the batches before it may be lost.
+Then the sequencer would refuse all later batches, too. So after its deadline such a batch is committed again with
+permission to skip the missing sequences.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tailrace.ids import TopicPartition
 
 _ERRORS_OF_GAPS = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
 MAX_RETRIED = 1_000
-"""Batches of one commit by reference."""
+"""The most batches in one commit by reference."""
 
 
 def may_close(outcome: BatchOutcome) -> bool:
-    """Whether another agent's commit may change the outcome: the batches before this one may be on their way there.
-    Not if an earlier transaction stored its sequences."""
+    """Whether another agent's commit may change the outcome: it may be about to commit the batches before this one.
+    False if an earlier transaction stored the batch's sequences."""
     return outcome.error in _ERRORS_OF_GAPS and outcome.base_offset < 0
 
 
@@ -33,8 +34,8 @@ def may_close(outcome: BatchOutcome) -> bool:
 class Gap:
     """A batch at byte `start` of a stored object, to be committed once the sequence before it is stored.
 
-    `deadline`: monotonic seconds; the producer is given `error` then, that of the last attempt. `may_skip`: the missing
-    sequences are taken as lost.
+    `deadline`: monotonic seconds; after it the producer gets `error`, the error of the last attempt. `may_skip`: the
+    sequencer treats the missing sequences as lost.
     """
 
     partition: TopicPartition
@@ -46,7 +47,7 @@ class Gap:
     may_skip: bool = False
 
     def proposal(self) -> RunProposal:
-        """A run of just this batch."""
+        """Return a run that holds only this batch."""
         return RunProposal(
             topic_id=self.partition.topic_id,
             partition=self.partition.partition,
@@ -58,8 +59,8 @@ class Gap:
         )
 
     def is_over(self, now: float, skip_seconds: float) -> bool:
-        """Whether its time is over. A batch that was answered on receipt then has `skip_seconds` more, to skip what is
-        missing."""
+        """Whether the deadline has passed. A batch that was answered on receipt gets `skip_seconds` more once, to be
+        committed without the missing sequences."""
         if now < self.deadline:
             return False
         if not self.batch.is_answered_on_receipt or self.may_skip:
@@ -70,9 +71,9 @@ class Gap:
 
 
 def gaps_to_retry(gaps: Sequence[Gap]) -> list[Gap]:
-    """Those that one commit can name: of one object, and of each partition the first.
+    """Return the gaps that one commit can name: gaps of one object, the first gap of each partition.
 
-    A gap behind a gap only closes after it.
+    A gap closes only after the gaps before it in its partition.
     """
     first_of: dict[TopicPartition, Gap] = {}
     for gap in gaps:

@@ -1,17 +1,17 @@
-"""Flush lanes: from batches to a sealed buffer, its upload, its commit, and the producers' results.
+"""Flush lanes: batches go into a buffer, which is sealed, uploaded and committed; then producers get their results.
 
 Invariants:
-- a batch's result is given only after the commit that stored it was answered, or after it is certain that this
-  buffer's number was committed without it; where neither is known by the deadline, the producer is told to retry and
-  the lane goes on retrying the same number;
+- a batch gets its result only after the commit that stored it was answered, or once it is certain that its buffer's
+  number was committed without it. If neither is known by the deadline, the producer is told to retry, and the lane
+  keeps retrying the same number;
 - a producer that is answered on receipt (agent.produce.receipts) is answered once its batch is in the buffer; the
-  batch's result is then counted, instead of told;
-- a lane holds bytes only while their producers wait, or while they are charged to the memory budget, and at most
+  batch's result is then counted, not sent;
+- a lane holds bytes only while their producers wait, or while they are charged to the memory budget. At most
   `max_unanswered_commits` numbers are unanswered;
-- commits of a lane are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
-  number), and every number is committed, if need be as empty;
-- a partition belongs to one lane, so its batches keep the order of arrival;
-- no PUT starts after the session's lease minus the upload deadline.
+- a lane's commits are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
+  number). Every number is committed, if necessary without an object;
+- a partition belongs to one lane, so its batches keep their order of arrival;
+- no PUT starts later than the end of the session's lease minus the upload deadline.
 """
 
 from __future__ import annotations
@@ -70,29 +70,30 @@ from tailrace.turns import Turns
 log = structlog.get_logger("agent.flush")
 
 MAX_PAUSE_SECONDS = 0.4
-"""The longest pause (half as much again, by jitter) before the store or the sequencer is retried: after an
-outage, waiting requests go on within that."""
+"""The longest pause (up to half as much again, by jitter) before a request to the sequencer is retried. After an
+outage, waiting requests go on within this time."""
 MAX_BUFFERED_PARTITIONS = 10_000
-"""A buffer with so many is sealed: the sequencer refuses objects of more runs (`max_runs_per_commit`, 20,000), whose
-batches would all fail, whoever sent them."""
+"""A buffer with this many partitions is sealed. The sequencer refuses objects of more than `max_runs_per_commit`
+(20,000) runs, and then all their batches would fail."""
 RUNS_IN_A_TURN = 2_000
-"""An object of more runs is sealed, uploaded and described in turns of their own."""
+"""An object of more runs yields to the loop between sealing, upload and description."""
 SESSION_PACE_SECONDS = 3.0
-"""The longest pause between two renewals of a session: a tenth of the usual lease, before which none changes a row."""
+"""The longest pause between two renewals of a session: a tenth of the usual lease. Earlier renewals change no row."""
 SESSION_RETRY_SECONDS = 1.0
 CLOSE_SESSION_SECONDS = 1.0
-"""How long closing a lane waits for the sequencer to close its session; it expires anyway."""
+"""How long closing a lane waits for the sequencer to close its session. An unclosed session expires."""
 SMALL_PART_BYTES = 2048
-"""An object whose parts are smaller on average is kept in the cache as a copy: a view costs some 400 bytes."""
+"""An object whose parts are smaller than this on average goes into the cache as one copy: a view costs some 400
+bytes."""
 _LEAST_WAIT_SECONDS = 0.0005
-"""A shorter wait, as rounding may leave one, would only turn the loop."""
+"""Rounding may leave a shorter wait, which would only spin the loop."""
 _MAX_UNFORESEEN = 10
-"""How often an empty commit may fail in a way that nobody foresaw before its session is given up."""
+"""How often an empty commit may fail with an unexpected error before its session is dropped."""
 _FIRST_GAP_PAUSE_SECONDS, _MAX_GAP_PAUSE_SECONDS = 0.01, 0.25
-"""The pauses between commits by reference. The missing batch comes through another agent: there is no event here."""
+"""The pauses between commits by reference. The missing batch arrives at another agent, so no event announces it."""
 
 SAFE_PART = 0.1
-"""Of its last share, what an agent uses that has heard of none for as long as its lease."""
+"""The fraction of its last share that an agent uses once its lease has expired without a new share."""
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
 _SEND_AGAIN = FlushFailure("timeout", "the batch before this one came too late: send it again")
@@ -101,13 +102,13 @@ _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out
 
 
 class WriteThrough(Protocol):
-    """Where a fresh object goes so that its readers need no GET."""
+    """Takes fresh objects into the cache, so their readers need no GET."""
 
     def write_through(self, key: str, parts: Sequence[Buffer]) -> None: ...
 
 
 class LanePhase(enum.Enum):
-    """What a lane does with batches; the table is in `Lane`."""
+    """What a lane does with batches; `Lane` has the table."""
 
     NEW = "new"
     OPEN = "open"
@@ -130,19 +131,18 @@ class Lane:
     """One active buffer, one upload session, one order of commits. All on one event loop.
 
     phase         session       a batch is              the buffer is                              next phase
-    NEW           none          never given             none                                       OPEN
+    NEW           none          never added             none                                       OPEN
     OPEN          open          taken                   sealed when due (agent.produce.sealing)    SESSION_LOST
     SESSION_LOST  none          taken until it is full  kept for the upload deadline, then failed  OPEN
     CLOSING       open or none  told to retry           sealed at once, failed without a session   CLOSED
-    CLOSED        given back    told to retry           none
+    CLOSED        closed        told to retry           none
 
-    `start` opens a session, and so does the lane when the sequencer says that the last one is closed; `close` leads
-    from each of the first three phases to CLOSING. While `max_unanswered_commits` numbers are unanswered, an OPEN lane
-    treats batches and buffer as in SESSION_LOST.
+    `start` opens a session. The lane opens another when the sequencer reports that the last one is closed. `close`
+    leads from each of the first three phases to CLOSING. While `max_unanswered_commits` numbers are unanswered, an OPEN
+    lane treats batches and buffer as in SESSION_LOST.
 
-    Three kinds of tasks share the lane, all of them its own: one seals, one keeps the session, and one for each sealed
-    buffer or set of gaps follows it to its end. `broker_identity` gives (broker id, lease epoch) when a session is
-    opened.
+    The lane owns three kinds of tasks: one seals, one keeps the session, and one for each sealed buffer or set of gaps
+    follows it to its end. `broker_identity` returns (broker id, lease epoch) when a session is opened.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Lane:
         self._session_lost = asyncio.Event()
         self._buffer: ActiveBuffer | None = None
         self._buffer_changed = asyncio.Event()
-        """Set when `next_seal` may decide otherwise before the time that it gave is over."""
+        """Set when `next_seal` may decide differently before the wait that it returned is over."""
         self._budgets = Budgets.of(settings, clock.monotonic())
         self._upload_slots = asyncio.Semaphore(settings.max_inflight_uploads)
         self._uploads = 0
@@ -193,7 +193,7 @@ class Lane:
     # --- in -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the session; raises what the sequencer raises."""
+        """Open the session and start the tasks. Raises the sequencer's errors."""
         await self._open_session()
         self._keepers = [
             asyncio.create_task(self._seal_when_due(), name=f"lane {self._number}: sealing"),
@@ -201,7 +201,7 @@ class Lane:
         ]
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch) -> None:
-        """Take a batch. Its submission is settled later, whatever happens."""
+        """Add a batch to the buffer. Its submission is settled later, whatever happens."""
         now, buffer = self._clock.monotonic(), self._buffer
         if self._phase in _ENDING:
             batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
@@ -231,11 +231,11 @@ class Lane:
 
     @property
     def unanswered_commits(self) -> int:
-        """Numbers that were given to a sealed buffer or to gaps and that the sequencer has not answered."""
+        """How many numbers of sealed buffers or gaps the sequencer has not answered."""
         return self._unanswered
 
     def demand(self) -> Share:
-        """What this lane has a use for, per second, by what it used since it was asked last."""
+        """Return what this lane can use per second, estimated from its use since the last call."""
         return self._budgets.demand(self._clock.monotonic())
 
     def take_share(self, share: Share) -> None:
@@ -244,7 +244,7 @@ class Lane:
         self._buffer_changed.set()
 
     async def flush(self, seconds: float) -> bool:
-        """Seal what is buffered and wait until all that is sealed is settled; False if it isn't after `seconds`."""
+        """Seal the buffer and wait until everything sealed is settled. Return False if it isn't after `seconds`."""
         if self._buffer is not None:
             self._seal("drain")
         settling = asyncio.ensure_future(self._all_settled())
@@ -259,8 +259,8 @@ class Lane:
             await asyncio.wait(self._inflight)
 
     async def close(self, seconds: float) -> None:
-        """Take nothing more, flush for at most `seconds`, give the session back. What is not committed by then fails
-        with a retriable error, whatever store and sequencer do. Again does nothing."""
+        """Take no more batches, flush for at most `seconds`, and close the session. Batches that are not committed by
+        then fail with a retriable error, whatever the store and the sequencer do. A second call does nothing."""
         if self._phase is LanePhase.CLOSED:
             return
         self._enter(LanePhase.CLOSING)
@@ -283,7 +283,7 @@ class Lane:
     # --- when to seal ---------------------------------------------------------------------------------
 
     async def _seal_when_due(self) -> None:
-        """Do with the active buffer what `next_seal` says, for as long as the lane lives."""
+        """Act on the active buffer as `next_seal` decides, as long as the lane lives."""
         while True:
             self._buffer_changed.clear()
             buffer = self._buffer
@@ -305,7 +305,7 @@ class Lane:
                 )
 
     def _seal_if_due(self, buffer: ActiveBuffer) -> Wait:
-        """One turn of `_seal_when_due`; until when the buffer may wait, if the lane still has it."""
+        """Run one turn of `_seal_when_due`. Return how long the buffer may wait, if the lane still has it."""
         decision = next_seal(
             self._clock.monotonic(),
             buffer=buffer,
@@ -339,7 +339,7 @@ class Lane:
         if session is None:
             buffer.fail(self._cannot_seal())
             return
-        if now >= session.no_put_after:  # no number is spent on what could only be empty
+        if now >= session.no_put_after:  # don't spend a number on an empty commit
             self._telemetry.flush_failures.labels(_LEASE_ENDS.kind).inc()
             buffer.fail(_LEASE_ENDS)
             return
@@ -355,7 +355,7 @@ class Lane:
     def _answered(self, session: UploadSession, number: int) -> None:
         session.answered(number)
         self._unanswered -= 1
-        self._buffer_changed.set()  # there is a number again, or nothing is being committed
+        self._buffer_changed.set()  # a number is free, or no commit is in progress
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -370,8 +370,9 @@ class Lane:
     # --- one sealed buffer ------------------------------------------------------------------------------
 
     async def _flush(self, session: UploadSession, number: int, buffer: ActiveBuffer) -> None:
-        """From a sealed buffer to its batches' results. Its bytes are released with the last result, or when a deadline
-        (the upload's or the commit's) has its producers retry; the number is committed all the same."""
+        """Upload and commit a sealed buffer, and give its batches their results. Its bytes are released with the last
+        result, or when the upload's or the commit's deadline passes and its producers retry. The number is committed in
+        any case."""
         started = self._clock.monotonic()
         try:
             try:
@@ -414,7 +415,8 @@ class Lane:
     async def _store_object(
         self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[ObjectDescription, list[RunProposal]] | None:
-        """Upload the buffer as an object: what is to be committed. None when that failed, and its producers know."""
+        """Upload the buffer as an object and return what to commit. Return None if that failed; the batches have
+        failed."""
         turns = Turns(RUNS_IN_A_TURN)
         sealed, description = self._seal_object(session, number, buffer)
         await turns.did(len(sealed.footer.runs))
@@ -466,7 +468,7 @@ class Lane:
         return sealed, ObjectDescription.of_mixed(uploaded_key(session.prefix, number), sealed)
 
     async def _upload(self, session: UploadSession, key: str, sealed: SealedObject) -> FlushFailure | None:
-        """Put the object within the deadline, retrying what may pass; the reason when it could not be done."""
+        """Put the object within the deadline; retry transient errors. Return why it failed, or None."""
         deadline = self._clock.monotonic() + self._settings.upload_deadline_ms / 1000
         attempt, last = 0, "no try was made before the deadline"
         async with self._upload_slots:
@@ -500,9 +502,9 @@ class Lane:
         deadline: float | None,
         on_late: Callable[[], None] = lambda: None,
     ) -> CommitAnswer | None:
-        """Have the number committed, retrying until the sequencer answers; None when the session has ended.
+        """Commit the number, retrying until the sequencer answers. Return None if the session has ended.
 
-        At `deadline` the producers are told to retry (`on_late`), and the commit goes on: later numbers need it.
+        At `deadline`, `on_late` tells the producers to retry. The commit goes on, because later numbers need it.
         """
         committing = asyncio.ensure_future(
             self._commit_until_answered(session, number, description, proposals)
@@ -573,7 +575,7 @@ class Lane:
     ) -> None:
         assert len(answer.runs) == len(proposals), "one outcome a run"
         if not buffer.batches:
-            return  # the answer came after the deadline: all were told to retry
+            return  # the answer came after the deadline, and all producers were told to retry
         deadline = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
         gaps: list[Gap] = []
         for proposal, run in zip(proposals, answer.runs, strict=True):
@@ -600,7 +602,7 @@ class Lane:
     # --- gaps (see agent.produce.gaps) ----------------------------------------------------------------
 
     async def _retry_gaps(self, gaps: list[Gap]) -> None:
-        """Commit the gaps' batches by reference until the missing sequences have come or their time is over."""
+        """Commit the gaps' batches by reference until the missing sequences arrive or the deadlines pass."""
         pause = _FIRST_GAP_PAUSE_SECONDS
         while gaps := self._without_expired(gaps):
             if self._phase is LanePhase.CLOSING and self._session is None:
@@ -611,7 +613,7 @@ class Lane:
             pause = min(pause * 2, _MAX_GAP_PAUSE_SECONDS)
             left = self._seconds_to_retry(gaps)
             if left < min(_MAX_GAP_PAUSE_SECONDS, self._settings.gap_deadline_ms / 4000):
-                # A commit that has no answer at the deadline would hide what is known: the gaps' errors.
+                # A commit without an answer at the deadline would hide what is known: the gaps' errors.
                 await self._pause(max(0.0, left), gaps)
                 continue
             session = self._session
@@ -627,7 +629,7 @@ class Lane:
                 pause = _FIRST_GAP_PAUSE_SECONDS
 
     async def _pause(self, seconds: float, gaps: list[Gap]) -> None:
-        """Sleep. The producers of the gaps are told to retry if the lane is closed meanwhile."""
+        """Sleep. If the lane is closed meanwhile, tell the gaps' producers to retry."""
         try:
             await self._clock.sleep(seconds)
         except asyncio.CancelledError:
@@ -638,7 +640,7 @@ class Lane:
         return max(gap.deadline for gap in gaps) - self._clock.monotonic()
 
     def _without_expired(self, gaps: list[Gap]) -> list[Gap]:
-        """The gaps that have time left; the producers of the others get their batch's error."""
+        """Return the gaps that have time left. The producers of the others get their batch's error."""
         now, skip_seconds = self._clock.monotonic(), self._settings.commit_deadline_ms / 1000
         left: list[Gap] = []
         for gap in gaps:
@@ -651,7 +653,8 @@ class Lane:
     async def _commit_gaps(
         self, session: UploadSession, retried: list[Gap], gaps: list[Gap]
     ) -> CommitAnswer | None:
-        """One commit by reference. When it fails, or has no answer in time, all gaps retry and `gaps` is emptied."""
+        """Commit gaps by reference, once. If it fails or has no answer in time, all of `gaps` are told to retry and
+        `gaps` is emptied."""
         number = self._take_number(session)
         try:
             return await self._commit(
@@ -694,7 +697,8 @@ class Lane:
         return asked_at + (grant.lease_ms - self._settings.upload_deadline_ms) / 1000
 
     async def _keep_session(self) -> None:
-        """Renew the lease, rotate an old session, open a new one where there is none: at once when one is lost."""
+        """Renew the session's lease, rotate an old session, and open a new one if there is none; at once if one is
+        lost."""
         pause = SESSION_RETRY_SECONDS
         while True:
             await wait_until_set(self._clock, self._session_lost, pause)
@@ -704,7 +708,8 @@ class Lane:
                 pause = await self._renew_session(pause)
 
     async def _renew_session(self, pause: float) -> float:
-        """One turn of `_keep_session`; seconds until the next: five in a lease, or `pause` where that failed."""
+        """Run one turn of `_keep_session`. Return the seconds until the next: a fifth of the lease, at most
+        SESSION_PACE_SECONDS; `pause` if nothing was renewed."""
         session, now = self._session, self._clock.monotonic()
         try:
             if session is None:
@@ -725,7 +730,7 @@ class Lane:
         return pause
 
     async def _retire(self, session: UploadSession) -> None:
-        """Close a rotated session once its last number is answered."""
+        """Close a rotated session once all its numbers are answered."""
         await session.all_answered()
         await self._close_session(session)
 
@@ -741,7 +746,7 @@ class Lane:
             await asyncio.gather(closing, return_exceptions=True)
 
     def _lose_session(self, session: UploadSession) -> None:
-        """The session has ended; another is opened unless that was done already."""
+        """Note that the session has ended and have another opened, unless that is already done."""
         if self._session is session:
             self._session = None
             self._session_lost.set()
@@ -750,14 +755,15 @@ class Lane:
 
 
 def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
-    """The object's parts for the cache, which counts their bytes; small ones as one, as each costs more than it has."""
+    """Return the object's parts for the cache, which counts only their bytes. Small parts are joined, because each
+    costs more memory than its bytes."""
     if len(sealed.parts) * SMALL_PART_BYTES > sealed.size:
         return [b"".join(sealed.parts)]
     return sealed.parts
 
 
 def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
-    """The gaps that have closed, or never will: their producers are told. The others note what they are now."""
+    """Settle the gaps that have closed or never will, and return them. The other gaps keep their latest error."""
     settled: set[Gap] = set()
     for gap, run in zip(retried, answer.runs, strict=True):
         outcome = run.outcomes[0]
@@ -770,22 +776,23 @@ def _settled(retried: list[Gap], answer: CommitAnswer) -> set[Gap]:
 
 
 def _result_of_gap(outcome: BatchOutcome, log_start_offset: int) -> BatchResult:
-    """What the producer of a gap is told. It was ahead, so it is out of order only if its object is gone, or if it was
-    sent again and stored meanwhile: neither is a reason for the producer to end, and the next try says which."""
+    """Return the result for the producer of a gap. Its batch was ahead of its predecessors, so OUT_OF_ORDER_SEQUENCE
+    means that its object is gone, or that the batch was sent again and stored meanwhile. The producer must not stop for
+    either: it retries, and the retry tells which."""
     if outcome.error is BatchError.OUT_OF_ORDER_SEQUENCE:
         return BatchResult(failure=_SEND_AGAIN)
     return BatchResult(outcome.error, outcome.base_offset, log_start_offset)
 
 
 def _give_up(gaps: list[Gap]) -> None:
-    """Tell the producers of all these to retry."""
+    """Tell the producers of these gaps to retry, and empty the list."""
     for gap in gaps:
         gap.batch.settle(BatchResult(failure=_TOO_LATE))
     gaps.clear()
 
 
 class Lanes:
-    """All lanes of an agent; a partition's lane is a pure function of the partition."""
+    """All lanes of an agent. A partition's lane is a pure function of the partition."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
@@ -818,12 +825,12 @@ class Lanes:
         return sum(lane.unanswered_commits for lane in self._lanes)
 
     def demand(self) -> Share:
-        """What all lanes have a use for, per second."""
+        """Return what all lanes together can use per second."""
         wanted = [lane.demand() for lane in self._lanes]
         return Share(sum(share.early_puts for share in wanted), sum(share.rows for share in wanted))
 
     def take_share(self, share: Share) -> None:
-        """The agent's share of the cluster's budgets, for all lanes together; each gets an equal part."""
+        """Divide the agent's share of the cluster's budgets equally among the lanes."""
         if share == Share():
             return
         self._share = share
@@ -831,15 +838,15 @@ class Lanes:
             lane.take_share(share * (1 / len(self._lanes)))
 
     def lose_share(self) -> None:
-        """The sequencer may have given this agent's share to others: use little until there is another."""
+        """Use only a small part of the share until the next one: the sequencer may have given it to other agents."""
         if self._share != Share():
             self.take_share(self._share * SAFE_PART)
             self._share = Share()
 
     async def flush(self, seconds: float) -> bool:
-        """False if anything is not settled after `seconds`."""
+        """Flush all lanes. Return False if anything is not settled after `seconds`."""
         return all(await asyncio.gather(*(lane.flush(seconds) for lane in self._lanes)))
 
     async def close(self, seconds: float) -> None:
-        """After at most `seconds` and what the sequencer may take to close the sessions."""
+        """Close all lanes. Takes at most `seconds`, plus the time to close the sessions."""
         await asyncio.gather(*(lane.close(seconds) for lane in self._lanes))

@@ -1,4 +1,4 @@
-"""Records that an agent writes itself, by the lanes that producers' batches take."""
+"""Records that the agent itself writes, through the same lanes as producers' batches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def is_written(
     records: Sequence[NewRecord],
     latency: Latency = Latency.BALANCED,
 ) -> bool:
-    """Write records to a partition of a topic, in their order, in batches as large as the topic takes; whether all of
-    them are stored. A record that is larger is a batch of its own."""
+    """Write records to a partition, in order, in batches up to the topic's `max.message.bytes`. Return whether all are
+    stored. A larger record gets its own batch."""
     now = services.clock.wall_ms()
     batches = [
         encode_batch(some, timestamps=[now] * len(some))
@@ -56,6 +56,6 @@ async def is_written(
 
 
 def size_of(record: NewRecord) -> int:
-    """At least what the record takes in a batch, in bytes."""
+    """Return an upper bound of the record's bytes in a batch."""
     headers = sum(len(name) + len(value or b"") + 10 for name, value in record.headers)
     return 100 + headers + len(record.key or b"") + len(record.value or b"")

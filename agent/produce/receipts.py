@@ -1,13 +1,13 @@
 """Receipts: batches whose producers were answered on receipt (`tailrace.flush=async`), until their result is known.
 
 Invariants:
-- a batch is answered only once a lane's buffer holds it, by offset -1: nobody knows its offset yet;
-- it stays charged to the memory budget until its result is known, so that producers who don't wait for the store wait
-  for memory;
-- a result that is not "stored" is counted as lost, by cause, once: nobody is left to be told.
+- a batch is answered only once a lane's buffer holds it, with offset -1, because its offset is not known yet;
+- it stays charged to the memory budget until its result is known: producers that don't wait for the store wait for
+  memory;
+- a result other than "stored" is counted as lost, by cause, once. It can't be sent to the producer any more.
 
-What is counted may be more than what is lost: a commit whose answer never came may have stored its batches, and so may
-another agent that its producer sent the same batch to.
+The count may exceed the actual loss: a commit whose answer never came may have stored its batches, and so may another
+agent to which the producer sent the same batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailrace.clock import Clock
 log = structlog.get_logger("agent.flush")
 
 WARNING_SECONDS = 30.0
-"""The shortest time between two warnings of what was lost."""
+"""The shortest time between two warnings about lost batches."""
 _STORED = (BatchError.NONE, BatchError.DUPLICATE)
 
 
@@ -39,10 +39,10 @@ class Receipts:
         self._clock = clock
         self._warned_at = -math.inf
         self._lost_batches = self._lost_records = 0
-        """Since the last warning."""
+        """Lost since the last warning."""
 
     def answer(self, topic_name: str, batch: BufferedBatch) -> None:
-        """Answer the batch's producer, and take its place."""
+        """Answer the batch's producer; the receipt gets the batch's result instead."""
         charge = batch.coordinates.length + ELEMENT_BYTES
         self._budget.keep(charge)
         producer = batch.submission
@@ -50,7 +50,7 @@ class Receipts:
         producer.settle(batch.index, BatchResult())
 
     def close(self, receipt: Receipt, result: BatchResult) -> None:
-        """Give the memory back, and count the batch if it is lost."""
+        """Give back the memory, and count the batch if it is lost."""
         self._budget.give(receipt.charge)
         if result.failure is None and result.error in _STORED:
             return
@@ -76,7 +76,7 @@ class Receipts:
 
 
 class Receipt(Waiting):
-    """One batch that was answered. `charge`: bytes of the memory budget."""
+    """One batch that was answered on receipt. `charge`: bytes of the memory budget."""
 
     __slots__ = ("_is_closed", "_receipts", "charge", "records", "topic_name")
 
@@ -88,7 +88,7 @@ class Receipt(Waiting):
         self.charge = charge
 
     def settle(self, index: int, result: BatchResult) -> None:
-        """The batch has its result; again does nothing."""
+        """Close the receipt with the batch's result; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._receipts.close(self, result)

@@ -1,9 +1,10 @@
-"""When an active buffer is sealed. Pure: the lane asks after every change and acts on the decision.
+"""Decides when an active buffer is sealed. Pure: the lane asks after every change and acts on the decision.
 
-A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no commit is under way and either no PUT is
-or nothing came for `quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. The
-strictest `tailrace.latency` of its batches says whether it may be early: `cost` never is; `fast` has a budget of its
-own, and does not wait for PUTs and commits under way. Seconds since it was opened:
+A buffer is sealed when `linger_ms` have passed. It is sealed earlier, within the budget of PUTs, when no commit is in
+progress and either no PUT is in progress or no batch arrived for `quiet_ms`. It is sealed later when it needs more rows
+of the sequencer than the row budget has. The strictest `tailrace.latency` of its batches decides whether it may be
+early: `cost` never is; `fast` has its own budget and does not wait for PUTs and commits in progress. Time since the
+buffer was opened:
 
     0       early: idle, quiet, fast       linger          stretched: no row budget          MAX_STRETCH * linger
     |--------------------------------------|--------------------------------------------------|
@@ -20,18 +21,18 @@ from agent.settings import AgentSettings
 from tailrace.topic_config import Latency
 
 MAX_STRETCH = 4
-"""How many times its linger a buffer may wait at most for its rows."""
+"""A buffer waits at most this many times its linger for rows."""
 
 SealReason = Literal["idle", "quiet", "fast", "linger", "stretched", "size", "drain"]
 """The metric's label. size: the buffer is full; drain: the agent shuts down."""
 EARLY: tuple[SealReason, ...] = ("idle", "quiet")
-"""The reasons that spend from the budget of early PUTs; "fast" has one of its own."""
+"""The reasons that spend from the budget of early PUTs. "fast" has its own budget."""
 
 
 ROOM, SHORT = 1.25, 2.0
-"""By how much more than it used an agent wants: to have room, and where it had too little."""
+"""The factors by which an agent asks for more than it used: to have room, and after it had too little."""
 LEAST_RATE = 0.01
-"""Of a budget, so that every wait ends."""
+"""The lowest rate of a budget, per second, so that every wait ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,14 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Decide again after so many seconds, or when the lane changes."""
+    """Decide again after `seconds`, or when the lane changes."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """What a lane has under way: PUTs, and numbers that the sequencer has not answered."""
+    """A lane's work in progress: PUTs, and numbers that the sequencer has not answered."""
 
     has_session: bool
     uploads: int
@@ -63,12 +64,12 @@ class LaneLoad:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit is in progress: its object, if any, is stored."""
+        """Whether a commit is in progress, after its upload if it has an object."""
         return self.unanswered > self.uploads
 
 
 class RateBudget:
-    """So many per second: refills at `rate` a second up to `most`. May be overdrawn, and then takes longer to refill.
+    """A token bucket: refills at `rate` per second up to `most`. It may be overdrawn, and then takes longer to refill.
 
     All times are seconds on the monotonic clock.
     """
@@ -80,16 +81,17 @@ class RateBudget:
         self._spent_at = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until `amount` (or all that there can be) may be spent; 0 when it may be now."""
+        """Return the seconds until `amount`, or the full budget if that is less, may be spent; 0 if it may be spent
+        now."""
         return max(0.0, min(amount, self._most) - self._left_at(now)) / self._rate
 
     def spend(self, amount: float, now: float) -> None:
-        """Take the amount, also when less is left."""
+        """Take the amount, even if less is left."""
         self._left = self._left_at(now) - amount
         self._spent_at = now
 
     def set_rate(self, rate: float, most: float, now: float) -> None:
-        """Refill at another rate from now on; what is left stays, up to `most`."""
+        """Refill at another rate from now on. What is left stays, up to `most`."""
         self._left = min(most, self._left_at(now))
         self._spent_at, self._rate, self._most = now, rate, most
 
@@ -99,7 +101,7 @@ class RateBudget:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Per second: what an agent has a use for, or what it may use of the cluster's budgets (-1: nothing new)."""
+    """Rates per second: what an agent asks for, or what it may use of the cluster's budgets (-1: no change)."""
 
     early_puts: float = -1.0
     rows: float = -1.0
@@ -110,8 +112,8 @@ class Share:
 
 @dataclass(slots=True)
 class Budgets:
-    """What sealing costs. `early_puts`: PUTs before the linger is over, `fast_puts`: those for topics with
-    `tailrace.latency=fast`; None where they cost nothing. `rows`: one row of the sequencer per sealed buffer and
+    """The budgets that sealing spends. `early_puts`: PUTs before the linger is over; `fast_puts`: PUTs for topics with
+    `tailrace.latency=fast`; None if PUTs cost nothing. `rows`: one row of the sequencer per sealed buffer and
     partition."""
 
     early_puts: RateBudget | None
@@ -124,7 +126,7 @@ class Budgets:
 
     @classmethod
     def of(cls, settings: AgentSettings, now: float) -> Budgets:
-        """Full budgets of one lane: a quarter of a second's PUTs, a second's rows."""
+        """Return one lane's full budgets: PUTs for a quarter of a second, rows for a second."""
         rows = settings.max_rows_per_second
         early, fast = (
             None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now)
@@ -138,7 +140,7 @@ class Budgets:
         )
 
     def spend(self, reason: SealReason, rows: int, now: float) -> None:
-        """A buffer with so many partitions is sealed."""
+        """Spend the cost of sealing a buffer with `rows` partitions."""
         self.rows.spend(rows, now)
         self._rows_since += rows
         self._puts_since += reason not in ("size", "drain")
@@ -149,14 +151,14 @@ class Budgets:
             self.fast_puts.spend(1, now)
 
     def demand(self, now: float) -> Share:
-        """What was used a second since this was asked last, and more; twice as much where a buffer had to wait."""
+        """Return what was used per second since the last call, times ROOM, or times SHORT if a buffer had to wait."""
         factor = (SHORT if self._is_short else ROOM) / max(now - self._asked_at, 1e-3)
         wanted = Share(self._puts_since * factor, self._rows_since * factor)
         self._asked_at, self._puts_since, self._rows_since, self._is_short = now, 0, 0, False
         return wanted
 
     def take_share(self, share: Share, settings: AgentSettings, now: float) -> None:
-        """A lane's share of the cluster's budgets; the agent's own settings stay the most."""
+        """Set a lane's share of the cluster's budgets. The agent's own settings remain the upper limits."""
         if share.early_puts >= 0:
             puts = max(LEAST_RATE, min(settings.max_puts_per_second or math.inf, share.early_puts))
             if self.early_puts is None:
@@ -168,19 +170,20 @@ class Budgets:
 
 
 def can_seal(lane: LaneLoad, settings: AgentSettings) -> bool:
-    """Whether a sealed buffer gets a number now."""
+    """Whether a buffer sealed now would get a number."""
     return lane.has_session and lane.unanswered < settings.max_unanswered_commits
 
 
 def next_seal(
     now: float, buffer: ActiveBuffer, lane: LaneLoad, budgets: Budgets, settings: AgentSettings
 ) -> SealNow | GiveUp | Wait:
-    """What to do with the buffer at `now` (monotonic seconds).
+    """Decide what to do with the buffer at `now` (monotonic seconds).
 
-    Early sealing is for clients with a closed window: five requests in flight, then silence until they are answered.
-    What comes during a PUT and its commit is the next object, so there are no more objects than store and sequencer
-    take one after the other: under load each costs the agent as much as many requests. Past half of the bound of
-    unanswered commits the store is slow, and nothing is sealed early, either.
+    Early sealing helps clients with a closed window: they send five requests, then wait for the answers. The batches
+    that arrive during a PUT and its commit form the next object, so there are no more objects than the store and the
+    sequencer handle one after another. This matters because under load each object costs the agent as much as many
+    requests. Once half of `max_unanswered_commits` numbers are unanswered, the store is slow, and nothing is sealed
+    early.
     """
     if not can_seal(lane, settings):
         wait = buffer.opened_at + settings.upload_deadline_ms / 1000 - now
@@ -205,7 +208,7 @@ def next_seal(
 def _next_early(
     now: float, buffer: ActiveBuffer, lane: LaneLoad, budgets: Budgets, settings: AgentSettings
 ) -> SealNow | float:
-    """Before the linger is over: seal, or decide again after so many seconds, or when the lane changes (infinity)."""
+    """Decide before the linger is over: seal, or return the seconds to wait; infinity waits for the lane to change."""
     if buffer.latency is Latency.COST or lane.unanswered >= settings.max_unanswered_commits // 2:
         return math.inf
     wait = math.inf

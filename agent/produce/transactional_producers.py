@@ -1,7 +1,7 @@
-"""Whose records may be part of a transaction: those of the producer that its transactional id has.
+"""Checks that a transactional batch belongs to the producer of its request's transactional id.
 
-A batch names its producer by a number alone, so who may write under one transactional id could name the producer of
-another's open transaction; its records would then be part of that transaction.
+A batch names its producer only by a number. Without this check, a client that may write under one transactional id
+could name the producer of another id's open transaction and add records to that transaction.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from sequencer.api import Sequencer
 from sequencer.pages import all_transactions
 
 MAX_KNOWN = 10_000
-"""Transactional ids whose producer is remembered."""
+"""The most transactional ids whose producer is remembered."""
 
 
 class TransactionalProducers:
-    """The producer of each transactional id, as the sequencer last said."""
+    """The producer of each transactional id, as last answered by the sequencer."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self._known: OrderedDict[str, int] = OrderedDict()
 
     async def has(self, transactional_id: str, producer_id: int) -> bool:
-        """Whether the transactional id has this producer. Asks the sequencer unless it is the producer that the id
-        was last known to have: an id gets another one when the epochs of the first are used up. Raises SequencerError.
+        """Whether the transactional id has this producer. Asks the sequencer unless the cached producer matches: an id
+        gets another producer when the epochs of the first are used up. Raises SequencerError.
         """
         if self._known.get(transactional_id) == producer_id:
             self._known.move_to_end(transactional_id)

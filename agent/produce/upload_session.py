@@ -1,11 +1,11 @@
-"""An upload session as its lane sees it: where it may write, until when, and which of its numbers are unanswered.
+"""An upload session as its lane sees it: its prefix, how long PUTs may start, and which of its numbers are unanswered.
 
     numbers    0  1  2  3  4  5  6 | 7 ...
                answered |  ?  answered ?
                         ^answered_below     ^next_number
 
-The sequencer applies a session's commits in the order of their numbers. Between sessions the lane keeps the order: the
-numbers of a rotated session are answered before the next session sends its first.
+The sequencer applies a session's commits in the order of their numbers. Between sessions the lane keeps the order: it
+waits until all numbers of a rotated session are answered before it sends the next session's first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 
 
 class UploadSession:
-    """An open upload session. `opened_at`, `no_put_after`: monotonic seconds; no PUT starts after the latter."""
+    """An open upload session. `opened_at`, `no_put_after`: monotonic seconds. No PUT starts after `no_put_after`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class UploadSession:
         self.opened_at = opened_at
         self.no_put_after = no_put_after
         self.last_error = "the sequencer says nothing"
-        """Why the last commit that was retried was not answered."""
+        """Why the last retried commit had no answer."""
         self._predecessor = predecessor
         self._next_number = 0
         self._unanswered: set[int] = set()
@@ -39,7 +39,7 @@ class UploadSession:
         self._is_answered.set()
 
     def take_number(self) -> int:
-        """The number of the next commit; it is unanswered until `answered`."""
+        """Return the number of the next commit. It is unanswered until `answered`."""
         number = self._next_number
         self._next_number += 1
         self._unanswered.add(number)
@@ -47,14 +47,14 @@ class UploadSession:
         return number
 
     def answered(self, number: int) -> None:
-        """The number's commit is answered, or given up with the session."""
+        """Note that the number's commit was answered, or was dropped with the session."""
         self._unanswered.discard(number)
         if not self._unanswered:
             self._is_answered.set()
 
     @property
     def answered_below(self) -> int:
-        """All numbers below this one are answered."""
+        """The number below which all numbers are answered."""
         return min(self._unanswered, default=self._next_number)
 
     async def predecessors_answered(self) -> None:
@@ -64,6 +64,6 @@ class UploadSession:
             self._predecessor = None
 
     async def all_answered(self) -> None:
-        """Wait until every number that was taken is answered, here and in the sessions before."""
+        """Wait until every number taken so far is answered, in this session and in the sessions before it."""
         await self.predecessors_answered()
         await self._is_answered.wait()
