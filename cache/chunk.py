@@ -1,7 +1,6 @@
-"""Chunks: an object cut at multiples of the chunk size, the unit that is fetched, cached and owned.
+"""Chunks: an object is cut at multiples of the chunk size; a chunk is what is fetched, cached and owned.
 
-Pure. The last chunk of an object is short; an object's size is known from its run, so no chunk is ever asked
-for past its end.
+Pure. The last chunk of an object may be short. The run states the object's size, so no request reads past the end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tailrace.object_store.api import StoreError
 
 
 class ObjectCorrupt(StoreError):
-    """Bytes of an object are not those that were committed, and a second look at the store didn't help."""
+    """Bytes of an object differ from those that were committed, and a second read from the store did not help."""
 
     def __init__(self, key: str, start: int, length: int, seen: str) -> None:
         super().__init__(
@@ -28,9 +27,9 @@ class ObjectCorrupt(StoreError):
 
 
 VIEW_BYTES = 400
-"""What a part of a chunk takes beside its bytes."""
+"""Memory of one part of a chunk, apart from its bytes."""
 _WASTE = 8
-"""One in so many bytes of memory may be of no use to the chunk that keeps it."""
+"""A chunk may keep up to one eighth more memory alive than it needs."""
 
 
 class ChunkId(NamedTuple):
@@ -41,7 +40,7 @@ class ChunkId(NamedTuple):
 
 
 class ChunkRef(NamedTuple):
-    """A chunk and where it stands: bytes [start, start + length) of its object."""
+    """A chunk and its place: bytes [start, start + length) of its object."""
 
     id: ChunkId
     start: int
@@ -49,14 +48,14 @@ class ChunkRef(NamedTuple):
 
 
 def chunk_at(key: str, index: int, object_size: int, chunk_bytes: int) -> ChunkRef:
-    """Chunk `index` of an object of `object_size` bytes."""
+    """Return chunk `index` of an object of `object_size` bytes."""
     start = index * chunk_bytes
     assert 0 <= start < object_size, f"chunk {index} of {key} begins at {start}; it has {object_size} bytes"
     return ChunkRef(ChunkId(key, index), start, min(chunk_bytes, object_size - start))
 
 
 def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int) -> list[ChunkRef]:
-    """The chunks that bytes [start, end) of an object touch, in order."""
+    """Return the chunks that contain bytes [start, end) of an object, in order."""
     assert 0 <= start <= end <= object_size, f"bytes {start} to {end} of {key}, which has {object_size}"
     if start == end:
         return []
@@ -65,7 +64,7 @@ def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int
 
 
 class SentRun(NamedTuple):
-    """A run of large batches as it was sent: a head of its own for each batch, and views of the chunk."""
+    """A run of large batches as it is sent: a new header for each batch, and views of the chunk."""
 
     base_offset: int
     length: int
@@ -74,14 +73,15 @@ class SentRun(NamedTuple):
 
 
 class ChunkBytes:
-    """A chunk's bytes, as one buffer or as the parts that an upload was made of; what CRCs cover is never changed.
+    """The bytes of a chunk, as one buffer or as the parts of an upload. Bytes that a CRC covers never change.
 
-    `is_trusted`: the bytes are this agent's own, seen before they were uploaded. Of others, `checked` holds
-    the places (in the object) of the batches whose CRC was found right, so that each is summed once.
-    `memory`: the bytes, while they may be written to. `ready`: of the runs that were made ready there
-    (`cache.in_place`), by their first byte in the chunk: base offset, length and leader epoch.
-    `sent`: of the runs of large batches that were sent out of it, by their first byte in the chunk. It takes little
-    beside such batches.
+    `is_trusted`: this agent made the bytes itself, and keeps them from its upload. For other chunks, `checked` holds
+    the places (in the object) of the batches whose CRC was correct, so that each CRC is computed once.
+    `memory`: the bytes, as long as they may be patched.
+    `ready`: the runs that were made ready in the chunk (`cache.in_place`): base offset, length and leader epoch, by
+    their first byte in the chunk.
+    `sent`: the runs of large batches that were sent from the chunk, by their first byte in it. An entry is small
+    compared with such batches.
     """
 
     __slots__ = ("_ends", "_parts", "checked", "is_trusted", "memory", "ready", "sent", "size")
@@ -102,23 +102,23 @@ class ChunkBytes:
 
     @classmethod
     def fetched(cls, data: Buffer) -> ChunkBytes:
-        """A chunk that the store gave; a bytearray is its own from now on."""
+        """Wrap a chunk that the store returned. A bytearray belongs to the chunk from now on and may be patched."""
         chunk = cls([data])
         chunk.memory = memoryview(data) if isinstance(data, bytearray) else None
         return chunk
 
     def for_peer(self) -> list[memoryview]:
-        """All of it, to be sent to a peer. Nothing is written to it any more: the frame's MAC covers each byte, and is
-        computed before the last of them leaves."""
+        """Return the whole chunk as views to send to a peer. From now on the chunk is not patched: the frame's MAC
+        covers each byte and is computed before the last byte is sent."""
         self.memory = None
         return self.views(0, self.size)
 
     def own_view(self, start: int, length: int) -> memoryview:
-        """So many bytes of a chunk whose memory is, or was, its own."""
+        """Return `length` bytes as one view, for a chunk that is a single buffer."""
         return self._parts[0][start : start + length]
 
     def views(self, start: int, end: int) -> list[memoryview]:
-        """Bytes [start, end), counted from the chunk's beginning, as views: one where they stand together."""
+        """Return bytes [start, end) of the chunk as views, one for each part that they lie in."""
         assert 0 <= start <= end <= self.size, f"bytes {start} to {end} of a chunk of {self.size}"
         if len(self._parts) == 1:
             return [self._parts[0][start:end]] if end > start else []
@@ -134,9 +134,9 @@ class ChunkBytes:
         return views
 
     def without_waste(self) -> ChunkBytes:
-        """The chunk as it may stay in memory: copied, unless its bytes are nearly all that its parts keep alive.
+        """Return the chunk in the form in which it may stay in memory: a copy, unless its parts keep little else alive.
 
-        A part keeps the whole buffer that it is a view of: a frame as it was received, or an object in one piece.
+        A part keeps the whole buffer alive that it is a view of: a received frame, or an object uploaded in one piece.
         """
         buffers = {id(part.obj): part.obj for part in self._parts}
         kept = VIEW_BYTES * len(self._parts) + sum(memoryview(buffer).nbytes for buffer in buffers.values())
@@ -146,7 +146,7 @@ class ChunkBytes:
 
 
 def cut(parts: Sequence[Buffer], chunk_bytes: int) -> list[ChunkBytes]:
-    """The chunks of an object that is, or soon will be, uploaded from `parts`: views, no copies."""
+    """Cut an object that is or will be uploaded from `parts` into chunks. They are views, not copies."""
     whole = ChunkBytes(parts, is_trusted=True)
     if whole.size <= chunk_bytes:
         return [whole] if whole.size else []

@@ -1,16 +1,17 @@
-"""The chunk cache: a chunk from memory, else from the agent of the zone that owns it, else from the store.
+"""The chunk cache: get a chunk from memory, else from the agent of the zone that owns it, else from the store.
 
-What holds: for each chunk and zone there is one GET, whatever the number of readers, as long as the agents of
-the zone agree on the ring and the owner keeps the chunk. Where they don't, or a peer is silent, a reader
-pays with a GET of its own and never with an error.
+Each chunk costs one GET per zone, however many readers want it, as long as the agents of the zone agree on the ring and
+the owner keeps the chunk. If they disagree or a peer does not answer, a reader pays with its own GET, never with an
+error.
 
 Memory has three shares, so that no kind of reader starves another:
 
-    fresh     what this agent uploaded, by age; its tail readers find it here without a request to anyone
+    fresh     objects that this agent uploaded, by age; its tail readers find them here without a request
     tail      S3-FIFO: chunks of young runs, fetched or owned
-    catch-up  what was read last of old runs and of Parquet, and what was read ahead of their readers: at most half
+    catch-up  chunks of old runs and of Parquet objects that were read last; at most half of it is read-ahead
 
-Tail and catch-up borrow what is not used of the others' shares; its owner takes it back chunk by chunk, as it needs it.
+Tail and catch-up borrow memory that the other shares do not use. The lender takes it back chunk by chunk when it needs
+it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from tailrace.object_store.api import ObjectStore, StoreError
 
 
 class PeerUnavailable(Exception):
-    """A peer did not give the chunk (away, slow, bypassed, confused); the message says why."""
+    """A peer did not return the chunk (unreachable, slow, bypassed or confused); the message says why."""
 
 
 class ChunkPeers(Protocol):
-    """The other agents of the zone, as far as chunks go."""
+    """The other agents of the zone, as a source of chunks."""
 
     async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:
-        """The whole chunk from its owner. Raises PeerUnavailable, ObjectMissing."""
+        """Read the whole chunk from its owner. Raises PeerUnavailable, ObjectMissing."""
         ...
 
 
@@ -50,8 +51,8 @@ class ChunkCache:
     """One agent's part of the zone's cache. Owned by one event loop; close it before the store.
 
     Args:
-        ring: the ring as this agent sees it now; asked on every miss.
-        peers: None for an agent alone.
+        ring: returns the ring as this agent sees it now; called on every miss.
+        peers: None for an agent without peers.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class ChunkCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of all chunks in memory."""
+        """Total size of the chunks in memory."""
         return self._fresh.bytes_held + self._tail.bytes_held + self._catch_up.bytes_held
 
     def held(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes | None:
-        """The chunk if it is in memory, without waiting."""
+        """Return the chunk if it is in memory, without waiting, and count it as read."""
         chunk_bytes = self._fresh.get(chunk.id)
         if chunk_bytes is not None:
             self._observer.chunk_read(Tier.FRESH, chunk_bytes.size, is_catch_up=is_catch_up)
@@ -101,21 +102,23 @@ class ChunkCache:
         return chunk_bytes
 
     def peek(self, chunk: ChunkId, *, is_catch_up: bool = False) -> ChunkBytes | None:
-        """The chunk if it is in memory. No reader has got it yet: who gives it to one calls `held` or `note_read`."""
+        """Return the chunk if it is in memory, without counting it as read. A caller that gives it to a reader calls
+        `held` or `note_read`."""
         if is_catch_up:
             return self._catch_up.get(chunk) or self._tail.get(chunk) or self._fresh.get(chunk)
         return self._fresh.get(chunk) or self._tail.get(chunk) or self._catch_up.get(chunk)
 
     def note_read(self, chunks: Collection[ChunkBytes], *, is_catch_up: bool) -> None:
-        """Count chunks that `peek` gave and a reader got; none that this agent uploaded a moment ago is among them."""
+        """Count chunks that `peek` returned and a reader got. None of them may be one that this agent uploaded
+        recently."""
         if chunks:
             size = sum(chunk.size for chunk in chunks)
             self._observer.chunk_read(Tier.MEMORY, size, is_catch_up=is_catch_up, chunks=len(chunks))
 
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
-        """The chunk, from the nearest tier that has it.
+        """Return the chunk from the nearest tier that has it.
 
-        Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectCorrupt where the object ends too early.
+        Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectCorrupt if the object ends before the chunk does.
         """
         held = self.held(chunk, is_catch_up=is_catch_up)
         if held is not None:
@@ -126,8 +129,8 @@ class ChunkCache:
         return brought[0]
 
     async def get_all(self, missing: Sequence[tuple[ChunkRef, bool]]) -> list[ChunkBytes | BaseException]:
-        """Chunks that are not in memory, side by side, each with whether a catch-up reader wants it; in place of one
-        that can't be had, why."""
+        """Fetch chunks that are not in memory, concurrently. Each comes with whether a catch-up reader wants it. The
+        result has the error in place of a chunk that could not be fetched."""
         flights = [self._bring(chunk, is_catch_up) for chunk, is_catch_up in missing]
         for chunk, _ in missing:
             self._unasked.pop(chunk.id, None)
@@ -144,15 +147,16 @@ class ChunkCache:
         return brought
 
     def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Brought]:
-        """The chunk for a peer: from memory, or the flight (shared: shield it) that reads it from the store.
+        """Return the chunk for a peer: from memory, or as the shared task that reads it from the store (await it
+        shielded).
 
-        A peer's request is never passed on to another peer, so agents whose rings differ can't go in circles.
+        The request of a peer is never passed on to another peer, so agents with different rings can't form a loop.
         """
         held = self.peek(chunk.id)
         return held if held is not None else self._bring_from_store(chunk, is_catch_up)
 
     async def reread(self, chunk: ChunkRef) -> ChunkBytes:
-        """The chunk straight from the store, whatever is held: for bytes that turned out to be corrupt."""
+        """Read the chunk from the store even if it is in memory: for bytes that turned out to be corrupt."""
 
         async def fetch() -> ChunkBytes:
             async with self._tail_gets.passing(("again", chunk.id)):
@@ -164,9 +168,10 @@ class ChunkCache:
         return await self._again.do(chunk.id, fetch)
 
     def write_through(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Take a freshly uploaded object. `parts` are kept as they are: they must not change any more.
+        """Add an object that was just uploaded. `parts` are kept without a copy, so they must not change any more.
 
-        All of it stays a while for the readers of this agent; what it owns stays on as any chunk does.
+        The whole object stays for a while for the readers of this agent. The chunks that this agent owns then move to
+        the tail share.
         """
         for index, chunk in enumerate(cut(parts, self.settings.chunk_bytes)):
             for old, fresh, _ in self._fresh.put(ChunkId(key, index), chunk, chunk.size):
@@ -175,23 +180,24 @@ class ChunkCache:
             self._take_back()
 
     def has(self, chunk: ChunkId) -> bool:
-        """Whether the chunk is in memory, or on its way there."""
+        """Whether the chunk is in memory or being fetched."""
         is_held = chunk in self._fresh or chunk in self._tail or chunk in self._catch_up
         return is_held or chunk in self._from_store or chunk in self._from_peer or chunk in self._ahead
 
     def is_fresh(self, chunk: ChunkId) -> bool:
-        """Whether this agent uploaded the chunk a moment ago: its readers cost no request to anyone."""
+        """Whether this agent uploaded the chunk recently, so that its readers cost no request."""
         return chunk in self._fresh
 
     def is_unread(self, chunk: ChunkId) -> bool:
-        """Whether the chunk was read ahead, or is on its way, and nobody has asked for it yet."""
+        """Whether the chunk was or is being read ahead and no reader has asked for it yet."""
         return chunk in self._unasked or self._catch_up.is_unread(chunk)
 
     def read_ahead(self, chunk: ChunkRef) -> asyncio.Task[ChunkBytes] | None:
-        """Begin to fetch a chunk before anybody asks for it. None where there is no room: its readers are behind.
+        """Begin to fetch a chunk before a reader asks for it. Return None if there is no room, which means that readers
+        are behind.
 
-        What is read ahead takes at most half of the share of catch-up readers, so that a chunk stays until all
-        partitions in it were read. The task is the cache's own: only look at it.
+        Chunks read ahead take at most half of the catch-up share, so that a chunk stays until all partitions in it were
+        read. The cache owns the task: don't cancel it.
         """
         unread = sum(self._unasked.values()) + self._catch_up.unread_bytes
         if unread + chunk.length > self._catch_up_share // 2:
@@ -203,7 +209,7 @@ class ChunkCache:
         return task
 
     def give_up(self, chunk: ChunkId) -> None:
-        """Drop a chunk that was read ahead, if nobody has asked for it."""
+        """Drop a chunk that was read ahead, if no reader has asked for it."""
         self._unasked.pop(chunk, None)
         if self._catch_up.is_unread(chunk):
             self._catch_up.remove(chunk)
@@ -215,7 +221,7 @@ class ChunkCache:
         self._catch_up.remove(chunk)
 
     async def close(self) -> None:
-        """Cancel and await whatever is under way."""
+        """Cancel and await the requests in progress."""
         ahead = list(self._ahead.values())
         for task in ahead:
             task.cancel()
@@ -295,7 +301,7 @@ class ChunkCache:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Evict what was borrowed of a share that its owner has just begun to use."""
+        """Evict chunks that borrow from a share whose owner now needs its memory."""
         excess = self.bytes_held - self.settings.memory_bytes
         if excess > 0:
             self._catch_up.shrink_to(max(self._catch_up_share, self._catch_up.bytes_held - excess))
@@ -311,5 +317,5 @@ class ChunkCache:
         del self._ahead[chunk]
         self._unasked.pop(chunk, None)
         if not task.cancelled():
-            error = task.exception()  # nobody waits yet: the next reader meets the error again
+            error = task.exception()  # no reader waits for it yet: the next reader meets the error again
             assert error is None or isinstance(error, StoreError), error

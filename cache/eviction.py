@@ -1,13 +1,13 @@
-"""What stays in memory: S3-FIFO, counted in bytes.
+"""Eviction policies: S3-FIFO, by age, and by turn. Budgets are in bytes.
 
-After Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023). A new key waits in a small
-queue (a tenth of the budget); only one that was read again there moves to the main queue, so a scan passes
-through the small queue and pushes out nothing that is in use. The main queue gives a second chance to what
-was read since. Keys that left the small queue unread are remembered a while (the ghosts): one that comes
-back goes straight to the main queue. Differences from the paper: sizes are bytes, and one hit is enough to
-be kept, since a byte budget of few large chunks has a small queue of only some of them.
+S3-FIFO follows Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023). A new key enters a small
+queue (a tenth of the budget). It moves to the main queue only if it is read again there, so a scan passes through the
+small queue and evicts nothing that is in use. The main queue gives a second chance to keys that were read since. Keys
+that left the small queue unread are remembered for a while (ghosts); a ghost that returns goes straight to the main
+queue. Differences from the paper: sizes are in bytes, and one hit is enough to stay, because the small queue of a byte
+budget with large chunks holds only a few of them.
 
-Pure: a data structure, owned by one event loop.
+Pure: data structures, owned by one event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Entry(Generic[V]):
 
 
 class S3Fifo(Generic[K, V]):
-    """A map whose values' sizes never sum to more than `budget_bytes`."""
+    """A map that holds values of at most `budget_bytes` in total."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -46,7 +46,7 @@ class S3Fifo(Generic[K, V]):
 
     @property
     def bytes_held(self) -> int:
-        """Sizes of all values together."""
+        """Total size of the values."""
         return self._small_bytes + self._main_bytes
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class S3Fifo(Generic[K, V]):
         yield from self._main
 
     def get(self, key: K) -> V | None:
-        """The value, counted as a hit; None where there is none."""
+        """Return the value and count a hit; None if it is absent."""
         entry = self._small.get(key) or self._main.get(key)
         if entry is None:
             return None
@@ -69,7 +69,8 @@ class S3Fifo(Generic[K, V]):
         return entry.value
 
     def put(self, key: K, value: V, size: int) -> bool:
-        """Take a value, pushing others out. False, and nothing taken, where it alone exceeds the budget."""
+        """Add a value and evict others to make room. Return False, without a change to other keys, if it alone exceeds
+        the budget."""
         assert size >= 0
         self.remove(key)
         if size > self.budget_bytes:
@@ -88,7 +89,7 @@ class S3Fifo(Generic[K, V]):
         return True
 
     def remove(self, key: K) -> None:
-        """Forget a value; nothing happens where there is none."""
+        """Remove a value; do nothing if it is absent."""
         entry = self._small.pop(key, None)
         if entry is not None:
             self._small_bytes -= entry.size
@@ -98,7 +99,7 @@ class S3Fifo(Generic[K, V]):
             self._main_bytes -= entry.size
 
     def shrink_to(self, most_bytes: int) -> None:
-        """Evict until no more than this is held."""
+        """Evict until at most `most_bytes` are held."""
         while self.bytes_held > most_bytes:
             self._evict_one()
 
@@ -109,7 +110,7 @@ class S3Fifo(Generic[K, V]):
             self._evict_main()
 
     def _evict_small(self) -> None:
-        """Evict the oldest key that was never read; those that were move to the main queue on the way."""
+        """Evict the oldest key that was never read; move keys that were read to the main queue on the way."""
         while self._small:
             key, entry = self._small.popitem(last=False)
             self._small_bytes -= entry.size
@@ -139,7 +140,7 @@ class S3Fifo(Generic[K, V]):
 
 
 class ByAge(Generic[K, V]):
-    """A map that drops its oldest values first, read or not: for what is wanted only while it is new."""
+    """A map that evicts its oldest values first, read or not: for values that are wanted only while they are new."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -153,12 +154,13 @@ class ByAge(Generic[K, V]):
         return key in self._entries
 
     def get(self, key: K) -> V | None:
-        """The value; None where there is none."""
+        """Return the value; None if it is absent."""
         entry = self._entries.get(key)
         return entry.value if entry is not None else None
 
     def put(self, key: K, value: V, size: int) -> list[tuple[K, V, int]]:
-        """Take a value; give back what had to go for it, oldest first (itself, where it is too large)."""
+        """Add a value. Return the values that were evicted to make room, oldest first (the value itself if it is too
+        large)."""
         self.remove(key)
         self._entries[key] = _Entry(value, size)
         self.bytes_held += size
@@ -170,17 +172,17 @@ class ByAge(Generic[K, V]):
         return gone
 
     def remove(self, key: K) -> None:
-        """Forget a value; nothing happens where there is none."""
+        """Remove a value; do nothing if it is absent."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.bytes_held -= entry.size
 
 
 class ByTurn(Generic[K, V]):
-    """A map for readers that go through the log in order: it evicts the value whose first read is longest ago.
+    """A map for readers that read the log in order: it evicts the value whose first read is longest ago.
 
-    Many partitions read a chunk within moments, and then none does. Policies for recent or frequent use (LRU,
-    `S3Fifo`) keep the chunks that the slowest partition has just passed, and evict those that it needs next.
+    Many partitions read a chunk at about the same time, and then none does. Policies for recent or frequent use (LRU,
+    `S3Fifo`) would keep the chunks that the slowest partition has just passed, and evict those that it needs next.
 
     Values may be added before their first read (`is_read=False`); they are evicted last.
     """
@@ -194,7 +196,7 @@ class ByTurn(Generic[K, V]):
 
     @property
     def bytes_held(self) -> int:
-        """Sizes of all values together."""
+        """Total size of the values."""
         return self._read_bytes + self.unread_bytes
 
     def __len__(self) -> int:
@@ -204,11 +206,11 @@ class ByTurn(Generic[K, V]):
         return key in self._read or key in self._unread
 
     def is_unread(self, key: K) -> bool:
-        """Whether the value waits for its first reader."""
+        """Whether the value has not been read yet."""
         return key in self._unread
 
     def get(self, key: K) -> V | None:
-        """The value, which counts as read from now on; None if absent."""
+        """Return the value and mark it as read; None if it is absent."""
         entry = self._read.get(key)
         if entry is not None:
             return entry.value
@@ -221,7 +223,8 @@ class ByTurn(Generic[K, V]):
         return entry.value
 
     def put(self, key: K, value: V, size: int, *, is_read: bool = True) -> bool:
-        """Take a value, pushing others out. False, and nothing taken, where it alone exceeds the budget."""
+        """Add a value and evict others to make room. Return False, without a change to other keys, if it alone exceeds
+        the budget."""
         self.remove(key)
         if size > self.budget_bytes:
             return False
@@ -235,12 +238,12 @@ class ByTurn(Generic[K, V]):
         return True
 
     def shrink_to(self, most_bytes: int) -> None:
-        """Evict until no more than this is held."""
+        """Evict until at most `most_bytes` are held."""
         while self.bytes_held > most_bytes:
             self.remove(next(iter(self._read or self._unread)))
 
     def remove(self, key: K) -> None:
-        """Forget a value; nothing happens where there is none."""
+        """Remove a value; do nothing if it is absent."""
         entry = self._read.pop(key, None)
         if entry is not None:
             self._read_bytes -= entry.size

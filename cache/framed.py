@@ -1,15 +1,17 @@
-"""Runs in the form in which they are sent: small batches side by side, offsets and leader epoch written into each.
+"""Framed runs: small batches next to each other, with offset and leader epoch written into each, ready to send.
 
-What a batch says of its place in the log (base offset, leader epoch) is outside its CRC, and is not known when its
-object is uploaded. So a batch out of a chunk needs a head of its own, each time it is sent. A run of small batches is
-copied once, with its heads written; from then on it is sent as one view for each piece. Large batches are not copied.
+The fields that place a batch in the log (base offset, leader epoch) are outside its CRC, and are unknown when its
+object is uploaded. So a batch from a chunk needs a new header each time it is sent. A run of small batches is copied
+once, with the headers written; after that each of its pieces is sent as one view. Large batches are not copied.
 
-Small requests make short runs. Many that follow each other are joined when they are read again: a *stretch* costs a
-reader as much as one run. It stands for exactly the runs that it was made of, so a run that compaction has replaced is
-not sent out of one. The shortest runs are copied, and sent as one view; longer ones stay the views that they are. Old
-runs that are ready in their chunks (`cache.in_place`) are joined if they are short: a view would keep its chunk.
+Small produce requests make short runs. When many consecutive runs are read again, they are joined into a *stretch*,
+which costs a reader as much as one run. A stretch is used only for exactly the runs that it was made from, so it is
+never sent for a run that compaction has replaced. Short runs are copied and sent as one view; longer runs stay separate
+views. Old runs that are ready in their chunks (`cache.in_place`) are joined only if they are short: a view would keep
+the chunk alive.
 
-Only checked bytes are kept here: who frames a piece has compared each batch with its CRC, or knows its bytes.
+This cache holds checked bytes only: the code that frames a piece checks each batch's CRC first, unless this agent made
+the bytes itself.
 
 Pure: a data structure, owned by one event loop.
 """
@@ -27,21 +29,22 @@ from sequencer.api import ObjectKind, Run
 from tailrace.buffers import Buffer
 
 LEAST_JOINED = 8
-"""Runs that make a stretch: readers at the end of a log, who get a few runs at a time, don't have them joined."""
+"""Least number of runs in a stretch. Readers at the end of a log get a few runs at a time, which are not joined."""
 LEAST_VIEW_BYTES = 8 * 1024
-"""Runs that are this long on average are joined without a copy: the socket takes a view more in less time than that."""
+"""Runs of this average length or more are joined without a copy: the copy would take longer than one more view for the
+socket."""
 JOINED_AT_ONCE = 16
-"""Stretches that are made in one go: 4 MiB are copied within a millisecond. Reads that follow make the others."""
+"""Stretches made by one read: copying their 4 MiB takes less than a millisecond. Later reads make the others."""
 RUN_BYTES = 900
 RUN_BATCH_BYTES = 160
-"""Memory of a run that a stretch names, and of each of its batches, as an answer decodes them (measured: 890, 152)."""
+"""Memory of a decoded run that a stretch refers to, and of each of its batches (measured: 890, 152)."""
 
 _RunKey = tuple[str | int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Runs of one partition that follow each other; `parts`, of `size` bytes, are sent under `leader_epoch`."""
+    """Consecutive runs of one partition. `parts`, of `size` bytes, are what is sent under `leader_epoch`."""
 
     runs: Sequence[Run]
     leader_epoch: int
@@ -50,9 +53,9 @@ class Stretch:
     batch_count: int
     record_count: int
     first_offset: int
-    """Where the first batch begins."""
+    """Base offset of the first batch."""
     client_offset: int
-    """Where the last batch ends."""
+    """End offset of the last batch."""
 
     @property
     def end_offset(self) -> int:
@@ -60,14 +63,14 @@ class Stretch:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes, with the runs that it names."""
+        """Estimated memory, with the runs that it refers to."""
         return self.size + RUN_BYTES * len(self.runs) + RUN_BATCH_BYTES * self.batch_count
 
     def is_wanted(
         self, runs: Sequence[Run], first: int, *, leader_epoch: int, room: int, end_limit: int
     ) -> bool:
-        """Whether it can be sent for the runs from `first` on, which must be its own. They are compared by identity
-        first, so this costs little."""
+        """Whether the stretch can be sent for the runs from `first` on. These must equal its own runs; the comparison
+        is cheap because they are usually the same objects."""
         return (
             self.leader_epoch == leader_epoch
             and self.size <= room
@@ -77,7 +80,7 @@ class Stretch:
 
 
 class FramedRun(Layout):
-    """A run's layout, and of each piece the bytes to send, where they were made and are not those of a large batch."""
+    """A run's layout, and for each piece the bytes to send, if they were made; a large batch has none."""
 
     __slots__ = ("_framed", "_leader_epoch", "stretch")
 
@@ -86,36 +89,36 @@ class FramedRun(Layout):
         self._leader_epoch = -1
         self._framed: list[memoryview | None] = [None] * (len(self.pieces) - 1)
         self.stretch: Stretch | None = None
-        """What begins with this run, if it was joined with those that follow."""
+        """The stretch that begins with this run, if one was made."""
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes."""
+        """Estimated memory."""
         if self.stretch is None:
             return super().memory_bytes + self.copied_bytes
         return super().memory_bytes + self.stretch.memory_bytes
 
     def framed(self, piece: int, leader_epoch: int) -> memoryview | None:
-        """The piece as it is sent under this epoch; None where it is not there."""
+        """Return the piece as it is sent under this epoch; None if it is not kept."""
         return self._framed[piece] if leader_epoch == self._leader_epoch else None
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether all of the run is one piece."""
+        """Whether the run is a single piece."""
         return len(self._framed) == 1
 
     def whole(self, leader_epoch: int) -> memoryview | None:
-        """All of a run that is one piece, as it is sent under this epoch; None where it is not, or not there."""
+        """Return the whole run as it is sent under this epoch; None if it has several pieces or is not kept."""
         if self.is_one_piece and leader_epoch == self._leader_epoch:
             return self._framed[0]
         return None
 
     def is_kept(self, leader_epoch: int) -> bool:
-        """Whether all pieces are there as they are sent under this epoch."""
+        """Whether all pieces are kept as they are sent under this epoch."""
         return leader_epoch == self._leader_epoch and None not in self._framed
 
     def keep(self, piece: int, leader_epoch: int, framed: memoryview) -> None:
-        """Keep a piece; those of another epoch go."""
+        """Keep a piece; drop the pieces of another epoch."""
         if leader_epoch != self._leader_epoch:
             self._leader_epoch = leader_epoch
             self._framed = [None] * len(self._framed)
@@ -123,7 +126,7 @@ class FramedRun(Layout):
 
 
 class FramedRuns:
-    """The runs that were read last, within `budget_bytes`; each is counted as if all its pieces were made."""
+    """The recently read runs, within `budget_bytes`; each counts as if all its pieces were made."""
 
     def __init__(self, budget_bytes: int, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
@@ -131,11 +134,11 @@ class FramedRuns:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of pieces and layouts together."""
+        """Total bytes of the pieces and layouts."""
         return self._held.bytes_held
 
     def of(self, run: Run) -> FramedRun:
-        """The run, made where it is not held."""
+        """Return the framed run; make it if it is not held."""
         key = _key_of(run)
         framed = self._held.get(key)
         if framed is None:
@@ -144,29 +147,29 @@ class FramedRuns:
         return framed
 
     def is_kept(self, run: Run, leader_epoch: int) -> bool:
-        """Whether all of the run is held as it is sent under this epoch."""
+        """Whether the whole run is held as it is sent under this epoch."""
         framed = self._held.get(_key_of(run))
         return framed is not None and framed.is_kept(leader_epoch)
 
     def stretch_at(self, run: Run) -> Stretch | None:
-        """What begins with the run, if it was joined with those that follow."""
+        """Return the stretch that begins with the run, if one was made."""
         framed = self._held.get(_key_of(run))
         return framed.stretch if framed is not None else None
 
     def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
-        """Join runs that follow each other, all of which are kept whole, into stretches of about PIECE_BYTES."""
+        """Join consecutive runs into stretches of about PIECE_BYTES. All of the runs must be kept whole."""
         for first, upto in _stretches_of([run.sizes[-1] for run in found]):
             self._join(runs[first:upto], found[first:upto], leader_epoch)
 
     def join_ready(self, runs: Sequence[Run], parts: Sequence[Buffer], leader_epoch: int) -> None:
-        """The same for old runs that are short, as they were sent, a part for each. All their batches were stored."""
+        """Join short old runs, given as one sent part per run. All their batches must be stored ones."""
         if len(runs) < LEAST_JOINED or sum(map(len, parts)) >= LEAST_VIEW_BYTES * len(runs):
             return
         for first, upto in _stretches_of([run.length for run in runs]):
             self._join_ready(runs[first:upto], b"".join(parts[first:upto]), leader_epoch)
 
     def _join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
-        """Make one stretch. Its runs' own bytes go: who begins within it has them made again."""
+        """Make one stretch. It replaces the bytes of its runs; a read that begins within it frames those runs again."""
         parts = [data for run in found if (data := run.whole(leader_epoch)) is not None]
         size = sum(run.sizes[-1] for run in found)
         assert sum(map(len, parts)) == size, "whole runs are joined"
@@ -203,14 +206,14 @@ class FramedRuns:
         self._hold(head, stretch)
 
     def _hold(self, head: FramedRun, stretch: Stretch) -> None:
-        """Keep a stretch with its first run, which is one piece."""
+        """Keep a stretch with its first run, which must be a single piece."""
         head.keep(0, stretch.leader_epoch, stretch.parts[0][: head.sizes[-1]])
         head.stretch = stretch
         self._held.put(_key_of(stretch.runs[0]), head, head.memory_bytes)
 
 
 def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of these lengths as stretches of about PIECE_BYTES, JOINED_AT_ONCE at most: [first, upto) of each."""
+    """Yield [first, upto) for each stretch of about PIECE_BYTES; at most JOINED_AT_ONCE stretches."""
     if len(lengths) < LEAST_JOINED:
         return
     sizes = list(accumulate(lengths, initial=0))
@@ -226,12 +229,13 @@ def _stretches_of(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _alone(view: memoryview) -> memoryview:
-    """The view, or a copy if it keeps more bytes alive than it shows: it is a head's, from an earlier stretch."""
+    """Return the view, or a copy if it keeps more bytes alive than it shows (the first run of an earlier stretch
+    does)."""
     return view if memoryview(view.obj).nbytes == len(view) else memoryview(bytes(view))
 
 
 def _key_of(run: Run) -> _RunKey:
-    """A run by what it can't share with another: its place in an object and in the log."""
+    """Return a key that no other run has: its place in an object and in the log."""
     if run.kind is ObjectKind.MARKERS:
         return run.topic_id.int, run.partition, run.base_offset
     return run.key, run.start, run.base_offset

@@ -1,4 +1,4 @@
-"""A gate: how many may go on at a time, by name, so that one who waits can be let through early."""
+"""A gate limits how many callers run at a time. Callers wait by name, so that one of them can be let through early."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Lets `limit` callers through at a time, first come, first served; `promote` opens it for one more.
+    """Lets `limit` callers through at a time, first come, first served. `promote` lets one more through.
 
-    One name stands for at most one caller at a time (callers come through single flight).
+    At most one caller may wait under a name at a time; callers come through `SingleFlight`, which ensures it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,12 +21,12 @@ class Gate:
 
     @property
     def inside(self) -> int:
-        """How many are through; above the limit only by those promoted."""
+        """Number of callers inside; promoted callers may take it above the limit."""
         return self._inside
 
     @asynccontextmanager
     async def passing(self, name: Hashable) -> AsyncIterator[None]:
-        """Wait for a place, and hold it."""
+        """Wait for a place and hold it for the `async with` block."""
         if self._inside < self._limit and not self._waiting:
             self._inside += 1
         else:
@@ -38,7 +38,7 @@ class Gate:
             self._admit()
 
     def promote(self, name: Hashable) -> None:
-        """Let the one who waits under this name through now; nothing happens where nobody does."""
+        """Let the caller that waits under this name through now; do nothing if there is none."""
         waiter = self._waiting.pop(name, None)
         if waiter is not None and not waiter.done():
             self._inside += 1
@@ -52,7 +52,7 @@ class Gate:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._inside -= 1  # let through and cancelled in one turn of the loop
+                self._inside -= 1  # let through and cancelled in the same turn of the loop
                 self._admit()
             else:
                 self._waiting.pop(name, None)

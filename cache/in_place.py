@@ -1,12 +1,13 @@
-"""Old runs are sent out of their chunk's own memory: the heads of their batches are written where they stand.
+"""Send old runs from the memory of their chunk: patch the batch headers in place.
 
-A reader of old records wants most runs once. To lay a run out and to copy it (`cache.layout`, `cache.framed`) takes
-more than that saves. So its batches are checked, and get their offsets and leader epoch, within the chunk that brought
-them. The chunk remembers it, and whoever reads the run next gets a view and looks at no batch.
+A reader of old records wants most runs only once. Building a layout and copying the run (`cache.layout`,
+`cache.framed`) would take longer than it saves. So each batch is checked and gets its offset and leader epoch within
+the chunk that was fetched. The chunk remembers this, and the next reader of the run gets a view without looking at the
+batches.
 
-What is written is outside the CRCs of the batches, and whoever else has the chunk (a peer, a reader of the tail) writes
-it anew. A chunk that was sent to a peer is not written to any more: a MAC covers it on its way. A run gets the offsets
-and the epoch of one row: an answer may still be on its way when another asks.
+The patched bytes are outside the batches' CRCs. Every other holder of the chunk (a peer, a tail reader) patches its own
+copy. A chunk that was sent to a peer is not patched any more, because a MAC covers it in transit. A run in a chunk is
+patched once, with one offset and one epoch, because an answer may still be in transit when the next request comes.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from tailrace.buffers import Buffer
 from tailrace.record_batch import patched_if_sound
 
 LEAST_SHARE = 64
-"""A view keeps its chunk in memory until the answer has left. So less than one byte in so many of a chunk is copied."""
+"""A view keeps its chunk in memory until the answer has been sent. So a part smaller than 1/64 of its chunk is
+copied."""
 
 FEW_RUNS = 16
 RUN_SHARE = 1024
-"""What a chunk remembers of a run takes some 200 bytes, which nobody counts. So it remembers one for so many of its own
-bytes, and a few more; shorter runs are framed, which is counted."""
+"""A chunk's note of a ready run takes some 200 bytes, which no budget counts. So a chunk keeps one note per 1,024 bytes
+of its size, and 16 more; runs beyond that are framed, which a budget counts."""
 
 
 def chunk_of(run: Run, chunk_bytes: int) -> int:
-    """The number of the chunk that all of the run lies in; -1 where there is none."""
+    """Return the number of the chunk that contains the whole run; -1 if no single chunk does."""
     if run.kind is not ObjectKind.MIXED:
         return -1
     number, first = divmod(run.start, chunk_bytes)
@@ -34,18 +36,18 @@ def chunk_of(run: Run, chunk_bytes: int) -> int:
 
 
 def part_of(chunk: ChunkBytes, start: int, length: int) -> Buffer:
-    """So many bytes of the chunk, to be sent."""
+    """Return bytes of the chunk to send: a view, or a copy if they are a small part of the chunk."""
     data = chunk.own_view(start, length)
     return data if LEAST_SHARE * length >= chunk.size else bytes(data)
 
 
 def may_be_own(run: Run, chunk: ChunkBytes, chunk_bytes: int) -> bool:
-    """Whether the run may be sent out of its chunk: it is ready there, or could be made ready."""
+    """Whether the run may be sent from its chunk: it is ready there, or there is room to make it ready."""
     return _has_room(chunk) or run.start % chunk_bytes in chunk.ready
 
 
 def _has_room(chunk: ChunkBytes) -> bool:
-    """Whether another run can be made ready there."""
+    """Whether another run can be made ready in the chunk."""
     return chunk.memory is not None and len(chunk.ready) < FEW_RUNS + chunk.size // RUN_SHARE
 
 
@@ -55,9 +57,11 @@ def is_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:
 
 
 def made_ready(run: Run, at: int, leader_epoch: int, chunk: ChunkBytes) -> bool:
-    """Check each batch of the run, and write offset and epoch into it. False where the run can't be sent as it stands:
-    not all its batches are sound, or were stored, or it is ready for another epoch, or the memory is another's, or has
-    too many runs."""
+    """Check each batch of the run, and write its offset and the epoch into it.
+
+    Return False if the run can't be sent from the chunk: a batch is corrupt or was not stored, the run is ready for
+    another epoch, the memory must not be written to, or the chunk has too many ready runs.
+    """
     batches = run.batches
     if chunk.memory is None or not _has_room(chunk) or at in chunk.ready or not batches:
         return False

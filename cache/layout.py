@@ -1,7 +1,7 @@
-"""Where the stored batches of a run stand, as columns: what a read takes is found by bisection, not batch by batch.
+"""The layout of a run: its stored batches as columns, so that a read finds its batches by bisection.
 
-A run's batches are told apart once. From then on a read costs something for each run and for each piece of it:
-neighbouring batches that are kept, and sent, as one buffer (`cache.framed`).
+The batches of a run are parsed once. After that the cost of a read grows with the number of runs and pieces, not with
+the number of batches. A piece is a range of neighbouring batches that are kept and sent as one buffer (`cache.framed`).
 
 Pure.
 """
@@ -17,20 +17,22 @@ from operator import add
 from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
 
 PIECE_BYTES = 256 * 1024
-"""A piece takes no further batch when it is this long."""
+"""A piece that has reached this length takes no further batch."""
 LARGE_BATCH_BYTES = 64 * 1024
-"""A batch of this size is a piece of its own, and is not copied to be sent: its head costs little beside it."""
+"""A batch of this size or more is a piece by itself. It is sent without a copy; a separate header costs little next to
+it."""
 BATCH_COLUMNS_BYTES = 48
-"""Memory of the columns for each batch."""
+"""Memory of the columns per batch."""
 
 
 class Layout:
-    """The stored batches of one run, numbered in the order of their offsets. All columns have an entry for each.
+    """The stored batches of one run, numbered in offset order. Each column has one entry per batch.
 
-    `starts`: the byte of the object at which a batch begins (meaningless for a marker).
-    `sizes`, `records`: bytes and producers' records of all batches before it, with one entry more for all of them.
-    `pieces`: the number of each piece's first batch, with one entry more: the number of batches.
-    `is_large_only`: all batches of the run were stored, and each is large.
+    `starts`: the byte of the object at which the batch begins (meaningless for a marker).
+    `sizes`, `records`: total bytes and total producer records of the batches before it; one extra entry holds the
+    total.
+    `pieces`: the number of each piece's first batch; one extra entry holds the number of batches.
+    `is_large_only`: all batches of the run were stored, and all are large.
     """
 
     __slots__ = (
@@ -67,44 +69,44 @@ class Layout:
 
     @property
     def memory_bytes(self) -> int:
-        """About what the columns take."""
+        """Estimated memory of the columns."""
         return 600 + BATCH_COLUMNS_BYTES * self.count
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of all pieces but those of one large batch."""
+        """Total size of the pieces that are copied: all except large batches."""
         large = (size for size in map(self.length_of, self.pieces[:-1]) if size >= LARGE_BATCH_BYTES)
         return self.sizes[-1] - sum(large)
 
     def is_large(self, batch: int) -> bool:
-        """Whether the batch is a piece of its own, which is not copied."""
+        """Whether the batch is a piece by itself, which is not copied."""
         return self.length_of(batch) >= LARGE_BATCH_BYTES
 
     def length_of(self, batch: int) -> int:
-        """Bytes of one batch."""
+        """Size of one batch in bytes."""
         return self.sizes[batch + 1] - self.sizes[batch]
 
     def piece_of(self, batch: int) -> int:
-        """The piece in which a batch is."""
+        """Return the number of the piece that contains the batch."""
         return bisect_right(self.pieces, batch) - 1
 
     def place_of(self, piece: int) -> tuple[int, int]:
-        """The bytes of the object in which a piece stands."""
+        """Return the first byte and the end of the piece in its object."""
         first, last = self.pieces[piece], self.pieces[piece + 1] - 1
         return self.starts[first], self.starts[last] + self.length_of(last)
 
     def first_from(self, offset: int) -> int:
-        """The first batch that ends after `offset`; `count` where there is none."""
+        """Return the number of the first batch that ends after `offset`; `count` if there is none."""
         return bisect_right(self.end_offsets, offset)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Bytes of the batches that end after `offset` and begin before `end`."""
+        """Return the total size of the batches that end after `offset` and begin before `end`."""
         first, upto = self.first_from(offset), bisect_left(self.base_offsets, end)
         return self.sizes[upto] - self.sizes[first] if upto > first else 0
 
 
 def _plain_pieces(starts: Sequence[int], chunk_bytes: int) -> list[int]:
-    """As `_pieces`, for small batches that stand next to each other: not batch by batch."""
+    """Like `_pieces`, but faster: for small batches without gaps between them."""
     firsts: list[int] = []
     number, count = 0, len(starts)
     while number < count:
@@ -116,9 +118,9 @@ def _plain_pieces(starts: Sequence[int], chunk_bytes: int) -> list[int]:
 
 
 def _pieces(starts: Sequence[int], lengths: Sequence[int], chunk_bytes: int) -> list[int]:
-    """Cut the batches into pieces: next to each other in the object, beginning in the same chunk.
+    """Cut the batches into pieces. The batches of a piece are adjacent in the object and begin in the same chunk.
 
-    A batch that lies across two chunks is the last of its piece, unless it is large.
+    A small batch that crosses a chunk boundary is the last of its piece.
     """
     firsts: list[int] = []
     piece_end, chunk_end, next_start = 0, 0, -1

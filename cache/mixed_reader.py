@@ -1,9 +1,10 @@
-"""Batches of mixed objects, and the markers between them: out of chunks once, then out of the runs kept as sent.
+"""Read batches of mixed objects and transaction markers. The first read takes them from chunks; later reads take them
+from the cache of framed runs.
 
-Old runs are sent out of their chunks (`cache.in_place`), where these are memory of their own.
+Old runs are sent from the memory of their chunks (`cache.in_place`) if the chunk's memory may be patched.
 
-A piece of small batches (`cache.layout`) is copied out of its chunks, checked and framed when it is first asked for;
-where one of its batches is not sound or its bytes are not to be had, each batch is looked at by itself.
+A piece of small batches (`cache.layout`) is copied from its chunks, checked and framed on its first read. If one of its
+batches is corrupt or its bytes can't be fetched, each batch is read separately.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from tailrace.record_batch import (
 from tailrace.turns import Turns
 
 BATCHES_IN_A_TURN = 1_000
-"""Batches that are checked and framed in one turn of the loop."""
+"""Batches that are checked and framed in one turn of the event loop."""
 RUN_AS_BATCHES = 10
-"""What a run, or a piece of one, costs beside its batches."""
+"""Cost of a run, or of a piece of one, in batches, in addition to its batches."""
 STEP_CHUNKS = 4
-"""So many chunks one read holds at a time: an answer may have the runs of 2,000 objects, each a few hundred bytes."""
+"""Limit of chunks that one read holds at a time: an answer may have runs in 2,000 objects, a few hundred bytes in
+each."""
 
 MAX_OFFSET = (1 << 63) - 1
 _kind = attrgetter("kind")
@@ -56,7 +58,7 @@ class MixedReader:
         self.framed = FramedRuns(cache.settings.framed_bytes, cache.settings.chunk_bytes)
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
-        """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
+        """Like `read`, but without waiting. Return False if it would have to wait; `out` is then unusable."""
         if not self._are_old(runs):
             return self._read_framed_held(runs, request, out)
         chunks: list[ChunkBytes | None] = []
@@ -70,7 +72,7 @@ class MixedReader:
     def _read_old_held(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: list[ChunkBytes | None]
     ) -> bool:
-        """As `read_held`, of old runs; the chunks that they stand in are added to `chunks`."""
+        """`read_held` for old runs; adds the chunks that contain them to `chunks`."""
         own, missing = self._own_chunks(runs, request, out, stops=True)
         if missing:
             return False
@@ -106,16 +108,16 @@ class MixedReader:
         return True
 
     def _are_old(self, runs: Sequence[Run]) -> bool:
-        """Whether the runs may be sent out of their chunks. What this agent has just uploaded is not; runs that follow
-        are newer."""
+        """Whether the runs may be sent from their chunks: the first is old and this agent did not upload it recently.
+        Looks at the first run only, because the following runs are newer."""
         if not runs or not self.is_catch_up(runs[0]):
             return False
         first = runs[0]
         return not self._cache.is_fresh(ChunkId(first.key, first.start // self._cache.settings.chunk_bytes))
 
     def _waits_at_once(self, run: Run, request: ReadRequest, out: ReadBatches) -> bool:
-        """Whether a small batch of the first run must be brought. So who reads what nobody has read before does not
-        look at all the other runs twice."""
+        """Whether a small batch of the first run is not in memory. It lets a reader of data that was never read before
+        give up early, so that it does not look at all other runs twice."""
         if run.kind is ObjectKind.PARQUET:
             return True
         framed = self.framed.of(run)
@@ -126,8 +128,8 @@ class MixedReader:
         return not is_kept and bool(self._select((run,), request, out).spans)
 
     def _add_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int | None:
-        """Append what the runs hold, without waiting. Returns the bytes that were kept as they are sent; None where
-        something must be waited for."""
+        """Append the batches of the runs without waiting. Return the bytes that came from framed pieces; None if it
+        would have to wait."""
         if ObjectKind.PARQUET in map(_kind, runs):
             return None
         kept = 0
@@ -159,7 +161,7 @@ class MixedReader:
         return kept
 
     async def read(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
-        """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
+        """Append the batches of the runs, from the end of `out` on. Raises like `BatchReader.read`."""
         first = 0
         while first < len(runs) and out.is_complete:
             upto = self._step_from(runs, first)
@@ -167,7 +169,8 @@ class MixedReader:
             first = upto
 
     def _step_from(self, runs: Sequence[Run], first: int) -> int:
-        """The end of the runs from `first` on whose chunks may be held at a time: of one run, whatever it takes."""
+        """Return the end of the runs from `first` on whose chunks may be held at the same time; at least one run,
+        whatever its size."""
         chunk_bytes = self._cache.settings.chunk_bytes
         left, counted = STEP_CHUNKS * chunk_bytes, ("", -1)
         for number in range(first, len(runs)):
@@ -204,8 +207,8 @@ class MixedReader:
     async def _read_framed(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: _Chunks
     ) -> None:
-        """Append what the runs hold, out of what is kept as it is sent: made where it is not. `chunks`: that are there;
-        others are added."""
+        """Append the batches of the runs from their framed pieces; frame those that are not kept. `chunks` are already
+        fetched; the others are fetched and added to it."""
         selection = self._select(runs, request, out)
         await self._bring(selection.spans, request.leader_epoch, chunks)
         turns = Turns(BATCHES_IN_A_TURN)
@@ -227,26 +230,26 @@ class MixedReader:
         out.is_complete = not selection.is_full
 
     async def batch_at(self, run: Run, start: int, length: int) -> memoryview:
-        """One batch of the run, its CRC checked. Raises as `BatchReader.read`."""
+        """Return one batch of the run, with its CRC checked. Raises like `BatchReader.read`."""
         return await self._sound_batch(run, start, length, {})
 
     def chunks_of(self, run: Run, start: int, length: int) -> list[ChunkRef]:
-        """The chunks in which these bytes of the run's object stand."""
+        """Return the chunks that contain these bytes of the run's object."""
         chunk_bytes = self._cache.settings.chunk_bytes
         return chunks_of(
             run.key, start=start, end=start + length, object_size=run.object_size, chunk_bytes=chunk_bytes
         )
 
     def is_catch_up(self, run: Run) -> bool:
-        """Whether the run is old: who reads it does not follow the tail."""
+        """Whether the run is old, so that its reader does not follow the tail."""
         age_ms = self._clock.wall_ms() - run.created_ms
         return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
 
     def _own_chunks(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, *, stops: bool = False
     ) -> tuple[list[ChunkBytes | None], dict[int, ChunkRef]]:
-        """Of each run that may be wanted the chunk out of which it may be sent, or None. And those that
-        must be brought, by the numbers of their runs: the first alone, if `stops`."""
+        """Return, for each run that may be wanted, the chunk that it may be sent from, or None. Also return the chunks
+        to fetch, by the numbers of their runs: only the first if `stops`."""
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
         chunk_bytes, room = self._cache.settings.chunk_bytes, request.max_bytes - out.bytes
         own: list[ChunkBytes | None] = []
@@ -268,7 +271,8 @@ class MixedReader:
         return own, missing
 
     async def _brought(self, missing: dict[int, ChunkRef], own: list[ChunkBytes | None]) -> _Chunks:
-        """Bring chunks; for one that can't be had, its error. Those in memory of their own are put into `own`."""
+        """Fetch chunks; return the error for each that can't be fetched. Put the chunks that may be patched into
+        `own`."""
         wanted = list(dict.fromkeys(missing.values()))
         brought = await self._cache.get_all([(ref, True) for ref in wanted])
         chunks: _Chunks = {ref.id: chunk for ref, chunk in zip(wanted, brought, strict=True)}
@@ -287,8 +291,8 @@ class MixedReader:
         request: ReadRequest,
         out: ReadBatches,
     ) -> int:
-        """Append the runs from `first` on that can be sent out of their own chunks; the number of the next. In one go,
-        runs of BATCHES_IN_A_TURN batches are made ready, and one more at most."""
+        """Append the runs from `first` on that can be sent from their own chunks; return the number of the next run.
+        One call makes runs ready until they have BATCHES_IN_A_TURN batches; the last run may exceed it."""
         most, number = out.made + BATCHES_IN_A_TURN, first
         while number < len(own) and out.is_complete:
             run, chunk = runs[number], own[number]
@@ -308,9 +312,12 @@ class MixedReader:
     def _add_again(
         self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, chunks: list[ChunkBytes | None]
     ) -> int:
-        """Append the old, short runs from the first on that were read before and are wanted whole (the first perhaps
-        in part); how many there were. They come as stretches, or out of their chunks, which are added to `chunks`. The
-        latter are joined for the next reader. Runs that nobody has read cost one look."""
+        """Append the leading old, short runs that were read before and are wanted whole (the first perhaps in part);
+        return how many.
+
+        They come as stretches or from their chunks; those chunks are added to `chunks`. Runs that come from chunks are
+        joined for the next reader. If the first run was never read, the call ends after that one check.
+        """
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
         leader_epoch = request.leader_epoch
         number = 1 if runs[0].base_offset < out.end_offset else 0
@@ -323,7 +330,7 @@ class MixedReader:
             chunk, at = ready
             chunks.append(chunk)
             self._add_ready(runs[0], at, chunk, request=request, out=out)
-        alone, parts = number, len(out.parts)  # the first run, and its part, after the last stretch
+        alone, parts = number, len(out.parts)  # the first run after the last stretch, and its part in `out`
         while number < len(runs) and out.is_complete:
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset:
@@ -349,13 +356,14 @@ class MixedReader:
         return number
 
     def _was_read(self, run: Run, leader_epoch: int) -> bool:
-        """Whether the run is short, and ready or the first of a stretch."""
+        """Whether the run is short, and is ready in its chunk or begins a stretch."""
         if run.length >= LEAST_VIEW_BYTES:
             return False
         return self.framed.stretch_at(run) is not None or self._ready_chunk(run, leader_epoch) is not None
 
     def _ready_chunk(self, run: Run, leader_epoch: int) -> tuple[ChunkBytes, int] | None:
-        """The chunk in which the run is ready, and where in it; None where it is not, or the chunk not in memory."""
+        """Return the chunk in which the run is ready and the run's place in it; None if it is not ready or not in
+        memory."""
         chunk_bytes = self._cache.settings.chunk_bytes
         number = chunk_of(run, chunk_bytes)
         if number < 0:
@@ -366,7 +374,7 @@ class MixedReader:
     def _add_ready(
         self, run: Run, at: int, chunk: ChunkBytes, *, request: ReadRequest, out: ReadBatches
     ) -> None:
-        """Append what is wanted of a run that is ready, `at` bytes into its chunk."""
+        """Append the wanted batches of a run that is ready, `at` bytes into its chunk."""
         is_within = request.end_limit is None or run.end_offset <= request.end_limit
         if is_within and run.base_offset >= out.end_offset and run.length <= request.max_bytes - out.bytes:
             data = part_of(chunk, at, run.length)
@@ -379,15 +387,15 @@ class MixedReader:
         out.end_offset, out.is_complete = selection.end_offset, not selection.is_full
 
     def _add_whole_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
-        """Append the runs from the first on that are kept in one piece and wanted whole; how many there were.
+        """Append the leading runs that are kept in one piece and wanted whole; return how many.
 
-        What a tail reader gets is little else, so this is the loop that costs most of a fetch of small batches.
+        A tail reader gets almost only such runs, so a fetch of small batches spends most of its time in this loop.
         """
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
         leader_epoch, of = request.leader_epoch, self.framed.of
         number = 0
         alone: list[FramedRun] = []
-        """The last runs before `number`, which are in no stretch."""
+        """The last runs before `number` that are in no stretch."""
         while number < len(runs):
             run, room = runs[number], request.max_bytes - out.bytes
             if run.base_offset < out.end_offset or run.end_offset > limit or run.kind is ObjectKind.PARQUET:
@@ -413,8 +421,8 @@ class MixedReader:
         return number
 
     def _add_large_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
-        """Append the runs from the first on that have large batches only, are wanted whole and lie in a chunk that is
-        in memory; how many there were. What is sent of a run stays with its chunk, and goes with it."""
+        """Append the leading runs that have large batches only, are wanted whole and lie in a chunk in memory; return
+        how many. The parts to send are kept with the chunk and evicted with it."""
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
         chunks: dict[ChunkId, ChunkBytes] = {}
         number = 0
@@ -435,8 +443,8 @@ class MixedReader:
     def _sent_parts(
         self, run: Run, leader_epoch: int, chunks: dict[ChunkId, ChunkBytes]
     ) -> list[Buffer] | None:
-        """All of a run of large batches as it is sent, and its chunk into `chunks`. None where it is another run, its
-        chunk is not in memory, or has batches that nobody has checked."""
+        """Return the parts to send of a run of large batches, and add its chunk to `chunks`. Return None if it is
+        another kind of run, its chunk is not in memory, or one of its batches is unchecked."""
         chunk_bytes = self._cache.settings.chunk_bytes
         number = chunk_of(run, chunk_bytes)
         if number < 0 or not (framed := self.framed.of(run)).is_large_only:
@@ -464,11 +472,11 @@ class MixedReader:
             self._cache.held(ChunkRef(place, start, chunk.size))
 
     def _refs_of(self, part: RunSpan) -> list[ChunkRef]:
-        """The chunks of a large batch, which is all of its part."""
+        """Return the chunks of a large batch; the part consists of that one batch."""
         return self.chunks_of(part.run, part.framed.starts[part.first], part.framed.length_of(part.first))
 
     def _held_batch(self, part: RunSpan, refs: Sequence[ChunkRef], leader_epoch: int) -> list[Buffer] | None:
-        """A large batch as it is sent, out of chunks that are in memory; None where they, or its CRC check, are not."""
+        """Return a large batch as it is sent, if its chunks are in memory and its CRC was checked; else None."""
         run, batch = part.framed, part.first
         start, length = run.starts[batch], run.length_of(batch)
         held = [chunk for ref in refs if (chunk := self._cache.peek(ref.id)) is not None]
@@ -489,7 +497,7 @@ class MixedReader:
         )
 
     async def _bring(self, spans: Sequence[RunSpan], leader_epoch: int, chunks: _Chunks) -> None:
-        """Add the chunks of all that is not kept as it is sent."""
+        """Fetch the chunks of all pieces that are not framed, and add them to `chunks`."""
         wanted: dict[ChunkRef, Run] = {}
         for span in spans:
             if span.run.kind == ObjectKind.MARKERS:
@@ -502,7 +510,7 @@ class MixedReader:
         await self._chunks(wanted, chunks)
 
     async def _chunks(self, wanted: dict[ChunkRef, Run], chunks: _Chunks) -> None:
-        """Add those of the wanted chunks that are not there, side by side; for one that can't be had, its error."""
+        """Add the wanted chunks that are not in `chunks`, concurrently; add the error of each that can't be fetched."""
         missing: list[tuple[ChunkRef, bool]] = []
         for ref, run in wanted.items():
             if ref.id in chunks:
@@ -518,7 +526,8 @@ class MixedReader:
             chunks.update((ref.id, chunk) for (ref, _), chunk in zip(missing, brought, strict=True))
 
     def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
-        """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""
+        """Frame the piece that contains `part`, and keep it. Return None if a chunk is missing or a batch is
+        corrupt."""
         run = part.framed
         to_check: Sequence[ChunkBytes] = ()
         if part.run.kind == ObjectKind.MARKERS:
@@ -539,7 +548,8 @@ class MixedReader:
         return framed
 
     async def _add_each(self, part: RunSpan, leader_epoch: int, chunks: _Chunks, out: ReadBatches) -> bool:
-        """Append batch after batch; False where one can't be had and those before it are to be given."""
+        """Append the batches one by one. Return False if one can't be read and the batches before it should be
+        returned."""
         run = part.framed
         for batch in range(part.first, part.upto):
             try:
@@ -559,8 +569,9 @@ class MixedReader:
         return True
 
     async def _sound_batch(self, run: Run, start: int, length: int, chunks: _Chunks) -> memoryview:
-        """The batch's bytes, CRC checked; read again from the store itself where it is wrong. Its chunks are not there
-        where its piece was kept when the others were brought, and a reader of another epoch came meanwhile."""
+        """Return the batch's bytes with the CRC checked; if it is wrong, read them again from the store. The chunks may
+        be missing from `chunks`: its piece was framed when they were fetched, but a reader with another epoch has
+        replaced it since."""
         refs = self.chunks_of(run, start, length)
         if not all(ref.id in chunks for ref in refs):
             await self._chunks(dict.fromkeys(refs, run), chunks)
@@ -586,12 +597,12 @@ class MixedReader:
 
 
 def _distinct(own: Sequence[ChunkBytes | None]) -> list[ChunkBytes]:
-    """The chunks, each once, however many runs stand in it."""
+    """Return the chunks, each once, however many runs are in it."""
     return [chunk for chunk in dict.fromkeys(own) if chunk is not None]
 
 
 def _next_own(runs: Sequence[Run], own: Sequence[ChunkBytes | None], first: int) -> int:
-    """The number of the next run after `first` that has a chunk of its own."""
+    """Return the number of the next run after `first` that has a chunk of its own; the end of the runs if none has."""
     return next((number for number in range(first + 1, len(own)) if own[number] is not None), len(runs))
 
 
@@ -606,7 +617,7 @@ def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
 
 
 def _parts_of(run: FramedRun, chunk: ChunkBytes, at: int, leader_epoch: int) -> list[Buffer]:
-    """The batches of a run, `at` bytes into its chunk, each with a head of its own."""
+    """Return the batches of a run, `at` bytes into its chunk, each with a new header."""
     parts: list[Buffer] = []
     for batch, base_offset in enumerate(run.base_offsets):
         length, start = run.length_of(batch), at + run.sizes[batch]
@@ -625,8 +636,8 @@ def _part_of(framed: memoryview, piece: int, part: RunSpan) -> memoryview:
 def _are_made_ready(
     data: memoryview, run: FramedRun, piece: int, *, leader_epoch: int, to_check: Sequence[ChunkBytes]
 ) -> bool:
-    """Write offsets and epoch into each batch of a piece. False where one does not have the CRC that it carries: those
-    that come from the chunks `to_check` are summed."""
+    """Write offset and epoch into each batch of a piece. Return False if a batch from the chunks in `to_check` fails
+    its CRC check."""
     first, upto = run.pieces[piece], run.pieces[piece + 1]
     sizes, starts, base_offsets = run.sizes, run.starts, run.base_offsets
     begin = sizes[first]
@@ -639,8 +650,8 @@ def _are_made_ready(
 
 
 def _is_sound(batch: memoryview, start: int, chunks: Sequence[ChunkBytes]) -> bool:
-    """Whether the batch that begins at `start` of its object has the CRC that it carries; it is summed once for its
-    chunks."""
+    """Whether the batch that begins at `start` of its object matches its CRC. The result is noted in its chunks, so
+    that the CRC is computed once."""
     for chunk in chunks:
         if start not in chunk.checked:
             break
@@ -684,7 +695,7 @@ def _present(chunk: ChunkBytes | BaseException) -> ChunkBytes:
 
 
 def _bytes_of(start: int, end: int, refs: Sequence[ChunkRef], chunks: Sequence[ChunkBytes]) -> memoryview:
-    """Bytes [start, end) of an object as one buffer: a view, but a copy where they lie across two chunks."""
+    """Return bytes [start, end) of an object as one buffer: a view, or a copy if they cross a chunk boundary."""
     views = _views_of(start, end, refs, chunks)
     return views[0] if len(views) == 1 else memoryview(b"".join(views))
 

@@ -1,4 +1,4 @@
-"""What the cache reports: to metrics, tests, the console."""
+"""What the cache reports to metrics, tests and the console."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ class Tier(enum.Enum):
     """Where the bytes of a chunk came from."""
 
     FRESH = "fresh"
-    """Uploaded by this agent a moment ago."""
+    """This agent uploaded the object recently."""
     MEMORY = "memory"
     PEER = "peer"
-    """The owner in this zone."""
+    """The agent of this zone that owns the chunk."""
     STORE = "store"
 
 
 class CacheObserver(Protocol):
-    """Told of every chunk that a reader got. Called on the loop; must not block or raise."""
+    """Receives an event for every chunk that a reader gets. Called on the loop; must not block or raise."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
-        """A reader got so many chunks, `length` bytes together; readers that shared one GET are reported one by one."""
+        """A reader got `chunks` chunks, `length` bytes in total; readers that share one GET are reported separately."""
         ...
 
     def framed_read(self, length: int) -> None:
-        """A reader got so many bytes that were kept in the form in which they are sent: no chunk was needed."""
+        """A reader got `length` bytes from the cache of ready-to-send runs; it needed no chunk."""
         ...
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
-        """A peer did not answer as it should; the store was read in its place."""
+        """A call to a peer failed; the chunk was read from the store instead."""
         ...
 
     def peer_bypassed(self, broker_id: int) -> None:
-        """A peer was not asked, because it failed often recently."""
+        """A peer was not called because its recent calls failed."""
         ...
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
-        """A batch failed its CRC; `is_repaired`: the store's own bytes were right."""
+        """A batch failed its CRC check; `is_repaired`: a second read from the store returned a sound batch."""
         ...
 
 
 class NoObserver:
-    """Nobody counts."""
+    """Ignores all events."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def framed_read(self, length: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def peer_bypassed(self, broker_id: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,9 +1,9 @@
-"""Record batches out of Parquet objects: index and row groups through the chunk cache, decoding on a pool.
+"""Read record batches from Parquet objects: index and row groups come through the chunk cache, a pool decodes them.
 
-An index (the decoded footer) never changes, so some are kept, within a budget of bytes; and a row group is decoded once
-for the many fetches of a replay, and for all partitions that it holds. A partition's batches are kept as they are sent.
-pyarrow and numba are imported in the pool, by the first Parquet run that is read: an agent that never meets one starts,
-and lives, without them.
+An index (the decoded footer) never changes, so indexes are kept within a byte budget. A row group is decoded once for
+the many fetches of a replay and for all partitions in it. A partition's batches are kept ready to send. The pool
+imports pyarrow and numba when the first Parquet run is read, so an agent that never reads one starts and runs without
+them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Records = list[memoryview]
-"""The records of each batch of a row group, as `row_group_records` gives them."""
+"""The records of each batch of a row group, as returned by `row_group_records`."""
 
 BATCH_IN_MEMORY_BYTES = 400
-"""About what an index needs for each batch, beside its footer: the header as a struct with its numbers."""
+"""Estimated memory of an index per batch, in addition to its footer: a header struct with its integers."""
 
 
 class RebuiltBatches:
-    """Batches of one partition out of one row group, side by side as they are sent; numbered in the order of offsets.
+    """The batches of one partition in one row group, ready to send as one buffer, numbered in offset order.
 
-    `sizes` and `records`: bytes and records of all batches before it, with one entry more for all of them.
+    `sizes`, `records`: total bytes and records of the batches before this one; one extra entry holds the total.
     """
 
     __slots__ = ("base_offsets", "data", "end_offsets", "max_timestamps", "records", "sizes")
@@ -62,24 +62,24 @@ class RebuiltBatches:
 
     @property
     def memory_bytes(self) -> int:
-        """An estimate of its memory."""
+        """Estimated memory."""
         return 600 + len(self.data) + 40 * len(self.base_offsets)
 
     def view(self, first: int, upto: int) -> memoryview:
-        """The bytes of the batches [first, upto)."""
+        """Return the bytes of the batches [first, upto)."""
         return self.data[self.sizes[first] : self.sizes[upto]]
 
     def first_at(self, offset: int) -> int:
-        """The first batch that begins at or after `offset`."""
+        """Return the number of the first batch that begins at or after `offset`."""
         return bisect_left(self.base_offsets, offset)
 
     def select(self, offset: int, start: int, end: int) -> tuple[int, int]:
-        """The batches that begin in [start, end) and end after `offset`."""
+        """Return as [first, upto) the batches that begin in [start, end) and end after `offset`."""
         first = max(bisect_right(self.end_offsets, offset), self.first_at(start))
         return first, max(first, self.first_at(end))
 
     def fitting(self, first: int, upto: int, max_bytes: int) -> int:
-        """The end of the batches from `first` on, before `upto`, that are at most so long together."""
+        """Return the end of the batches from `first` on, at most `upto`, that fit into `max_bytes`."""
         return bisect_right(self.sizes, self.sizes[first] + max_bytes, first, upto + 1) - 1
 
 
@@ -89,7 +89,7 @@ class _GroupId(NamedTuple):
 
 
 class _PartId(NamedTuple):
-    """One partition's batches of a row group, as they are sent under an epoch."""
+    """One partition's batches of a row group, ready to send under an epoch."""
 
     group: _GroupId
     partition: TopicPartition
@@ -97,7 +97,7 @@ class _PartId(NamedTuple):
 
 
 class ParquetReader:
-    """Reads Parquet runs. `executor` is a bounded pool: decoding never runs on the loop."""
+    """Reads Parquet runs. `executor` is a bounded pool; nothing is decoded on the event loop."""
 
     def __init__(
         self, cache: ChunkCache, executor: Executor, observer: CacheObserver, ahead: ReadAhead
@@ -115,9 +115,9 @@ class ParquetReader:
         self._records_flights: SingleFlight[_GroupId, _Records] = SingleFlight()
 
     async def batches(self, run: Run, offset: int, leader_epoch: int) -> AsyncIterator[RebuiltBatches]:
-        """The partition's batches of each row group from `offset` on, earlier ones and other runs' among them.
+        """Yield the partition's batches of each row group that may contain `offset` or later offsets.
 
-        Raises ObjectMissing, ObjectCorrupt, ...
+        The batches include earlier ones and those of other runs. Raises ObjectMissing, ObjectCorrupt, ...
         """
         index = await self._index(run)
         groups = index.row_groups_for(run.topic_id, run.partition, offset)
@@ -126,7 +126,7 @@ class ParquetReader:
             yield await self._part(run, index, group, leader_epoch)
 
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record from `from_offset` on, at or after `timestamp`."""
+        """Return offset and timestamp of the first record at or after both `from_offset` and `timestamp`."""
         index = await self._index(run)
         for group in index.row_groups_for(run.topic_id, run.partition, from_offset):
             held = index.header.row_groups[group.number]
@@ -143,7 +143,7 @@ class ParquetReader:
         return None
 
     async def close(self) -> None:
-        """Cancel and await whatever is under way."""
+        """Cancel and await the requests in progress."""
         await self._part_flights.close()
         await self._records_flights.close()
         await self._index_flights.close()
@@ -161,7 +161,7 @@ class ParquetReader:
             index = await self._decode_range(
                 run, index, run.object_size, partial(_parse_index, size=run.object_size, crc=crc)
             )
-            crc = 0  # that of the bytes from `index_start` on, which were not enough
+            crc = 0  # the CRC covers the bytes from `index_start` on, which were not enough
         self._indexes.put(
             run.key, index, index.footer_bytes + BATCH_IN_MEMORY_BYTES * index.header.batch_count
         )
@@ -170,7 +170,8 @@ class ParquetReader:
     async def _part(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, leader_epoch: int
     ) -> RebuiltBatches:
-        """The run's partition's batches of a row group. One of several partitions is decoded once for all of them."""
+        """Return the partition's batches of a row group. A group with several partitions is decoded once for all of
+        them."""
         partition = TopicPartition(run.topic_id, run.partition)
         group_id = _GroupId(run.key, group.number)
         part_id = _PartId(group_id, partition, leader_epoch)
@@ -232,7 +233,7 @@ class ParquetReader:
             raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
-        """Bytes [start, end) of the object, decoded in the pool; read again from the store where they are corrupt."""
+        """Decode bytes [start, end) of the object in the pool; if they are corrupt, read them again from the store."""
         loop = asyncio.get_running_loop()
         chunks = self._chunks_of(run, start, end)
         held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))
@@ -256,7 +257,7 @@ class ParquetReader:
             raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
     def _read_ahead(self, run: Run, groups: list[RowGroupRange]) -> None:
-        """Fetch the row groups that follow, up to `read_ahead_chunks`."""
+        """Fetch the following row groups, up to `read_ahead_chunks` chunks."""
         most = self._cache.settings.read_ahead_chunks
         ahead: list[ChunkRef] = []
         for group in groups:
@@ -278,7 +279,7 @@ def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -
 
 
 def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
-    """The index; or, where the tail is too short for it, the byte at which the footer begins."""
+    """Return the index, or the byte at which the footer begins if the tail does not contain all of it."""
     from tailrace.parquet_object.read import FooterNeedsMore, read_index
     from tailrace.parquet_object.schema import SCHEMA
 
@@ -288,8 +289,8 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
         if error.needed <= len(tail):
             raise
         return size - error.needed
-    # Without a CRC (objects of old), a corrupt footer may still parse. What it claims is looked at here, where
-    # a wrong claim is read again from the store, and where the loop need not wait for it.
+    # Without a CRC (old objects have none), a corrupt footer may still parse. So its claims are checked here: a wrong
+    # claim makes the caller read again from the store, and the event loop does not wait for the check.
     try:
         names = index.metadata.schema.to_arrow_schema().names
     except UnicodeDecodeError as error:

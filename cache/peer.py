@@ -1,8 +1,9 @@
-"""Cache peers: how the agents of a zone give each other the chunks that they own.
+"""Cache peers: the agents of a zone read each other's chunks.
 
-One method, `chunk`. A live owner answers well before the caller's patience ends: with the bytes, or with
-PENDING while the store is slow, and is asked again; so slow stores and dead peers are told apart, and a slow
-store is not read twice. A peer that fails several times in a row is bypassed a while, then tried by one call.
+The protocol has one method, `chunk`. A live owner answers before the caller's time-out: with the bytes, or with PENDING
+while it waits for the store; the caller then retries. So a caller can tell a slow store from a dead peer, and does not
+read a slow store twice. A peer that fails several times in a row is bypassed for a while, then a single call tries it
+again.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tailrace.rpc import CallFailed, RpcError, decode_body, encode_body
 METHOD = "chunk"
 VERSION = 1
 _ANSWER_WITHIN = 0.6
-"""Part of the caller's time-out after which an owner says PENDING; the rest is for the way back."""
+"""Fraction of the caller's time-out after which an owner answers PENDING; the rest is for the way back."""
 
 T = TypeVar("T")
 
 
 class ChunkRequest(msgspec.Struct, array_like=True, frozen=True):
-    """Bytes [start, start + length) of `key`, which both sides must see as chunk `number`."""
+    """Request for bytes [start, start + length) of `key`. Both sides must number them as chunk `number`."""
 
     version: int
     key: str
@@ -46,7 +47,7 @@ class ChunkRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ChunkStatus(enum.IntEnum):
-    """What became of a request; only FOUND has a tail."""
+    """Outcome of a request; only FOUND comes with a tail."""
 
     FOUND = 0
     PENDING = 1
@@ -56,7 +57,7 @@ class ChunkStatus(enum.IntEnum):
 
 
 class ChunkAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """`detail` says why, for people. The chunk's bytes travel behind, as the frame's tail."""
+    """Answer to a ChunkRequest. `detail` explains a failure to people. The chunk's bytes follow as the frame's tail."""
 
     version: int
     status: ChunkStatus
@@ -64,34 +65,35 @@ class ChunkAnswer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PeerLink(Protocol):
-    """A connection to one peer, as `tailrace.rpc.RpcClient` is."""
+    """A connection to one peer; `tailrace.rpc.RpcClient` is one."""
 
     async def call(
         self, method: str, request: Any, response_type: type[T], timeout_s: float
     ) -> tuple[T, memoryview]:
-        """Ask and wait. Raises RpcError."""
+        """Send a request and wait for the answer. Raises RpcError."""
         ...
 
     async def close(self) -> None:
-        """Give the socket back."""
+        """Close the connection."""
         ...
 
 
 class PeerServer:
-    """Answers peers from this agent's cache, whether it owns the chunk or not: rings differ for moments."""
+    """Answers peers from this agent's cache. It does not check that it owns the chunk: rings may differ for a
+    moment."""
 
     def __init__(self, cache: ChunkCache) -> None:
         self._cache = cache
 
     async def handle(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        """`chunk` as a handler of `tailrace.rpc.RpcServer`."""
+        """Handle a call of `tailrace.rpc.RpcServer`."""
         if method != METHOD:
             raise CallFailed("unknown_method", f"{method!r}; cache peers answer {METHOD!r}")
         answer, tail = await self.chunk(decode_body(body, ChunkRequest))
         return encode_body(answer), tail
 
     async def chunk(self, request: ChunkRequest) -> tuple[ChunkAnswer, list[memoryview]]:
-        """The requested chunk, as views, or why not."""
+        """Return the requested chunk as views, or the reason why not."""
         refusal = self._refusal(request)
         if refusal:
             return ChunkAnswer(VERSION, ChunkStatus.REFUSED, refusal), []
@@ -130,7 +132,7 @@ def _found(request: ChunkRequest, chunk: ChunkBytes) -> tuple[ChunkAnswer, list[
 
 
 class _Peer:
-    """A link and what is known of its health. Owned by PeerClients."""
+    """A link and the health of its peer. Owned by PeerClients."""
 
     __slots__ = ("bypass_until", "failures", "is_probing", "link", "member")
 
@@ -143,10 +145,10 @@ class _Peer:
 
 
 class PeerClients:
-    """The links to the other agents of the zone, made on first use.
+    """The links to the other agents of the zone; each is created on first use.
 
     Args:
-        connect: makes a link to a member's peer address; must not wait (a link connects when it is called).
+        connect: creates a link to a member's peer address without waiting (the link connects on its first call).
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class PeerClients:
         self._peers: dict[UUID, _Peer] = {}
 
     async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:
-        """The whole chunk from `member`. Raises PeerUnavailable, ObjectMissing."""
+        """Read the whole chunk from `member`. Raises PeerUnavailable, ObjectMissing."""
         peer = self._peer(member)
         self._check_health(peer)
         is_alive = False
@@ -181,7 +183,7 @@ class PeerClients:
             self._note(peer, is_alive)
 
     async def retain(self, ring: Ring) -> None:
-        """Close the links to those who are no longer in the ring."""
+        """Close the links to agents that are no longer in the ring."""
         live = {member.info.instance for member in ring.members}
         gone = [self._peers.pop(instance) for instance in list(self._peers) if instance not in live]
         for peer in gone:

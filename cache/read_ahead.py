@@ -1,14 +1,15 @@
-"""Read-ahead: the chunks that a reader of old records will need next are fetched before it asks for them.
+"""Read-ahead: fetch the chunks that a reader of old records will need before it requests them.
 
-Who goes through a partition's old runs in order is a stream, known by its partition and the offset at which it goes on.
-The window of a stream is what it reads in twice the time of a GET. While GETs hold it up, each window lets the next be
-twice as large; once they don't, it stays. A fetch brings the runs of one answer; read-ahead asks the sequencer for the
-runs beyond, for all streams in one call. They say only what to fetch. What a reader gets is always found through the
-runs of its own answer, so a run that was replaced meanwhile costs a GET and nothing else.
+A *stream* is a reader that goes through a partition's old runs in order; it is identified by its partition and its next
+offset. The window of a stream is what it reads in twice the time of a GET. While GETs hold the stream up, each window
+lets the next one be twice as large; once they don't, the window stays. A fetch supplies the runs of one answer.
+Read-ahead asks the sequencer for the runs after those, for all streams in one call. It uses them only to choose chunks
+to fetch. A reader always finds its data through the runs of its own answer, so a run that is replaced meanwhile costs a
+GET and nothing else.
 
-Bounds: what is read ahead takes half of the catch-up share (`ChunkCache.read_ahead`), of which one stream has at most
-`read_ahead_chunks`; the GETs pass the gate of catch-up readers. A chunk that nobody has asked for within UNREAD_SECONDS
-is given up.
+Bounds: chunks read ahead take at most half of the catch-up share (`ChunkCache.read_ahead`), and one stream has at most
+`read_ahead_chunks` of them. The GETs pass the gate of catch-up readers. A chunk that no reader requests within
+UNREAD_SECONDS is dropped.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("cache.read_ahead")
 
 LEAST_WINDOW_CHUNKS = 0.25
-"""A stream looks ahead at least so far; of many partitions, each has little in a chunk."""
+"""Least window of a stream, in chunks. It is small because each of many partitions has only a little data in a
+chunk."""
 FIRST_GET_SECONDS = 0.05
-"""The assumed duration of a GET until one was measured."""
+"""The assumed duration of a GET until one has been measured."""
 UNREAD_SECONDS = 10.0
 MAX_STREAMS = 4_096
 MAX_PLANNED = 64
-"""Limit of planned runs of a stream."""
+"""Limit of planned runs per stream."""
 MAX_ASKED = 256
 """Limit of partitions in one call to the sequencer."""
 
@@ -48,7 +50,7 @@ ChunksOf = Callable[[Run, int], Iterable[ChunkRef]]
 
 
 class _Planned(NamedTuple):
-    """A run that a stream will read, and its chunks that were not begun yet."""
+    """A run that a stream will read, and those of its chunks that are not being fetched yet."""
 
     end_offset: int
     length: int
@@ -57,7 +59,7 @@ class _Planned(NamedTuple):
 
 @dataclass(slots=True)
 class ReadAheadWindow:
-    """How many of its own bytes a stream looks ahead: twice what it reads during one GET."""
+    """How far a stream looks ahead, in bytes of its own runs: twice what it reads during one GET."""
 
     least_bytes: int
     most_bytes: int
@@ -69,7 +71,7 @@ class ReadAheadWindow:
         self.bytes = self.least_bytes
 
     def took(self, taken_bytes: int, now: float, get_seconds: float) -> None:
-        """Note the bytes that the stream has read. Its rate is evaluated once per duration of a GET."""
+        """Count bytes that the stream has read. The window is computed again once per duration of a GET."""
         self._taken += taken_bytes
         if self._since < 0:
             self._since, self._taken = now, 0
@@ -83,7 +85,7 @@ class ReadAheadWindow:
 
 @dataclass(slots=True)
 class _Stream:
-    """`known_end`: the offset up to which the runs are known; `is_at_end`: the sequencer knew of none there."""
+    """One stream. `known_end`: end of the runs that it knows; `is_at_end`: the sequencer knows no runs after it."""
 
     topic_id: UUID
     partition: int
@@ -97,12 +99,13 @@ class _Stream:
     begun: dict[ChunkId, None] = field(default_factory=dict)
 
     def next_runs(self) -> FindPartition:
-        """The question for the runs that follow: twice the window, but no more runs than are kept."""
+        """Return the request for the following runs: twice the window, but at most half of MAX_PLANNED runs of average
+        size."""
         max_bytes = min(2 * self.window.bytes, MAX_PLANNED // 2 * self.run_bytes)
         return FindPartition(self.topic_id, self.partition, self.known_end, max_bytes)
 
     def move_to(self, offset: int) -> None:
-        """Move the stream to this offset; runs before it are no longer planned."""
+        """Move the stream to this offset and drop the planned runs before it."""
         self.offset = offset
         while self.planned and self.planned[0].end_offset <= offset:
             self.planned.popleft()
@@ -114,8 +117,8 @@ class ReadAhead:
     """Follows the streams of one agent. Owned by one event loop; close it before the cache.
 
     Args:
-        find: `find_batches` of the sequencer; None: only the runs that readers bring are known.
-        chunks_of: the chunks of a run from an offset on, in order; none for a run that is not old.
+        find: `find_batches` of the sequencer; if None, only the runs that readers supply are known.
+        chunks_of: returns the chunks of a run from an offset on, in order; none for a run that is not old.
     """
 
     def __init__(self, cache: ChunkCache, clock: Clock, chunks_of: ChunksOf, find: Find | None) -> None:
@@ -130,9 +133,10 @@ class ReadAhead:
         self._asking: asyncio.Task[None] | None = None
 
     def follow(self, runs: Sequence[Run], offset: int, read: ReadBatches, *, is_held: bool) -> None:
-        """A reader of old runs has read from `offset` on: fetch what it will read next.
+        """Note that a reader of old runs has read from `offset` on, and fetch what it will read next.
 
-        Where all of it was held as it is sent, another reader goes before this one: it alone begins no stream.
+        If the whole answer was held in memory (`is_held`), another reader is ahead of this one, so it starts no new
+        stream.
         """
         topic_id, partition = runs[0].topic_id, runs[0].partition
         stream = self._streams.pop((topic_id.int, partition, offset), None)
@@ -155,19 +159,19 @@ class ReadAhead:
         self._fetch(stream)
 
     def chunks(self, chunks: Iterable[ChunkRef]) -> None:
-        """Fetch chunks that a reader will need next, as far as there is room."""
+        """Fetch chunks that a reader will need next, as long as there is room."""
         for chunk in chunks:
             if not self._begin(chunk):
                 return
 
     async def close(self) -> None:
-        """Cancel and await the requests to the sequencer."""
+        """Cancel and await the request to the sequencer."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
 
     def _plan(self, stream: _Stream, runs: Sequence[Run]) -> None:
-        """Take the runs that follow those which the stream knows."""
+        """Plan the runs that follow those which the stream knows."""
         for run in runs:
             if run.end_offset <= stream.known_end:
                 continue
@@ -178,7 +182,7 @@ class ReadAhead:
             stream.known_end, stream.is_at_end = run.end_offset, False
 
     def _fetch(self, stream: _Stream) -> None:
-        """Begin what lies in the stream's window, and ask for the runs beyond where it has few."""
+        """Begin to fetch the chunks in the stream's window; if few runs are planned beyond it, ask for more."""
         most = self._cache.settings.read_ahead_chunks
         for begun in list(stream.begun):
             if not self._cache.is_unread(begun):
@@ -199,7 +203,7 @@ class ReadAhead:
             self._ask_for_runs(stream)
 
     def _begin(self, chunk: ChunkRef) -> bool:
-        """Fetch the chunk, unless it is cached or being fetched; False if there is no room for it."""
+        """Begin to fetch the chunk unless it is cached or being fetched. Return False if there is no room for it."""
         if self._cache.has(chunk.id):
             return True
         self._give_up_unread()
@@ -216,7 +220,7 @@ class ReadAhead:
             self._get_seconds += (self._clock.monotonic() - began - self._get_seconds) / 8
 
     def _give_up_unread(self) -> None:
-        """Forget what was read, and give up what nobody has asked for in time: from the oldest on."""
+        """Forget chunks that were read, oldest first, and drop those that no reader requested in time."""
         stale = self._clock.monotonic() - UNREAD_SECONDS
         while self._begun:
             chunk, began = next(iter(self._begun.items()))
@@ -238,7 +242,7 @@ class ReadAhead:
         while self._wanted:
             streams = [self._wanted.popleft() for _ in range(min(MAX_ASKED, len(self._wanted)))]
             wanted = [stream.next_runs() for stream in streams]
-            answer = None  # without one, the stream's next read asks again
+            answer = None  # if the call fails, the stream's next read asks again
             with outlived(log, "runs to read ahead were not found"), suppress(SequencerError):
                 answer = await find(FindRequest(wanted, sum(request.max_bytes for request in wanted)))
             for number, stream in enumerate(streams):

@@ -1,4 +1,4 @@
-"""What a read of one partition asks for, and what it gives: batches as a gather list, and where it ends."""
+"""The request and the result of a read of one partition: batches as a gather list, and the offset where they end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tailrace.record_batch import framed
 
 
 class BatchColumns(Protocol):
-    """Batches of a partition in order, with an entry in each column for each; `sizes` and `records`: of all batches
-    before it, and one more entry for those of all."""
+    """Batches of a partition in offset order; each column has one entry per batch. `sizes` and `records` hold the
+    totals of all batches before it, and one extra entry with the total."""
 
     base_offsets: array[int]
     end_offsets: array[int]
@@ -24,11 +24,11 @@ class BatchColumns(Protocol):
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which batches of a partition's runs are read: from the one that holds `offset` on.
+    """Which batches to read from a partition's runs, beginning with the one that contains `offset`.
 
-    `max_bytes`: no more whole batches than this holds. `leader_epoch`: the log's own, written into each batch.
-    `minimum_one`: the first batch is given even where it is longer than `max_bytes`. `end_limit`: nothing that begins
-    at or after this offset is given: the high watermark, or the last stable offset for read_committed.
+    `max_bytes`: limit of the answer; batches are never cut. `leader_epoch`: the log's epoch, written into each batch.
+    `minimum_one`: return the first batch even if it is longer than `max_bytes`. `end_limit`: return no batch that
+    begins at or after this offset: the high watermark, or the last stable offset for read_committed.
     """
 
     offset: int
@@ -38,18 +38,19 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     end_limit: int | None = None
 
     def has_room(self, out: ReadBatches, size: int) -> bool:
-        """Whether a batch of so many bytes may follow what was read."""
+        """Whether a batch of `size` bytes may follow the batches in `out`."""
         return out.bytes + size <= self.max_bytes or (self.minimum_one and not out.batch_count)
 
 
 @dataclass(slots=True)
 class ReadBatches:
-    """Batches of one partition, in order: `parts` one after the other are `bytes` bytes.
+    """Batches of one partition in offset order; `parts` concatenated are `bytes` bytes.
 
-    `first_offset`: where the first batch begins, perhaps before the requested offset; -1 for none.
-    `end_offset`: the offset to go on from, past compaction's holes; the requested one if nothing was read.
-    `is_complete`: all that the runs hold (below the limit) is in it.
-    `record_count`: what producers wrote; markers are batches, not records.
+    `first_offset`: where the first batch begins, perhaps before the requested offset; -1 if there is none.
+    `end_offset`: where the next read continues, after any hole that compaction left; the requested offset if nothing
+    was read.
+    `is_complete`: the answer contains all that the runs hold below the limit.
+    `record_count`: records that producers wrote; markers count as batches, not as records.
     """
 
     parts: list[Buffer] = field(default_factory=list)
@@ -60,14 +61,15 @@ class ReadBatches:
     record_count: int = 0
     is_complete: bool = True
     client_offset: int = 0
-    """Where a client will ask next: the end of the last batch. Behind `end_offset` where a hole follows."""
+    """The offset that a client will request next: the end of the last batch. It is before `end_offset` if a hole
+    follows."""
     made: int = field(default=0, compare=False)
-    """Batches of old runs that were made ready for this read: nobody has read them before."""
+    """Batches of old runs that were made ready in their chunk for this read; this is their first read."""
 
     def add(
         self, batch: memoryview, *, base_offset: int, end_offset: int, record_count: int, leader_epoch: int
     ) -> None:
-        """Append one batch, patched."""
+        """Append one batch, and patch its offset and epoch."""
         if self.batch_count == 0:
             self.first_offset = base_offset
         self.parts.extend(framed(batch, base_offset, leader_epoch))
@@ -77,7 +79,7 @@ class ReadBatches:
         self.end_offset = self.client_offset = end_offset
 
     def add_whole(self, part: Buffer, base_offset: int, end_offset: int, batch_count: int) -> None:
-        """Append batches, patched already, of the records [base_offset, end_offset)."""
+        """Append batches that are already patched, with the records [base_offset, end_offset)."""
         if self.batch_count == 0:
             self.first_offset = base_offset
         self.parts.append(part)
@@ -87,7 +89,7 @@ class ReadBatches:
         self.end_offset = self.client_offset = end_offset
 
     def add_framed(self, parts: Iterable[Buffer], batches: BatchColumns, first: int, upto: int) -> None:
-        """Append the batches [first, upto), which are patched already."""
+        """Append the batches [first, upto), which are already patched."""
         if self.batch_count == 0:
             self.first_offset = batches.base_offsets[first]
         self.parts.extend(parts)

@@ -1,15 +1,15 @@
-"""The reader: record batches out of committed runs, ready to be sent to a Kafka client.
+"""The reader: turns committed runs into record batches that are ready to send to a Kafka client.
 
-Runs come from the sequencer, bytes through the chunk cache, and what goes out is a gather list: of small batches
-one view for each piece of a run, kept as it is sent (`cache.framed`); of a large batch 16 patched bytes (base
-offset, length, leader epoch: all outside its CRC) and a view on the rest. Batches of mixed objects are the producers'
-own bytes; those of Parquet objects are encoded again (`parquet_reader`); transaction markers, which are in no
-object, are made from their rows.
+The sequencer names the runs, and the chunk cache supplies the bytes. The result is a gather list. A run of small
+batches contributes one view per piece, kept ready to send (`cache.framed`). A large batch contributes a patched header
+of 16 bytes (base offset, length, leader epoch: all outside its CRC) and a view of the rest. Batches of mixed objects
+are the producers' own bytes. Batches of Parquet objects are encoded again (`parquet_reader`). Transaction markers are
+in no object and are built from their rows.
 
-A client's position is where the last batch that it got ends. So where an answer ends with offsets that
-compaction has left empty, a batch without data (`hole_batch`) takes it past them; else it would ask for ever.
+A client continues at the end of the last batch that it got. If an answer ends with offsets that compaction left empty,
+a batch without data (`hole_batch`) moves the client past them; otherwise it would request them forever.
 
-No byte of a batch that did not come from this agent's own upload leaves without its CRC checked.
+The CRC of every batch is checked before it is sent, except for batches that this agent uploaded itself.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tailrace.records import InvalidRecords, Record, decode_records
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record's place, by time."""
+    """The offset and timestamp of a record that was found by time."""
 
     offset: int
     timestamp: int
 
 
 class BatchReader:
-    """Reads runs through a chunk cache. Keeps Parquet indexes, and runs of small batches as they are sent.
+    """Reads runs through a chunk cache. Keeps Parquet indexes, and runs of small batches that are ready to send.
 
     Args:
-        executor: a bounded pool for decoding (Parquet, compressed records); never the loop's default one.
-        find: `find_batches` of the sequencer, by which read-ahead learns of the runs beyond an answer's.
+        executor: a bounded pool for decoding Parquet and compressed records; never the loop's default executor.
+        find: `find_batches` of the sequencer; read-ahead uses it to find the runs after those of an answer.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class BatchReader:
         self._parquet = ParquetReader(cache, executor, self._observer, self._ahead)
 
     async def read(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches:
-        """The batches that the request asks for, of runs of one partition, in order, as `find_batches` gave them.
+        """Read the requested batches. `runs` are of one partition, in the order in which `find_batches` returned them.
 
-        Raises ObjectMissing (plan again), StoreUnavailable, StoreRefused, ObjectCorrupt; none of them when
-        there is something sound before the place that fails: then that is given, and the next read raises.
+        Raises ObjectMissing (find the runs again), StoreUnavailable, StoreRefused, ObjectCorrupt. If sound batches
+        precede the failure, they are returned instead, and the next read raises the error.
         """
         out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
         position = 0
@@ -86,7 +86,7 @@ class BatchReader:
         return out
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches | None:
-        """As `read`, without waiting; None where it must wait for something."""
+        """Like `read`, but without waiting; return None if it would have to wait."""
         out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
         if not self._mixed.read_held(runs, request, out):
             return None
@@ -100,40 +100,41 @@ class BatchReader:
 
     @property
     def framed_bytes_held(self) -> int:
-        """Bytes of runs kept in the form in which they are sent."""
+        """Total size of the runs that are kept ready to send."""
         return self._mixed.framed.bytes_held
 
     @property
     def reach_bytes(self) -> int:
-        """Bytes of objects over which the positions of one reader of old runs may be spread, so that the cache holds
-        them until all have read them: half of the share of catch-up readers, but two chunks at least."""
+        """How far apart in objects, in bytes, the positions of one reader of old runs may be for the cache to hold the
+        objects between them until all positions have passed: half of the catch-up share, but at least two chunks."""
         settings = self._cache.settings
         return max(2 * settings.chunk_bytes, int(settings.memory_bytes * settings.catch_up_share) // 2)
 
     def is_old(self, run: Run) -> bool:
-        """Whether the run is of an old mixed object, which holds runs of other partitions of the same time."""
+        """Whether the run is in an old mixed object, which also holds runs of other partitions of the same time."""
         return run.kind is ObjectKind.MIXED and self._mixed.is_catch_up(run)
 
     def is_fresh(self, run: Run) -> bool:
-        """Whether the run, or its beginning, is in what this agent uploaded a moment ago, or in no object."""
+        """Whether the run needs no request: its first chunk is from a recent upload of this agent, or it is in no
+        object."""
         if run.kind == ObjectKind.MARKERS:
             return True
         return all(self._cache.is_fresh(chunk.id) for chunk in self._mixed.chunks_of(run, run.start, 1))
 
     def ready_bytes(self, run: Run, offset: int, end: int) -> int:
-        """Bytes of the run's batches (not of a Parquet object) that end after `offset` and begin before `end`."""
+        """Return the size of the run's batches that end after `offset` and begin before `end`. Not for Parquet runs."""
         return self._mixed.framed.of(run).bytes_between(offset, end)
 
     def first_batch_bytes(self, run: Run, offset: int) -> int:
-        """Bytes of the first batch of the run that ends after `offset`; 0 where there is none."""
+        """Return the size of the run's first batch that ends after `offset`; 0 if there is none."""
         placed = self._mixed.framed.of(run)
         first = placed.first_from(offset)
         return placed.length_of(first) if first < placed.count else 0
 
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> FoundRecord | None:
-        """The first record of the run, from `from_offset` on, at or after `timestamp`; None for none.
+        """Find the first record of the run at or after both `from_offset` and `timestamp`; None if there is none.
 
-        Passed over are markers, which are no records, and batches whose records can't be read. Raises as `read`.
+        Skips markers, which are not records, and batches whose records can't be decoded. Raises like `read`.
         """
         if run.kind == ObjectKind.MARKERS:
             return None
@@ -149,9 +150,10 @@ class BatchReader:
         return None
 
     async def find_latest(self, run: Run, from_offset: int) -> FoundRecord | None:
-        """The first record with the largest timestamp, of those from `from_offset` on; None for none.
+        """Find the first record with the largest timestamp among those from `from_offset` on; None if there is none.
 
-        Only batches that are said to have a later record than the one found are looked into; else as `find_timestamp`.
+        Reads only batches whose header states a later timestamp than the record found so far. Skips and raises like
+        `find_timestamp`.
         """
         if run.kind == ObjectKind.MARKERS:
             return None
@@ -169,7 +171,7 @@ class BatchReader:
         return latest
 
     async def _latest_by_halves(self, run: Run, from_offset: int) -> FoundRecord | None:
-        """The same in a Parquet run, by halving the time: 63 looks at most, each by the run's index."""
+        """`find_latest` for a Parquet run: bisect the timestamp with at most 63 look-ups through the run's index."""
         latest, low, high = None, 0, run.max_timestamp + 1
         while low < high:
             middle = (low + high) // 2
@@ -181,7 +183,7 @@ class BatchReader:
         return latest
 
     async def close(self) -> None:
-        """Cancel and await what is under way. Close the reader before its cache."""
+        """Cancel and await the requests in progress. Close the reader before its cache."""
         await self._ahead.close()
         await self._parquet.close()
 
@@ -207,8 +209,8 @@ class BatchReader:
         out.end_offset = max(out.end_offset, limit)
 
     async def _readable(self, batch: memoryview, base_offset: int) -> list[Record]:
-        """The batch's records; none where they can't be read. Batches are stored as producers sent them, and one
-        producer's is to stop nobody's look-up."""
+        """Return the batch's records; none if they can't be decoded. Batches are stored as producers sent them, and a
+        bad batch must not make a look-up fail for everybody."""
         patched = b"".join(framed(batch, base_offset, 0))
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
@@ -216,7 +218,8 @@ class BatchReader:
             return []
 
     def _chunks_ahead(self, run: Run, offset: int) -> list[ChunkRef]:
-        """The chunks of an old run from `offset` on; of a Parquet object, whose index tells the rest, the index's."""
+        """Return the chunks of an old run from `offset` on; of a Parquet object only those of its index, which leads to
+        the rest."""
         if run.kind is ObjectKind.MARKERS or not self._mixed.is_catch_up(run):
             return []
         if run.kind is ObjectKind.PARQUET:
@@ -233,7 +236,7 @@ class BatchReader:
 
 
 def _stored_from(run: Run, from_offset: int) -> Iterator[tuple[int, RunBatch]]:
-    """The stored batches of a run of a mixed object that end beyond `from_offset`, and where each begins."""
+    """Yield the start and the entry of each stored batch of a mixed object's run that ends after `from_offset`."""
     start = run.start
     for batch in run.batches:
         if batch.status is BatchStatus.STORED and batch.base_offset + batch.record_count > from_offset:
@@ -242,7 +245,8 @@ def _stored_from(run: Run, from_offset: int) -> Iterator[tuple[int, RunBatch]]:
 
 
 def _close_hole(request: ReadRequest, out: ReadBatches) -> None:
-    """Where what was read ends with a hole, take the client past it, within the budget as any batch."""
+    """If the answer ends with a hole, append a batch that moves the client past it. It must fit like any other
+    batch."""
     if out.client_offset >= out.end_offset:
         return
     batch = memoryview(hole_batch(out.end_offset))

@@ -1,11 +1,11 @@
-"""The ring: which agent owns a chunk in a zone, leads a partition in metadata, or takes up a group.
+"""The ring decides which agent owns a chunk in a zone, is shown as leader of a partition, or coordinates a group.
 
-Rendezvous hashing (Thaler and Ravishankar, 1996): each (key, member) pair has a score, the highest wins. So
-a member that comes takes 1/n of each other's keys, one that goes gives its own to all the others evenly, and
-nothing else moves; there are no virtual nodes to tune, and with one score per member the cost is linear in
-the members of one zone, which are tens.
+It uses rendezvous hashing (Thaler and Ravishankar, 1996): each (key, member) pair has a score, and the member with the
+highest score wins. A member that joins takes 1/n of each other member's keys. A member that leaves gives its keys
+evenly to the others. No other key moves, and there are no virtual nodes to tune. The cost is one score per member of a
+zone, and a zone has tens of members.
 
-Pure: the same ring gives the same answers on every agent and in every process (no use of `hash`).
+Pure: the same ring gives the same answers on every agent and in every process (`hash` is not used).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from cache.chunk import ChunkId
 from sequencer.api import Member, Ring
 
 NO_LEADER = -1
-"""What Kafka's metadata says for a partition without a leader."""
+"""The leader id in Kafka metadata for a partition without a leader."""
 
 _MASK = (1 << 64) - 1
 _MEMO_ENTRIES = 8192
 MAX_RANKED = 200_000
-"""Partitions of which the replicas are remembered: about 50 MB."""
+"""Limit of remembered replica lists: about 50 MB."""
 MAX_REMEMBERED_REPLICAS = 8
 MEMBERS_AS_A_PARTITION = 10
-"""Scoring so many members takes as long as all else that is done for a partition in metadata: some 5 us."""
+"""Scoring this many members takes as long as the rest of the work for one partition in metadata: some 5 us."""
 
 
 class ZoneRing:
-    """A ring as seen from one agent: the owners of chunks are the live agents of its own zone.
+    """The ring as one agent sees it: chunks are owned by the live agents of the agent's own zone.
 
-    Members that drain or serve no peers (port 0) own nothing; the viewer itself needs no port.
+    A member that is draining or does not serve peers (port 0) owns nothing. The viewing agent itself needs no port.
     """
 
     __slots__ = ("_members", "_memo", "broker_id", "generation", "zone")
@@ -52,7 +52,7 @@ class ZoneRing:
         self._memo: dict[ChunkId, Member | None] = {}
 
     def owner(self, chunk: ChunkId) -> Member | None:
-        """The one agent of the zone that holds this chunk; None when no agent of the zone can."""
+        """Return the one agent of the zone that owns the chunk; None if no agent of the zone can."""
         try:
             return self._memo[chunk]
         except KeyError:
@@ -66,15 +66,15 @@ class ZoneRing:
         return owner
 
     def is_mine(self, chunk: ChunkId) -> bool:
-        """Whether the viewer owns the chunk."""
+        """Whether the viewing agent owns the chunk."""
         owner = self.owner(chunk)
         return owner is not None and owner.broker_id == self.broker_id
 
 
 class Replicas:
-    """The replicas that metadata shows of partitions, for one ring: each is worked out once, however often it is asked.
+    """The replicas that metadata shows for partitions under one ring. Each list is computed once and remembered.
 
-    Affinity only: any agent can serve any partition.
+    Replicas only express affinity: any agent can serve any partition.
     """
 
     __slots__ = ("_of_zone", "_ranked", "ring")
@@ -89,11 +89,11 @@ class Replicas:
         self._ranked: dict[tuple[str | None, UUID, int, int], list[int]] = {}
 
     def of(self, zone: str | None, topic_id: UUID, partition: int, count: int) -> list[int]:
-        """The `count` broker ids that a client of `zone` is shown, the leader first. Not to be changed.
+        """Return the `count` broker ids that a client of `zone` is shown, the leader first. Don't modify the list.
 
-        Live agents of the zone; of any zone where the zone is not known or has none; those that drain only where
-        there are no others. Where there are fewer agents than `count`, they repeat: the object store holds the copies,
-        and the number is what the topic's creator asked for. Empty for an empty ring.
+        They are the live agents of the zone, or of all zones if the zone is unknown or has no agents. Draining agents
+        are used only if all agents drain. If there are fewer agents than `count`, they repeat: the object store keeps
+        the copies, and the topic's creator asked for this number. Empty for an empty ring.
         """
         zone = self.zone_of(zone)
         asked = (zone, topic_id, partition, count)
@@ -107,15 +107,17 @@ class Replicas:
         return known
 
     def coordinator(self, group_id: str) -> int:
-        """The first of `group_candidates`; NO_LEADER for an empty ring."""
+        """Return the first of `group_candidates`; NO_LEADER for an empty ring."""
         return next(iter(self._rank(None, _group_key(group_id), 1)), NO_LEADER)
 
     def in_a_turn(self, zone: str | None, partitions: int) -> int:
-        """How many partitions are placed for a client of `zone` in the time that a small ring takes for so many."""
+        """Return how many partitions can be placed for a client of `zone` in the time that a small ring needs for
+        `partitions`."""
         return max(1, partitions // (1 + len(self._of_zone[self.zone_of(zone)]) // MEMBERS_AS_A_PARTITION))
 
     def zone_of(self, zone: str | None) -> str | None:
-        """The zone whose replicas a client of `zone` is shown; None: all. Clients name any zone they like."""
+        """Return the zone whose replicas a client of `zone` is shown; None for all zones. Clients may name unknown
+        zones."""
         return zone if zone in self._of_zone else None
 
     def _rank(self, zone: str | None, key: int, count: int) -> list[int]:
@@ -127,7 +129,8 @@ class Replicas:
 
 
 def group_candidates(ring: Ring, group_id: str) -> list[int]:
-    """Who should coordinate a group that has no live owner, best first: all live agents that do not drain."""
+    """Return the agents that should coordinate a group without a live owner, best first: all agents that are not
+    draining, or all agents if every one drains."""
     return _ranked(_eligible(ring.members), _group_key(group_id))
 
 
@@ -153,7 +156,7 @@ def _hash(key: bytes) -> int:
 
 
 def _mix(value: int) -> int:
-    """The finalizer of splitmix64 (Steele et al., 2014): every input bit changes half of the output's."""
+    """The finalizer of splitmix64 (Steele et al., 2014): each input bit changes half of the output bits."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,10 +1,10 @@
-"""Which batches of mixed objects, and markers among them, a read takes.
+"""Select the batches that a read returns from mixed objects and transaction markers.
 
 Invariants:
-- only batches that were stored are taken, each once, in the order of their offsets;
-- the first one taken is the one that holds the asked offset, or the next where none does; it may begin before
-  the offset, as Kafka's may: a batch is never cut;
-- together they are no longer than asked, but for a first one that must not be left out.
+- a selection contains stored batches only, each once, in offset order;
+- the first batch contains the requested offset, or is the next one after a gap; like Kafka's it may begin before the
+  requested offset, because a batch is never cut;
+- the batches together are at most `max_bytes` long, except that a first batch may be longer.
 
 Pure.
 """
@@ -31,11 +31,11 @@ class RunSpan(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of all its batches."""
+        """Total size of the batches."""
         return self.framed.sizes[self.upto] - self.framed.sizes[self.first]
 
     def by_piece(self) -> Iterator[tuple[int, RunSpan]]:
-        """Each piece that the span touches, by its number, and the part of the span in it."""
+        """Split the span by piece; yield each piece number with its part of the span."""
         cuts = self.framed.pieces
         if self.upto <= cuts[1]:
             yield 0, self
@@ -49,12 +49,12 @@ class RunSpan(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The batches taken, and how far the read has got when they are delivered."""
+    """The selected batches, and the offset that the read has reached after them."""
 
     spans: list[RunSpan]
     end_offset: int
     is_full: bool
-    """Whether batches were left for the next read."""
+    """Whether batches remain for the next read."""
 
 
 def select_spans(
@@ -66,12 +66,12 @@ def select_spans(
     is_first_free: bool = True,
     end_limit: int | None = None,
 ) -> Selection:
-    """Choose from the runs of one partition, which are in order.
+    """Select batches from the runs of one partition. The runs must be in offset order.
 
     Args:
-        max_bytes: room that is left.
-        is_first_free: take one batch even where it is longer than that.
-        end_limit: nothing that begins at or after this offset is taken.
+        max_bytes: the space left in the answer.
+        is_first_free: select the first batch even if it is longer than `max_bytes`.
+        end_limit: select no batch that begins at or after this offset.
     """
     spans: list[RunSpan] = []
     room, reached = max_bytes, offset

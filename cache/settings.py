@@ -1,4 +1,4 @@
-"""What the cache may use: bytes of memory, requests side by side, and how long a peer is waited for."""
+"""Settings of the cache: memory budgets, concurrent requests, and time-outs for peers."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ MIB = 1 << 20
 
 
 class CacheSettings(SettingsSection):
-    """Budgets of one agent process. All bytes are of chunks held; views given to readers may outlive them.
+    """Budgets of one agent process. Byte budgets count the chunks that the cache holds; views given to readers may
+    outlive them.
 
-    `chunk_bytes`: 4 MiB. A sealed buffer (8 MiB) is two chunks, a lingered one usually a single, short one,
-    so the tail costs one or two GETs per object and zone; S3 takes about as long for the first byte as for
-    4 MiB, so smaller chunks cost more requests and save no time, larger ones make a reader of 50 KiB wait.
-    Agents of a ring must agree on it: a peer with another size is bypassed.
+    `chunk_bytes` defaults to 4 MiB. A sealed buffer (8 MiB) is two chunks; a buffer sealed by the linger time is
+    usually one short chunk. So the tail costs one or two GETs per object and zone. S3 takes about as long for the first
+    byte as for 4 MiB: smaller chunks cost more requests and save no time, larger chunks delay a reader of 50 KiB.
+    Agents of a ring must use the same value: an agent refuses a peer's request for a chunk of another size.
     """
 
     chunk_bytes: int = Field(default=4 * MIB, ge=1, le=256 * MIB)
     """Bytes that one GET reads; the agents of a ring must use the same value."""
     memory_bytes: int = Field(default=256 * MIB, ge=0, le=1 << 40)
-    """Memory for chunks of all kinds together. An uploaded chunk may keep an eighth more than its bytes."""
+    """Memory for all chunks. An uploaded chunk may take up to one eighth more than its size."""
     fresh_share: float = Field(default=0.25, ge=0, le=1)
     """Share of `memory_bytes` for objects that this agent uploaded; the oldest are evicted first."""
     catch_up_share: float = Field(default=0.35, ge=0, le=1)
-    """Share of `memory_bytes` for readers of old runs, which never evict the tail readers' share. Both borrow what the
-    others do not use."""
+    """Share of `memory_bytes` for readers of old runs; they never evict the tail readers' share. Both kinds of reader
+    borrow memory that the other shares do not use."""
     tail_gets: int = Field(default=64, ge=1, le=10_000)
     """Concurrent store reads for the tail."""
     catch_up_gets: int = Field(default=8, ge=1, le=10_000)
     """Concurrent store and peer reads for readers of old runs and for read-ahead."""
     read_ahead_chunks: int = Field(default=16, ge=0, le=1_000)
-    """The most chunks read ahead of one reader of a partition's old runs; 0: none. All readers together have half of
-    the catch-up share."""
+    """Limit of chunks read ahead of one reader of a partition's old runs; 0 disables read-ahead. All readers together
+    use at most half of the catch-up share."""
     catch_up_age_ms: int = Field(default=30_000, ge=0, le=86_400_000)
     """A run older than this is read as catch-up, not as the tail."""
     peer_timeout_s: float = Field(default=0.5, gt=0, le=600)
-    """How long one call to a peer may take; a live peer answers PENDING before that."""
+    """Time-out of one call to a peer; a live peer answers PENDING before that."""
     peer_patience_s: float = Field(default=10.0, gt=0, le=3_600)
-    """How long an agent keeps asking a peer that answers PENDING."""
+    """How long an agent keeps retrying a peer that answers PENDING."""
     peer_failures: int = Field(default=3, ge=1, le=1_000)
-    """Failures in a row after which a peer is bypassed."""
+    """Consecutive failures after which a peer is bypassed."""
     peer_bypass_s: float = Field(default=5.0, gt=0, le=3_600)
-    """How long a peer is bypassed; then one call tries it again."""
+    """How long a peer is bypassed; then a single call tries it again."""
     index_bytes: int = Field(default=32 * MIB, ge=0, le=1 << 40)
-    """Decoded Parquet indexes kept, beside `memory_bytes`."""
+    """Memory for decoded Parquet indexes, in addition to `memory_bytes`."""
     decoded_bytes: int = Field(default=128 * MIB, ge=0, le=1 << 40)
-    """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
+    """Memory for batches rebuilt from Parquet row groups, in addition to `memory_bytes`."""
     framed_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
-    """Runs of small batches kept in the form in which they are sent, beside `memory_bytes`."""
+    """Memory for runs of small batches that are ready to send, in addition to `memory_bytes`."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:

@@ -1,4 +1,4 @@
-"""Single flight: all who want the same thing at the same time wait for one call."""
+"""Single flight: concurrent callers that want the same thing share one call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """At most one call per key at a time; its outcome, value or error, goes to all who wait.
+    """Runs at most one call per key at a time; all callers that wait get its result or its error.
 
-    A caller that is cancelled leaves the flight to the others; a flight that nobody waits for any more goes
-    on (its result fills the cache), until `close`.
+    A cancelled caller does not cancel the call. A call that no caller waits for any more continues, because its result
+    fills the cache; `close` cancels it.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class SingleFlight(Generic[K, V]):
         return key in self._flights
 
     def start(self, key: K, call: Callable[[], Awaitable[V]]) -> asyncio.Task[V]:
-        """The flight for `key`, begun by this call or by an earlier one. Await it shielded: it is shared."""
+        """Return the task that runs the call for `key`; start it if none is running. It is shared: await it
+        shielded."""
         flight = self._flights.get(key)
         if flight is None:
             flight = asyncio.create_task(_run(call), name=f"flight {key}")
@@ -36,11 +37,11 @@ class SingleFlight(Generic[K, V]):
         return flight
 
     async def do(self, key: K, call: Callable[[], Awaitable[V]]) -> V:
-        """What `call` gives, or gave to the one who came first."""
+        """Return the result of `call`, or of the call for `key` that is already running."""
         return await asyncio.shield(self.start(key, call))
 
     async def close(self) -> None:
-        """Cancel what still flies, and wait until it has landed."""
+        """Cancel the running calls and wait until they have ended."""
         flights = list(self._flights.values())
         for flight in flights:
             flight.cancel()
@@ -50,7 +51,7 @@ class SingleFlight(Generic[K, V]):
         if self._flights.get(key) is flight:
             del self._flights[key]
         if not flight.cancelled():
-            flight.exception()  # seen, so that a flight whose waiters all left is not logged as unowned
+            flight.exception()  # mark as retrieved: asyncio logs no error if all waiters have left
 
 
 async def _run(call: Callable[[], Awaitable[V]]) -> V:
