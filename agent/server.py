@@ -247,6 +247,7 @@ class Agent:
         shown.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )
+        shown.topics.forget_deleted_of(lambda: self.catalog.snapshot.by_name)
         count_refused(lambda: self._peer_server, shown.registry)
 
     # --- start ----------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """What each topic uses of an agent: the counters from which its part of the bill follows (`agent.topic_usage`).
 
-At most MAX_TOPICS topics have counters of their own; what others use is counted together. On the loop's thread alone.
+At most MAX_TOPICS topics have their own counters; all others share one set. Counters of deleted topics are kept until
+another topic needs the room, and are then added up. Used by the loop's thread alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from prometheus_client import CollectorRegistry, Metric
@@ -16,7 +17,8 @@ from tailrace.cost import Bill
 
 MAX_TOPICS = 1_000
 OTHER_TOPICS = "(other topics)"
-"""No topic can have this name."""
+DELETED_TOPICS = "(deleted topics)"
+"""No topic can have these names."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,11 @@ class TopicCounts:
     fetched_bytes: float = 0
     missed_bytes: float = 0
     cross_zone_bytes: float = 0
+
+    def add(self, other: TopicCounts, times: int = 1) -> None:
+        """Add another topic's counts, or subtract them (`times` = -1)."""
+        for count in fields(TopicCounts):
+            setattr(self, count.name, getattr(self, count.name) + times * getattr(other, count.name))
 
 
 _DOCS = {
@@ -48,16 +55,37 @@ class TopicCounters(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.topics: dict[str, TopicCounts] = {}
+        self._existing: Callable[[], Container[str]] | None = None
+        self._looked_at: Container[str] | None = None
         registry.register(self)
+
+    def forget_deleted_of(self, existing: Callable[[], Container[str]]) -> None:
+        """Make room by the counters of topics that are deleted. `existing` returns the names of the topics that exist,
+        and another object after each change."""
+        self._existing = existing
 
     def of(self, topic: str) -> TopicCounts:
         """The topic's counters, to be added to."""
         counts = self.topics.get(topic)
         if counts is None:
             if len(self.topics) >= MAX_TOPICS:
+                self._add_up_deleted()
+            if len(self.topics) >= MAX_TOPICS:
                 topic = OTHER_TOPICS
             counts = self.topics.setdefault(topic, TopicCounts())
         return counts
+
+    def _add_up_deleted(self) -> None:
+        if self._existing is None or (existing := self._existing()) is self._looked_at:
+            return
+        self._looked_at = existing
+        deleted = [
+            name
+            for name in self.topics
+            if name not in existing and name not in (OTHER_TOPICS, DELETED_TOPICS)
+        ]
+        for name in deleted:
+            self.topics.setdefault(DELETED_TOPICS, TopicCounts()).add(self.topics.pop(name))
 
     def describe(self) -> Iterable[Metric]:
         """The counters' names, so that a part of the registry can be asked for them."""

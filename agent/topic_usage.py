@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from prometheus_client import Metric
 
-from agent.topic_counters import TopicCounts
+from agent.topic_counters import DELETED_TOPICS, TopicCounts
 from tailrace.cost import Usage
 
 NO_TOPIC = "(no topic)"
@@ -46,19 +46,14 @@ class ProcessCounts:
     database: str = ""
 
     def since(self, before: ProcessCounts) -> ProcessCounts:
-        """What was counted after `before`, or all if the process started anew in between."""
+        """What was counted after `before`, or all if the process started anew in between. Topics whose counters were
+        added to those of the deleted ones meanwhile are subtracted there."""
         if self.started_at != before.started_at:
             return self
-        none = TopicCounts()
-        topics = {
-            name: TopicCounts(
-                *(
-                    getattr(counts, count.name) - getattr(before.topics.get(name, none), count.name)
-                    for count in fields(TopicCounts)
-                )
-            )
-            for name, counts in self.topics.items()
-        }
+        topics = {name: replace(counts) for name, counts in self.topics.items()}
+        for name, counts in before.topics.items():
+            if (counted := topics.get(name, topics.get(DELETED_TOPICS))) is not None:
+                counted.add(counts, times=-1)
         return replace(self, process=self.process + before.process * -1, topics=topics)
 
 

@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.telemetry_observers import StoreMetrics
-from agent.topic_counters import MAX_TOPICS, OTHER_TOPICS, TopicCounters, TopicCounts
+from agent.topic_counters import DELETED_TOPICS, MAX_TOPICS, OTHER_TOPICS, TopicCounters, TopicCounts
 from agent.topic_usage import COUNTED, NO_TOPIC, ProcessCounts, read_counts, usage_by_topic
 from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader
@@ -143,6 +143,25 @@ def test_topics_without_counters_of_their_own_are_counted_together() -> None:
         counters.stored([(f"t{number}", 10)])
     assert len(counters.topics) == MAX_TOPICS + 1
     assert counters.topics[OTHER_TOPICS].rows == 3
+
+
+def test_counters_of_deleted_topics_make_room() -> None:
+    counters, existing = TopicCounters(CollectorRegistry()), {"kept": None}
+    counters.forget_deleted_of(lambda: existing)
+    counters.stored([("kept", 10)])
+    for number in range(MAX_TOPICS):
+        counters.stored([(f"t{number}", 10)])
+    counters.stored([("new", 10)])
+    assert counters.topics[DELETED_TOPICS].rows == MAX_TOPICS - 1
+    assert counters.topics["kept"].rows == 1 and counters.topics["new"].rows == 1
+    assert OTHER_TOPICS not in counters.topics
+
+
+def test_topics_that_were_added_up_between_two_looks_count_once() -> None:
+    before = ProcessCounts(Usage(), {"old": TopicCounts(rows=5), DELETED_TOPICS: TopicCounts(rows=1)})
+    later = ProcessCounts(Usage(), {"t": TopicCounts(rows=2), DELETED_TOPICS: TopicCounts(rows=8)})
+    since = later.since(before).topics
+    assert since[DELETED_TOPICS].rows == 2 and since["t"].rows == 2
 
 
 def test_what_no_topic_caused_is_nobodys() -> None:
