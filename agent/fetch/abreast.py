@@ -1,20 +1,20 @@
-"""Partitions that are read together go through the log abreast, so that each object is fetched once for all of them.
+"""Keeps partitions that are read together abreast in the log, so that each object is fetched once for all of them.
 
-An object holds a piece of many partitions. A consumer that reads 1 MiB of each in every fetch gets ahead in the thin
-ones: their MiB reaches farther through the log. Once the distance between its positions is more than the cache holds,
-each partition fetches each object for itself. So an answer reaches only so far beyond the position that is farthest
-behind as the cache can hold, and those who are farther get nothing until it has come near.
+An object holds runs of many partitions. A consumer that reads 1 MiB of each partition per fetch gets ahead in the thin
+ones, because their MiB covers more of the log. Once its positions lie farther apart than the cache can hold, each
+partition fetches each object for itself. So an answer reaches only as far beyond the slowest partition's position as
+the cache can hold. Partitions that are farther ahead get nothing until the slowest has come near.
 
     log         ----o---o---o---o---o---o---o---o---o---o---o---o---> commit numbers
-    slowest     [=======]              |                     all of what was found for it
+    slowest     [=======]              |                     sent whole
     ahead           [==================|                     cut at the reach
     waits                              |   [====             in sight: nothing in this answer
-    far ahead                          |         | [====     beyond sight: starts a group of its own
+    far ahead                          |         | [====     beyond sight: starts its own group
 
-Nobody waits for long: what is in sight is at most as far beyond the reach as that is from the slowest, which gets
-something in each answer. Who is farther ahead would gain nothing by waiting.
+No partition waits for long: sight ends at twice the distance between the slowest partition and the reach, and the
+slowest gets something in each answer. A partition beyond sight would gain nothing by waiting.
 
-Where an object has little of each partition, an answer has room for a few runs only. `Rooms` knows for how many, so
+If an object has little of each partition, an answer has room for a few runs only. `Rooms` remembers for how many, so
 that the sequencer isn't asked for thousands each time.
 """
 
@@ -36,12 +36,13 @@ _commit_number = attrgetter("commit_number")
 
 
 def ends_abreast(found: Sequence[Sequence[Run]], reach_bytes: int) -> list[int]:
-    """Of each partition, the offset at which the answer ends (that of a run; NO_END: all of its runs are given).
+    """Return the offset at which each partition's answer ends: the base offset of a run, or NO_END if all its runs are
+    sent.
 
     Args:
-        found: the runs of each partition from its position on, at least one; a run's commit number is its place in
+        found: each partition's runs from its position on, at least one. A run's commit number is its position in
             the log.
-        reach_bytes: how many bytes of objects lie between the slowest position and the reach.
+        reach_bytes: bytes of objects between the slowest position and the reach.
     """
     ends = [NO_END] * len(found)
     in_order = sorted(range(len(found)), key=lambda number: found[number][0].commit_number)
@@ -61,8 +62,8 @@ def ends_abreast(found: Sequence[Sequence[Run]], reach_bytes: int) -> list[int]:
 
 
 def _reach(runs: Sequence[Run], reach_bytes: int) -> int:
-    """The commit number that lies so many bytes of objects behind the first run: where the runs end before, as far as
-    their density tells."""
+    """Return the commit number that lies `reach_bytes` of objects behind the first run. If the runs end before that,
+    estimate it from their density."""
     first, passed, key = runs[0].commit_number, 0, ""
     for run in runs:
         if run.key != key:
@@ -83,7 +84,7 @@ def _end(runs: Sequence[Run], reach: int) -> int:
 
 
 class Rooms:
-    """Of the partitions that were held back last: how many bytes of runs are worth asking for."""
+    """Remembers how many bytes of runs to request for partitions that were held back recently."""
 
     def __init__(self) -> None:
         self._rooms: OrderedDict[TopicPartition, int] = OrderedDict()
@@ -92,18 +93,18 @@ class Rooms:
         return len(self._rooms)
 
     def of(self, partition: TopicPartition, wanted_bytes: int) -> int:
-        """What to ask for, of what the client would take."""
+        """Return how many bytes to request, of the `wanted_bytes` that the client would take."""
         return min(wanted_bytes, self._rooms.get(partition, wanted_bytes))
 
     def held_back(self, partition: TopicPartition, given_bytes: int) -> None:
-        """It had only so much room: twice as much is asked for next time."""
+        """Note that the partition was held back after `given_bytes`: request twice as much next time."""
         self._rooms[partition] = max(LEAST_ROOM_BYTES, 2 * given_bytes)
         self._rooms.move_to_end(partition)
         if len(self._rooms) > MAX_ROOMS:
             self._rooms.popitem(last=False)
 
     def given_all(self, partition: TopicPartition, wanted_bytes: int) -> None:
-        """It got all that was asked for: twice as much next time."""
+        """Note that the partition got all that was requested: request twice as much next time."""
         room = self._rooms.get(partition)
         if room is not None:
             if 2 * room < wanted_bytes:

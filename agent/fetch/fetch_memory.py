@@ -1,10 +1,10 @@
-"""The budget of records on their way to consumers: read, perhaps waiting for a slow client to take them.
+"""The memory budget of records on their way to consumers, from the read until the client has received them.
 
-A fetch is granted at most a quarter of what is free, so that many slow consumers leave room for the others. Where there
-is not even LEAST_BYTES (or all that it wants, or its first batch, which must be sent whole) it waits its turn; what the
-tail wants is little, and has a share of its own (`agent.memory_budget`). Used bytes pass the limit only by a first
-batch that is larger than three quarters of it. What the answers keep beside their bytes has the same limit again
-(`agent.fetch.kept_buffers`).
+A fetch is granted at most a quarter of the free bytes, so that many slow consumers leave room for others. It waits for
+its turn if not even its minimum is free: LEAST_BYTES, or all it wants if that is less, or its first batch, which must
+be sent whole. Tail fetches want little, and small requests have their own share (`agent.memory_budget`). Used bytes
+exceed the limit only by a first batch that is larger than three quarters of it. The buffers that answers keep in
+addition to their bytes have the same limit again (`agent.fetch.kept_buffers`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_BYTES = 1024 * 1024
 
 
 class FetchGrant(Grant):
-    """Bytes of the budget, and the buffers that an answer keeps, until `release`."""
+    """Bytes of the budget, and the buffers that an answer keeps. Both are held until `release`."""
 
     __slots__ = ("_buffers", "_kept")
 
@@ -30,7 +30,8 @@ class FetchGrant(Grant):
         self._kept: dict[int, memoryview] = {}
 
     def keep(self, parts: Sequence[Buffer]) -> list[int]:
-        """The numbers of those parts of the answer that must be copied: it may not keep what they are views of."""
+        """Return the indexes of the answer's parts that must be copied, because the answer may not keep their
+        buffers."""
         return self._buffers.keep(parts, self._kept)
 
     def release(self) -> None:
@@ -39,7 +40,7 @@ class FetchGrant(Grant):
 
 
 class FetchMemory:
-    """Bytes granted to fetches. Owned by one event loop."""
+    """The bytes granted to fetches. Owned by one event loop."""
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self.limit = limit
@@ -53,7 +54,7 @@ class FetchMemory:
 
     @property
     def is_contended(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a fetch waits for memory."""
         return self._budget.is_contended
 
     @property
@@ -62,7 +63,8 @@ class FetchMemory:
         return self._buffers.size
 
     def try_grant(self, wanted: int, first_batch: int = 0) -> FetchGrant | None:
-        """Room for up to `wanted` bytes (see `Grant.bytes`), and for the first batch; None where that must wait."""
+        """Grant up to `wanted` bytes (see `Grant.bytes`), and enough for the first batch. Return None if that must
+        wait."""
         least = self._least(wanted, first_batch)
         share = min(max(least, min(wanted, (self.limit - self.used) // 4)), self._budget.largest)
         for size in (share, least):
@@ -71,7 +73,7 @@ class FetchMemory:
         return None
 
     async def grant(self, wanted: int, seconds: float, first_batch: int = 0) -> FetchGrant | None:
-        """The same, waiting for the least of it; None if it is not there after `seconds`."""
+        """As `try_grant`, but wait for the minimum. Return None if it is not free after `seconds`."""
         granted = self.try_grant(wanted, first_batch)
         if granted is not None:
             return granted

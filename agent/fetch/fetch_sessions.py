@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a client fetches, kept here so that it need not be sent again. Pure."""
+"""Fetch sessions (KIP-227): they remember what a client fetches, so that it need not send it again. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tailrace.turns import Steps, in_parts
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
-"""Partitions kept for all sessions together: some 300 bytes each. One of a longer name counts as several."""
+"""The most partitions of all sessions together, at some 300 bytes each. One with a longer topic name counts as
+several."""
 PARTITION_BYTES = 300
 
 PARTITIONS_IN_A_STEP = 1_000
-"""Partitions that are read from a request between two pauses."""
+"""Requested partitions that are processed between two yields."""
 
 
 class PartitionKey(NamedTuple):
@@ -33,7 +34,7 @@ class PartitionKey(NamedTuple):
 
 
 class SentBounds(NamedTuple):
-    """What a response said of a partition beside its records."""
+    """What a response contained for a partition, except its records."""
 
     error_code: int
     high_watermark: int
@@ -59,7 +60,8 @@ class RequestedPartition:
 
 @dataclass(slots=True)
 class FetchSession:
-    """A session; `partitions` in the order in which they are served (those that got records go last)."""
+    """A session. `partitions` are in the order in which they are served: those that returned records move to the
+    end."""
 
     session_id: int
     epoch: int
@@ -67,7 +69,7 @@ class FetchSession:
     client: str = ""
     weight: int = 0
     tenant: Tenant | None = None
-    """Whose clients may go on with it; an id is a number that anybody can guess."""
+    """The tenant whose clients may use it: anyone can guess a session id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,13 @@ class FetchContext:
         return self.session.session_id if self.session is not None else 0
 
     def include_in_response(self, requested: RequestedPartition, data: PartitionData) -> bool:
-        """Whether the response needs this partition: always, but incrementally only what changed."""
+        """Whether the response needs this partition: all do, except unchanged ones in an incremental response."""
         if not self.is_incremental:
             return True
         return bool(data.records) or data.error_code != 0 or requested.last_sent != SentBounds.of(data)
 
     def note_sent(self, requested: RequestedPartition, data: PartitionData) -> None:
-        """Remember what was sent; a partition that gave records goes to the end of the line."""
+        """Remember what was sent. A partition that returned records moves to the end of the session's order."""
         if self.session is None:
             return
         requested.last_sent = SentBounds.of(data)
@@ -98,10 +100,10 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All fetch sessions of an agent, at most `limit` of them with MAX_SESSION_PARTITIONS; the least recently used
-    goes. A fetch of more partitions than that gets no session.
+    """All fetch sessions of an agent: at most `limit` sessions and MAX_SESSION_PARTITIONS partitions; the least
+    recently used session is dropped. A fetch of more partitions gets no session.
 
-    Ids are random per agent, so that another agent's id is not found rather than mistaken.
+    Ids are random per agent, so a session id of another agent is not found instead of naming the wrong session.
     """
 
     def __init__(self, limit: int, entropy: Entropy) -> None:
@@ -116,7 +118,7 @@ class FetchSessions:
     def begin(
         self, request: FetchRequest, client: str, tenant: Tenant | None = None
     ) -> Steps[FetchContext | ErrorCode]:
-        """The fetch to be done, or why it can't be."""
+        """Return the fetch to serve, or why it can't be served."""
         requested, weight = yield from _requested(request)
         session = self._sessions.get(request.session_id)
         if session is not None and session.tenant != tenant:
@@ -142,9 +144,7 @@ class FetchSessions:
             self._change(session, changed)
             yield len(changed)
         if self._sessions.get(session.session_id) is not session:
-            return (
-                ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            )  # others needed its room meanwhile, or it grew too large
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # its room was needed meanwhile, or it grew too large
         return FetchContext(list(session.partitions.values()), session, is_incremental=True)
 
     def _forget(self, session: FetchSession, keys: Sequence[PartitionKey]) -> None:
@@ -155,7 +155,7 @@ class FetchSessions:
         self._grow(session, -weight)
 
     def _change(self, session: FetchSession, changed: Sequence[RequestedPartition]) -> None:
-        """Take over what is requested of partitions from now on."""
+        """Replace what the session requests of these partitions."""
         weight = 0
         for partition in changed:
             known = session.partitions.get(partition.key)
@@ -201,13 +201,13 @@ class FetchSessions:
 
 
 def _weight(topic_name: str) -> int:
-    """As how many partitions one of this topic counts: a client names any topic it likes, of up to 32 KiB."""
+    """Return how many partitions a partition of this topic counts as: a client may send any name, up to 32 KiB."""
     return 1 + len(topic_name) // PARTITION_BYTES
 
 
 def _requested(request: FetchRequest) -> Steps[tuple[dict[PartitionKey, RequestedPartition], int]]:
-    """The partitions of a request, and as how many they count. One that is named repeatedly counts once, as it is
-    named last: Kafka makes a map of them, too."""
+    """Return the partitions of a request, and how many they count as. If one is named repeatedly, its last entry
+    counts: Kafka makes a map of them, too."""
     by_key: dict[PartitionKey, RequestedPartition] = {}
     weight = 0
     for topic in request.topics:

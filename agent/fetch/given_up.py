@@ -1,4 +1,5 @@
-"""Records that share groups gave up, on their way to the groups' dead-letter topics (`agent.handlers.dead_letters`)."""
+"""Records that share groups have given up, queued for the groups' dead-letter topics
+(`agent.handlers.dead_letters`)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("agent.share")
 
 MAX_WAITING = 1_000
-"""Tasks that wait; of more, the oldest are left to whoever is asked when their lock is over."""
+"""Queued tasks. If there are more, the oldest are dropped; they are written later, by the agent asked after their lock
+expires."""
 AT_ONCE = 8
 
 
@@ -35,11 +37,11 @@ class GivenUp:
 
 
 Bury = Callable[[GivenUp], Awaitable[None]]
-"""Writes records to the group's dead-letter topic. Raises SequencerError: another will write them."""
+"""Writes records to the group's dead-letter topic. Raises SequencerError; then another agent writes them later."""
 
 
 class DeadLetters:
-    """One agent's. `start` before use, `close` at the end."""
+    """The dead-letter queue of one agent. `start` before use, `close` at the end."""
 
     def __init__(self) -> None:
         self._waiting: deque[GivenUp] = deque(maxlen=MAX_WAITING)
@@ -47,18 +49,18 @@ class DeadLetters:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, bury: Bury) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._task = asyncio.create_task(self._run(bury), name="agent: dead letters")
 
     async def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     def take(self, given_up: GivenUp) -> None:
-        """Write these soon."""
+        """Queue records to be written."""
         self._waiting.append(given_up)
         self._is_waiting.set()
 

@@ -1,8 +1,8 @@
-"""Buffers that answers on their way keep in memory: a view of some bytes of a chunk keeps all of the chunk.
+"""Buffers that pending answers keep in memory: a view of some bytes of a chunk keeps the whole chunk.
 
-So clients that take their answers slowly could keep many times what they asked for. All answers together keep at most
-`limit` bytes in such buffers, each counted once, however many have a view of it; beyond that an answer gets copies.
-There may be as many of these as it has parts, so its maker makes them in turns of the loop.
+Without a limit, clients that read their answers slowly could keep many times what they requested. All answers together
+keep at most `limit` bytes in such buffers. A buffer counts once, however many answers have views of it. Above the limit
+an answer gets copies. There may be as many copies as it has parts, so the caller makes them in turns of the loop.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from tailrace.buffers import Buffer
 
 LARGER = 2
-"""A part keeps more than itself if its buffer is so many times as large."""
+"""A part counts as keeping its buffer if the buffer is at least this many times as large as the part."""
 
 
 class KeptBuffers:
-    """Owned by one event loop."""
+    """The buffers that an agent's answers keep. Owned by one event loop."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
         self._answers: dict[int, int] = {}
-        """How many answers keep a buffer, by its id."""
+        """How many answers keep a buffer, by the buffer's id."""
 
     def keep(self, parts: Sequence[Buffer], kept: dict[int, memoryview]) -> list[int]:
-        """The numbers of those parts that an answer may not have as they are, but as copies. `kept`: of each buffer
-        that it keeps, by its id, a view for `release`: some of the answer may go before that, and nobody else gets the
-        id while there is a view."""
+        """Return the indexes of the parts that the answer must copy. `kept` receives one view of each buffer that the
+        answer keeps, by the buffer's id, for `release`: the answer's parts may go earlier, and while a view exists no
+        other object gets the id."""
         return [
             number
             for number, part in enumerate(parts)
@@ -49,7 +49,7 @@ class KeptBuffers:
         return True
 
     def release(self, kept: dict[int, memoryview]) -> None:
-        """An answer has left, or never will."""
+        """Release the buffers of an answer that was sent, or never will be."""
         for buffer_id, part in kept.items():
             self._answers[buffer_id] -= 1
             if not self._answers[buffer_id]:

@@ -1,6 +1,7 @@
-"""What share sessions had acquired is given back when their connection ends, as in Kafka.
+"""Releases the records that share sessions had acquired when their connection ends, as Kafka does.
 
-Whatever is not given back (the agent dies, the sequencer is away, too much waits) is free when its lock is over.
+Records that are not released (the agent dies, the sequencer is unreachable, too many requests wait) become available
+when their lock expires.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("agent.share")
 
 MAX_WAITING = 10_000
-"""Requests that wait for the sequencer; of more, the oldest are forgotten."""
+"""Requests that wait for the sequencer. If there are more, the oldest are dropped."""
 
 
 class ShareReleases:
-    """One agent's. `start` before use, `close` at the end. `limits`: the settings of a group."""
+    """The releases of one agent. `start` before use, `close` at the end. `limits` returns a group's settings."""
 
     def __init__(
         self, sequencer: Sequencer, sessions: ShareSessions, limits: Callable[[str], ShareLimits]
@@ -37,18 +38,18 @@ class ShareReleases:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to give back."""
+        """Start releasing."""
         self._task = asyncio.create_task(self._run(), name="agent: share sessions")
 
     async def close(self) -> None:
-        """Give back no more."""
+        """Stop releasing."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     def connection_ended(self, connection: object) -> None:
-        """End the connection's sessions. What they may have acquired is given back soon."""
+        """End the connection's sessions and queue the release of what they may have acquired."""
         for (group_id, member_id), session in self._sessions.end_of(connection):
             works = [
                 ShareWork(*partition, releases=True)

@@ -1,7 +1,7 @@
-"""Share sessions (KIP-932): what a member of a share group fetches from this agent, so that it need not say it again.
+"""Share sessions (KIP-932): they remember what a member of a share group fetches, so that it need not send it again.
 
-A session ends when its client says so or with the connection that it was opened on. It holds no state that matters:
-records that a member acquired are locked in the sequencer, whichever agent handed them out. Pure.
+A session ends when its client ends it, or with the connection on which it was opened. It holds no state that matters:
+the sequencer holds the locks of acquired records, whichever agent handed them out. Pure.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 
 MAX_SESSION_PARTITIONS = 100_000
-"""Partitions kept for all sessions together."""
+"""The most partitions of all sessions together."""
 MAX_OF_CONNECTION = 16
-"""Sessions that one connection has open; Kafka's clients open one."""
+"""The most open sessions of one connection. Kafka's clients open one."""
 Member = tuple[str, str]
-"""A group's id and its member's."""
+"""A group id and a member id."""
 
 
 @dataclass(slots=True)
 class Outlook:
-    """What the sequencer said last of a partition: the stretch that could be acquired, as far as the log has it. None
-    while nothing can be, or before it was asked. `is_new`: nothing ever could, so the group may not have begun there.
-    `is_hole`: nothing was found there by a read within its bounds. `is_acquired`: something may have been handed out in
-    this session."""
+    """The sequencer's latest answer for a partition. `available`: the offsets that could be acquired, as far as the log
+    has them; None if none can be, or before the first answer. `is_new`: nothing was ever available, so the group may
+    not have begun to read the partition. `is_hole`: a read within these offsets found nothing. `is_acquired`: records
+    may have been acquired in this session."""
 
     available: tuple[int, int] | None = None
     is_new: bool = True
@@ -38,8 +38,8 @@ class Outlook:
 
 @dataclass(slots=True)
 class ShareSession:
-    """A member's; `partitions` in the order in which they are served (those that gave records go last). `number`: tells
-    it from all others of the cluster. `epoch`: that of its next request."""
+    """A member's session. `partitions` are in the order in which they are served: those that returned records move to
+    the end. `number` is unique in the cluster. `epoch`: the epoch of its next request."""
 
     number: int
     connection: object
@@ -48,7 +48,7 @@ class ShareSession:
 
 
 class ShareSessions:
-    """All share sessions of an agent, at most `limit` of them; no other is opened before one ends, as in Kafka."""
+    """All share sessions of an agent, at most `limit`. At the limit none is opened until another ends, as in Kafka."""
 
     def __init__(self, limit: int, entropy: Entropy) -> None:
         self._limit = limit
@@ -68,8 +68,7 @@ class ShareSessions:
         forgotten: Iterable[TopicPartition],
         connection: object,
     ) -> ShareSession | ErrorCode:
-        """The session after this fetch of a member: a new one at epoch 0; one that is ended by epoch -1, with what it
-        had."""
+        """Return the session after this fetch of a member: a new one for epoch 0, the ended one for epoch -1."""
         session = self._open(member, connection) if epoch == INITIAL_EPOCH else self.turn(member, epoch)
         if isinstance(session, ErrorCode) or epoch == FINAL_EPOCH:
             return session
@@ -85,7 +84,7 @@ class ShareSessions:
         return session
 
     def turn(self, member: Member, epoch: int) -> ShareSession | ErrorCode:
-        """The session of the next request of this member, of which this is the epoch; -1 ends it."""
+        """Return the member's session for a request of this epoch; epoch -1 ends the session."""
         session = self._sessions.get(member)
         if session is None:
             return ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -98,7 +97,7 @@ class ShareSessions:
         return session
 
     def end_of(self, connection: object) -> list[tuple[Member, ShareSession]]:
-        """End the sessions that were opened on a connection."""
+        """End the sessions that were opened on a connection, and return them."""
         members = sorted(self._of_connection.get(connection, ()))
         return [(member, self._drop(member)) for member in members]
 

@@ -1,7 +1,7 @@
 """The tail: windows of the partitions that clients read, kept current by one subscription, and the fetches that wait.
 
-A fetch at the end of a partition is answered, and waits, without a call. This module makes the calls and waits;
-agent.fetch.windows has the rules.
+A fetch at the end of a partition is answered, and waits, without a call to the sequencer. This module makes the calls
+and waits; agent.fetch.windows has the rules.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ log = structlog.get_logger("agent.tail")
 BEAT_MS = 500
 """How long a call of the subscription waits for changes."""
 PACE_S = 0.02
-"""Least pause between an answer and the next call, so that one answer carries several changes."""
+"""The shortest pause between an answer and the next call, so that one answer carries several changes."""
 MAX_PACE_S = 0.75
-"""The longest time between two calls that the sequencer may ask for: the windows stay fresh until the next answer, even
-if one of two calls is given up as partitions must be added."""
+"""The longest time between two calls that the sequencer may ask for. The windows stay fresh until the next answer, even
+if one of two calls is cancelled to add partitions."""
 LATE_S = 6.0
-"""How long windows are kept without an answer of the subscription."""
+"""How long windows are kept if the subscription gets no answer."""
 ASK_AGAIN_S = 0.5
-"""How long a fetch waits for a partition without a window before it asks the sequencer again. One of more partitions
-than there are windows waits for that many."""
+"""A fetch that waits for a partition without a window asks the sequencer again after this time. A fetch of more than
+MAX_WINDOWS partitions waits for that many only."""
 PARTITIONS_IN_A_TURN = 2_000
 WOKEN_IN_A_TURN = 100
 
 
 class Tail:
-    """See the module. `start`, then `close`. Owned by one event loop."""
+    """The windows of an agent and their subscription (see the module). `start`, then `close`. Owned by one event
+    loop."""
 
     def __init__(
         self, sequencer: Sequencer, clock: Clock, entropy: Entropy, telemetry: AgentTelemetry
@@ -76,7 +77,7 @@ class Tail:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[FoundPartition, int] | None:
-        """The window's answer and its commit number; None: ask the sequencer."""
+        """Return the window's answer and its commit number; None if the sequencer must be asked."""
         answer = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
         (self._telemetry.window_misses if answer is None else self._telemetry.window_hits).inc(1)
         return answer
@@ -91,8 +92,8 @@ class Tail:
         asked_at: float,
         is_at_end: bool,
     ) -> None:
-        """Note the sequencer's answer, as of a commit, to a question of `asked_at` (monotonic); `is_at_end`: its runs
-        reach the partition's end."""
+        """Note the sequencer's answer to a request sent at `asked_at` (monotonic). `number`: its commit number.
+        `is_at_end`: its runs reach the partition's end."""
         self._windows.note_sent(partition, number)
         if is_at_end:
             now = self._clock.monotonic()
@@ -137,7 +138,7 @@ class Tail:
                     del self._waiting[partition]
 
     def live(self) -> tuple[int, dict[TopicPartition, Window]]:
-        """The windows, and the commit number up to which they are complete."""
+        """Return the commit number up to which the windows are complete, and the windows."""
         return self._windows.commit_number, self._windows.live()
 
     # --- the subscription
@@ -165,7 +166,7 @@ class Tail:
         await self._additions
 
     async def _take_turn(self) -> bool:
-        """Make one call of the subscription. Returns whether the windows are current. Raises SequencerError,
+        """Make one call of the subscription. Return whether the windows are current. Raises SequencerError,
         WindowBroken."""
         sent_at = self._clock.monotonic()
         request = self._windows.next_request(sent_at, BEAT_MS)
@@ -186,10 +187,11 @@ class Tail:
             await asyncio.gather(call, return_exceptions=True)
 
     async def _is_answered(self, call: asyncio.Future[WatchAnswer], request: WatchRequest) -> bool:
-        """Wait for the answer. False: partitions must be added, so a call that only waits is cancelled.
+        """Wait for the answer. Return False if the call can be cancelled because partitions must be added.
 
-        After FRESH_S no window answers any more, and fetches ask the sequencer. The windows are kept for LATE_S: a busy
-        sequencer that answers late would be busier still, if all agents subscribed to everything anew.
+        After FRESH_S the windows answer no more, and fetches ask the sequencer. But the windows are kept until LATE_S:
+        if all agents dropped them and subscribed to everything again, a busy sequencer that answers late would be
+        busier still.
         """
         additions = self._additions = asyncio.get_running_loop().create_future()
         if self._windows.has_additions:
@@ -210,7 +212,7 @@ class Tail:
         raise SequencerUnavailable("the subscription got no answer in time")
 
     async def _wake(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wake who waits for these partitions, some in a turn: each has an answer to make then."""
+        """Wake the fetches that wait for these partitions, a few per turn of the loop: each then makes an answer."""
         turns = Turns(WOKEN_IN_A_TURN)
         for partition in partitions:
             for waiter in list(self._waiting.get(partition, ())):

@@ -26,16 +26,16 @@ _base_offset = attrgetter("base_offset")
 
 
 class WindowBroken(Exception):
-    """A change does not follow the ones before: one was lost, or it is another committer's."""
+    """A change does not follow the previous ones: a change was lost, or this one is from another committer."""
 
 
 class SubscriptionOver(WindowBroken):
-    """Another committer has begun, or this one has dropped the subscription; a new subscription must begin."""
+    """There is a new committer, or the committer has dropped the subscription. A new subscription must begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """See the module. `commit_number` is of the last change. `size`: encoded bytes of the runs."""
+    """See the module. `commit_number`: that of the last change. `size`: encoded bytes of the runs."""
 
     commit_number: int
     log_start_offset: int
@@ -53,14 +53,14 @@ class Window:
 
 
 def begin(change: PartitionChange) -> Window:
-    """The first window of a subscription."""
+    """Return the first window of a subscription. Raises WindowBroken."""
     runs = change.runs
     _check_adjacent(runs, runs[0].base_offset if runs else change.high_watermark, change.high_watermark)
     return _window(change, tuple(runs), tuple(change.aborted))
 
 
 def follow(window: Window, change: PartitionChange) -> Window:
-    """The window after one more change. Raises WindowBroken."""
+    """Return the window after one more change. Raises WindowBroken."""
     if change.commit_number <= window.commit_number:
         raise WindowBroken(f"commit {change.commit_number} after {window.commit_number}")
     for name in ("log_start_offset", "high_watermark", "last_stable_offset"):
@@ -76,13 +76,13 @@ def follow(window: Window, change: PartitionChange) -> Window:
 
 
 def emptied(window: Window) -> Window:
-    """The window without its runs; its bounds stay."""
+    """Return the window without its runs. Its bounds stay."""
     return replace(window, runs=(), aborted=(), size=0)
 
 
 def find(window: Window, offset: int, max_bytes: int) -> FoundPartition | None:
-    """The answer that the sequencer would give for this offset; None if the offset is neither in the window nor at
-    its end."""
+    """Return the answer that the sequencer would give for this offset. Return None if the offset is neither in the
+    window nor at its end."""
     if not max(window.start_offset, window.log_start_offset) <= offset <= window.high_watermark:
         return None
     runs: list[Run] = []
@@ -137,7 +137,7 @@ def _window(
 
 
 def _newest(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], int]:
-    """The newest runs, as many as a window keeps, and their encoded bytes."""
+    """Return the newest runs that fit into a window, and their encoded bytes."""
     size, first = 0, len(runs)
     while first > 0 and len(runs) - first < MAX_WINDOW_RUNS:
         more = run_bytes(runs[first - 1])

@@ -5,13 +5,13 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
 - A partition is watched from the time a fetch reaches its end until no client has read it for IDLE_S.
 - A window answers only while it is fresh: the last answered call was sent at most FRESH_S ago. So an answer was true
   when the fetch arrived, or at most FRESH_S before.
-- Until a partition has its window, what the sequencer said of its end is the answer to further fetches there, for
-  FRESH_S, or for longer where the sequencer is slow (`NothingNew`). So while the windows of many agents are on their
-  way, fetches that find nothing do not crowd out the calls that bring them.
-- Answers never go back. A window whose commit number is below that of an answer already given for its partition
-  answers nothing until it has caught up.
-- After a reset, a new term of the committer, or a change that does not follow, all windows are dropped and a new
-  subscription begins.
+- Until a partition has its window, the sequencer's last answer about its end serves further fetches there, for FRESH_S,
+  or longer if the sequencer is slow (`NothingNew`). So while many agents wait for their windows, fetches that find
+  nothing do not crowd out the calls that bring the windows.
+- Answers never go back. A window whose commit number is below that of an answer already given for its partition does
+  not answer until it has caught up.
+- After a reset, a new term of the committer, or a change that does not follow the previous ones, all windows are
+  dropped and a new subscription begins.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from tailrace.ids import TopicPartition
 
 IDLE_S = 60.0
 FRESH_S = 2.0
-"""More than three calls of a subscription take while nothing happens."""
+"""More than three calls of an idle subscription take."""
 REFUSED_S = 10.0
 """How long the agent waits before it asks again to watch a partition that the sequencer refused."""
 MAX_WINDOWS = 20_000
 ADDED_AT_ONCE = 1_000
-"""The most partitions added by one call; removed ones likewise."""
+"""The most partitions that one call adds, and the most that it removes."""
 ADDED_AT_FIRST = 16
-"""Partitions added by a subscription's first call. After a fail-over all agents come with all of theirs, and a
-committer needs some 20 us for each: it must answer what all of them add at once before they give up."""
+"""Partitions added by a subscription's first call. After a failover all agents add all their partitions, and a
+committer needs some 20 us for each: it must answer the first calls of all agents before they time out."""
 PROMPT_S = FRESH_S / 2
-"""After an answer that took no longer, the next call adds twice as many partitions, and half as many after any other.
-So windows stay fresh while more are added."""
+"""If adding took no longer than this, the next call adds twice as many partitions, otherwise half as many. So windows
+stay fresh while more are added."""
 WAIT_SHARE = 4
-"""An answer that took the sequencer some time is good for so many times as long, if that is more than FRESH_S: all
-such questions together take a fifth of a sequencer that has no time."""
+"""An answer that took the sequencer a while is used for this many times as long, if that is more than FRESH_S. So such
+requests take at most a fifth of an overloaded sequencer's time."""
 MAX_WAIT_S = 6.0
-"""The longest time for which it is good."""
+"""The longest time for which such an answer is used."""
 MAX_WINDOWS_BYTES = 64 * 1024 * 1024
-"""Limit of all windows' runs, in encoded bytes; in memory they take about three times as much."""
+"""The limit of all windows' runs, in encoded bytes. In memory they take about three times as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingNew:
-    """The sequencer's answer that there is nothing from `offset` on, as of a commit; `until`: how long it is good."""
+    """The sequencer's answer that nothing follows `offset`, as of a commit. `until`: when it expires."""
 
     offset: int
     found: FoundPartition
@@ -61,7 +61,8 @@ class NothingNew:
     def said(
         cls, offset: int, found: FoundPartition, number: int, *, asked_at: float, now: float
     ) -> NothingNew | None:
-        """What an answer to a question of `asked_at` is good for; None where there is something to send."""
+        """Return how long an answer to a request sent at `asked_at` may be reused. Return None if it has something to
+        send."""
         if found.error is not PartitionError.NONE or found.runs or offset != found.high_watermark:
             return None
         return cls(
@@ -83,7 +84,7 @@ class _Watched:
 
 
 class Windows:
-    """See the module. `subscriber` names the first subscription."""
+    """See the module. `subscriber`: the id of the first subscription."""
 
     def __init__(self, subscriber: UUID) -> None:
         self._watched: OrderedDict[TopicPartition, _Watched] = OrderedDict()
@@ -103,21 +104,21 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """Partitions that are watched, or will be."""
+        """How many partitions are watched, or will be."""
         return len(self._watched)
 
     @property
     def has_additions(self) -> bool:
-        """Whether partitions are to be added to the subscription."""
+        """Whether the next call adds partitions to the subscription."""
         return bool(self._to_add)
 
     @property
     def commit_number(self) -> int:
-        """The windows are complete up to this commit."""
+        """The commit up to which the windows are complete."""
         return self._commit_number
 
     def live(self) -> dict[TopicPartition, Window]:
-        """The windows, whether fresh or not."""
+        """Return the windows, fresh or not."""
         return {
             partition: watched.window
             for partition, watched in self._watched.items()
@@ -129,8 +130,8 @@ class Windows:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int, now: float
     ) -> tuple[FoundPartition, int] | None:
-        """The window's answer for this offset and its commit number, or what was said before there was one; None: ask
-        the sequencer."""
+        """Return the window's answer for this offset and its commit number, or without a window the kept `NothingNew`;
+        None if the sequencer must be asked."""
         watched = self._watched.get(partition)
         if watched is None:
             return None
@@ -156,11 +157,11 @@ class Windows:
             watched.last_sent = max(watched.last_sent, number)
 
     def want(self, partition: TopicPartition, now: float, nothing: NothingNew | None = None) -> None:
-        """Begin to watch a partition: a fetch that the sequencer answered has reached its end. `nothing`: if it was
-        there already.
+        """Start to watch a partition after a fetch that the sequencer answered reached its end. `nothing`: if the fetch
+        began at the end.
 
-        Earlier answers for this partition were not kept. So its window answers nothing until it has reached the
-        newest answer for any partition: a follower that reads the database may be ahead of the committer.
+        Earlier answers for this partition were not kept. So its window does not answer until it has reached the newest
+        answer for any partition: a follower that reads the database may be ahead of the committer.
         """
         while self._refused and next(iter(self._refused.values())) <= now:
             self._refused.popitem(last=False)
@@ -195,13 +196,14 @@ class Windows:
         return window
 
     def _number_of(self, window: Window) -> int:
-        """The commit number as of which the window is true: an answer may have ended within its last one."""
+        """Return the commit number as of which the window is true. Its last change may be part of an answer that goes
+        on."""
         return max(window.commit_number, self._commit_number)
 
     # --- the subscription
 
     def next_request(self, now: float, max_wait_ms: int) -> WatchRequest:
-        """The next call of the subscription."""
+        """Return the next call of the subscription."""
         removed = self._give_back_idle(now)
         added = list(islice(self._to_add, self._added_at_once))
         for partition in added:
@@ -219,15 +221,15 @@ class Windows:
         )
 
     def note_added(self, seconds: float) -> None:
-        """Note how long the answer took to a call that added partitions."""
+        """Note how long a call that added partitions took."""
         if seconds <= PROMPT_S:
             self._added_at_once = min(2 * self._added_at_once, ADDED_AT_ONCE)
         else:
             self._added_at_once = max(self._added_at_once // 2, ADDED_AT_FIRST)
 
     def _give_back_idle(self, now: float) -> list[TopicPartition]:
-        """Drop partitions that no client reads any more. Returns those that the sequencer watches. They are removed
-        by the same call, so that none is added again before it is removed."""
+        """Drop partitions that no client reads any more. Return those that the sequencer watches: the same call removes
+        them, so that none is added again before it is removed."""
         removed: list[TopicPartition] = []
         while self._watched and len(removed) < ADDED_AT_ONCE:
             partition, watched = next(iter(self._watched.items()))
@@ -247,9 +249,9 @@ class Windows:
         self._to_add.pop(partition, None)
 
     def apply(self, answer: WatchAnswer, sent_at: float) -> list[TopicPartition]:
-        """Apply the answer to a call that was sent at `sent_at`. Returns the partitions whose windows changed.
+        """Apply the answer to a call that was sent at `sent_at`. Return the partitions whose windows changed.
 
-        Raises WindowBroken: call `restart`.
+        Raises WindowBroken; then call `restart`.
         """
         self._check(answer)
         self._epoch = answer.epoch
@@ -287,7 +289,7 @@ class Windows:
         elif watched.window is not None:
             self._put(watched, follow(watched.window, change))
         else:
-            return False  # given back and wanted again: its new start is on the way
+            return False  # dropped and wanted again: its new start is on the way
         return True
 
     def _put(self, watched: _Watched, window: Window | None) -> None:
@@ -297,7 +299,7 @@ class Windows:
         watched.window = window
 
     def _shrink(self) -> None:
-        """Empty the least recently read windows until all together are within the limit."""
+        """Empty the least recently read windows until all together are within three quarters of the limit."""
         if self._size <= MAX_WINDOWS_BYTES:
             return
         for watched in self._watched.values():
