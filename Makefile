@@ -56,6 +56,9 @@ minio: ## Compile MinIO with Go into ~/go/bin (minutes): the S3 tests then run o
 compat: setup ## Produce, consume, groups, admin with every Kafka client that can be had; prints a table.
 	$(BIN)/python -m tests.compat.run
 
+differential: setup ## The same requests to Apache Kafka and to Tailrace; what their answers differ in. ONLY="topics.create fetch"
+	$(BIN)/python -m tests.compat.differential.run $(ONLY)
+
 simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
@@ -86,4 +89,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-scale bench-whole overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat differential simulate fuzz hostile faults bench bench-scale bench-whole overload lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,11 @@ PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{kafka},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{kafka}
+listeners=PLAINTEXT://127.0.0.1:{kafka},CONTROLLER://127.0.0.1:{controller}{logins}
+advertised.listeners=PLAINTEXT://127.0.0.1:{kafka}{logins}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
 log.dirs={folder}/data
 default.replication.factor=1
 offsets.topic.replication.factor=1
@@ -49,12 +49,15 @@ def unavailable() -> str | None:
 
 
 @contextmanager
-def kafka(folder: Path) -> Iterator[KafkaPeer]:
-    """One ready broker, which is its own controller, with its log in `folder`."""
+def kafka(folder: Path, more: Mapping[str, str] | None = None, login_port: int = 0) -> Iterator[KafkaPeer]:
+    """One ready broker, which is its own controller, with its log in `folder`. `more`: properties; `login_port`: of a
+    SASL listener."""
     ports = {"kafka": free_port(), "controller": free_port()}
     folder.mkdir(parents=True, exist_ok=True)
     properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(folder=folder, **ports))
+    logins = f",SASL_PLAINTEXT://127.0.0.1:{login_port}" if login_port else ""
+    lines = [f"{key}={value}\n" for key, value in (more or {}).items()]
+    properties.write_text(PROPERTIES.format(folder=folder, logins=logins, **ports) + "".join(lines))
     subprocess.run(
         with_java.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)),
         check=True, capture_output=True,

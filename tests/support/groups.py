@@ -32,7 +32,11 @@ GROUPS = {
         "tests/docs/test_lakehouse_page.py",
         "tests/docs/test_readme.py",
     ),
-    "compat": ("tests/compat/test_bad_input.py", "tests/compat/test_clients.py"),
+    "compat": (
+        "tests/compat/differential/test_differential.py",
+        "tests/compat/test_bad_input.py",
+        "tests/compat/test_clients.py",
+    ),
     "as shipped": ("tests/terraform/test_as_shipped.py",),
     "fuzz": ("tests/fuzz/test_fuzz.py",),
 }
