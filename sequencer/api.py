@@ -1,12 +1,12 @@
 """The sequencer's interface and its values: what agents, caches and the compactor may call.
 
-Every method takes one versionable struct and returns one, so that the RPC server and client need no
-code per method. Structs are `array_like`: fields are only ever appended, with defaults.
+Every method takes one struct and returns one, so the RPC server and client need no code per method. Structs are
+`array_like`: fields are only ever appended, with defaults.
 
-`request_id` names one request that is meant, however often it is sent: the first answer is the answer
-(sequencer.rules.repeats). SequencerClient gives one to each request that has none.
+`request_id` identifies a request across all its retries: every retry gets the first answer (sequencer.rules.repeats).
+SequencerClient sets it on each request that has the field and no value for it.
 
-Time stamps are milliseconds since the Unix epoch; `end_offset` is exclusive, `last_offset` inclusive.
+Timestamps are milliseconds since the Unix epoch; `end_offset` is exclusive, `last_offset` inclusive.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tailrace.mixed_object import BatchCoordinates, SealedObject
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Base of everything that travels to or from the sequencer."""
+    """Base of all values that are sent to or by the sequencer."""
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
 class SequencerError(Exception):
-    """The sequencer refused; the subclass says why in the caller's terms. `code` names it on the wire."""
+    """The sequencer refused the request; the subclass says why in the caller's terms. `code` names it on the wire."""
 
     code: ClassVar[str] = "sequencer_error"
 
 
 class SequencerUnavailable(SequencerError):
-    """No committer answers, or the database is away. Retry with the same ids."""
+    """There is no committer, or the database is unreachable. Retry with the same ids."""
 
     code = "unavailable"
 
@@ -48,14 +48,14 @@ class SequencerOverloaded(SequencerError):
 
 
 class RequestFailed(SequencerError):
-    """This request can't be carried out, for an unforeseen reason: its values don't fit the database, or a bug. It
-    changed nothing. A retry fails too."""
+    """The request can't be carried out for an unforeseen reason: its values don't fit the database, or there is a bug.
+    It changed nothing. A retry fails too."""
 
     code = "request_failed"
 
 
 class IncarnationChanged(SequencerError):
-    """The database is another (older or recovered) one than this caller knew: drop all state and stop."""
+    """The database is not the one that this caller knew (it is older or was recovered): drop all state and stop."""
 
     code = "incarnation_changed"
 
@@ -73,7 +73,7 @@ class CommitOutOfOrder(SequencerError):
 
 
 class LeaseLost(SequencerError):
-    """The lease named (agent, compactor, committer) is over or was taken by a higher epoch."""
+    """The named lease (agent, compactor, committer) has ended or was taken with a higher epoch."""
 
     code = "lease_lost"
 
@@ -131,19 +131,19 @@ class ProducerFenced(SequencerError):
 
 
 class InvalidProducerEpoch(SequencerError):
-    """The epoch is not the transactional id's; the producer may ask for a new one (KIP-360)."""
+    """The epoch is not the current one of the transactional id; the producer may ask for a new one (KIP-360)."""
 
     code = "invalid_producer_epoch"
 
 
 class InvalidProducerIdMapping(SequencerError):
-    """The producer id is not the one that this transactional id has."""
+    """The producer id is not the current one of this transactional id."""
 
     code = "invalid_producer_id_mapping"
 
 
 class InvalidTransactionState(SequencerError):
-    """The transaction is not in a state in which this may be done; the message says which it is in."""
+    """The transaction's state does not allow the request; the message names the state."""
 
     code = "invalid_transaction_state"
 
@@ -157,13 +157,13 @@ class UnknownTransactionalId(SequencerError):
 
 
 class SwapRefused(SequencerError):
-    """The runs are no longer what the compactor read (or its lease is over): plan again."""
+    """The runs are no longer those that the compactor read, or its lease has ended: plan again."""
 
     code = "swap_refused"
 
 
 class UnknownToken(SequencerError):
-    """There is no such delegation token, or no more."""
+    """There is no such delegation token, or it no longer exists."""
 
     code = "unknown_token"
 
@@ -175,7 +175,7 @@ class TokenExpired(SequencerError):
 
 
 class NotTokenOwner(SequencerError):
-    """Neither the owner nor a renewer of the delegation token asks."""
+    """The caller is neither the owner nor a renewer of the delegation token."""
 
     code = "not_token_owner"
 
@@ -193,16 +193,17 @@ ERRORS: dict[str, type[SequencerError]] = {
 
 
 class Empty(Value, frozen=True):
-    """Nothing to say."""
+    """A request or an answer without content."""
 
 
 # --- upload sessions and commits ---------------------------------------------------------------------
 
 
 class OpenSession(Value, frozen=True):
-    """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this.
+    """An agent's request for a prefix to upload under. `predecessor` is the previous session of the same lane.
 
-    `name`: of a writer's (WRITER_BROKER_ID) session, so that all tasks of a job have one: an open one is renewed.
+    `name` is for writers (WRITER_BROKER_ID): all tasks of a job use one session. If a session of this name is open, it
+    is renewed.
     """
 
     broker_id: Int64
@@ -212,8 +213,8 @@ class OpenSession(Value, frozen=True):
 
 
 class SessionGrant(Value, frozen=True):
-    """`prefix` (ends in '/') is the only place the session may write. Numbers start at 0. `collected_ms`: what is put
-    within this time after the session has ended is collected."""
+    """The session may write under `prefix` (ends in '/') only. Its commit numbers start at 0. `collected_ms`: objects
+    that are uploaded up to this long after the end of the session are garbage collected."""
 
     session_id: UUID
     prefix: str
@@ -227,7 +228,8 @@ class SessionRef(Value, frozen=True):
 
 
 class ObjectKind(enum.IntEnum):
-    """What a run's bytes are in. MARKERS: in no object; a run of transaction markers, which are rows."""
+    """The kind of object that holds a run's bytes. A run of transaction markers (MARKERS) is in no object; its markers
+    are rows."""
 
     MIXED = 0
     PARQUET = 1
@@ -237,8 +239,8 @@ class ObjectKind(enum.IntEnum):
 class ObjectDescription(Value, frozen=True):
     """One stored object. `index_start`: the byte at which its footer begins.
 
-    `index_crc`: CRC-32C of the bytes from there to the end, for footers without a checksum of their own
-    (Parquet's); 0: not known.
+    `index_crc`: CRC-32C of the bytes from there to the end, for footers without their own checksum (Parquet's); 0 if
+    unknown.
     """
 
     object_id: UUID
@@ -253,7 +255,7 @@ class ObjectDescription(Value, frozen=True):
 
     @classmethod
     def of_mixed(cls, key: str, sealed: SealedObject) -> ObjectDescription:
-        """The mixed object that is, or will be, stored under a key."""
+        """Describe the mixed object that is or will be stored under `key`."""
         footer = sealed.footer
         return cls(
             object_id=footer.object_id,
@@ -267,17 +269,19 @@ class ObjectDescription(Value, frozen=True):
 
 
 def uploaded_key(prefix: str, number: int) -> str:
-    """The key of the object that a session with this prefix uploads for its commit of this number."""
+    """Return the key of the object that a session with this prefix uploads for commit `number`."""
     return f"{prefix}{number:012d}"
 
 
 class RunProposal(Value, frozen=True):
-    """Batches of one partition that stand next to each other at [start, start + length) of the object.
+    """Adjacent batches of one partition, at [start, start + length) of the object.
 
-    `transactions`: one per batch, or empty when none is transactional. The number of the producer's
-    transaction that was open when the agent received the batch (`current_transactions`), or ANY_TRANSACTION: the
-    batch's epoch says which one (transaction version 2: every end bumps it), and the first batch begins it.
-    `may_skip`: the sequences before a batch are taken as lost (a committer that doesn't know this refuses the batch).
+    `transactions`: one entry per batch; empty if no batch is transactional. An entry is the number of the transaction
+    that the producer had open when the agent received the batch (`current_transactions`), or ANY_TRANSACTION.
+    ANY_TRANSACTION means that the batch's epoch identifies the transaction (transaction version 2: each end of a
+    transaction bumps the epoch), and that the first batch begins it.
+    `may_skip`: treat missing sequences before a batch as lost (a committer that does not know this field refuses the
+    batch).
     """
 
     topic_id: UUID
@@ -290,11 +294,11 @@ class RunProposal(Value, frozen=True):
 
 
 class CommitRequest(Value, frozen=True):
-    """One sealed buffer. `object` is None when its upload failed for good (an empty commit).
+    """One sealed buffer. `object` is None if its upload failed permanently (an empty commit).
 
-    A batch that was answered SEQUENCE_GAP is retried by a commit (with the next number) that names the same
-    object and a run of just that batch: no new upload.
-    `answered_below`: numbers below it were answered and will not be retried.
+    A batch that was answered SEQUENCE_GAP is retried without a new upload: a commit with the next number names the same
+    object and a run of just that batch.
+    `answered_below`: all commits with a lower number were answered and will not be retried.
     """
 
     session_id: UUID
@@ -316,7 +320,7 @@ class BatchStatus(enum.IntEnum):
 
 
 class BatchError(enum.IntEnum):
-    """A batch's own outcome. DUPLICATE is a success with the first answer's offset."""
+    """The outcome of one batch. DUPLICATE is a success, with the offset of the first answer."""
 
     NONE = 0
     DUPLICATE = 1
@@ -329,29 +333,29 @@ class BatchError(enum.IntEnum):
 
 
 class BatchOutcome(Value, frozen=True):
-    """`base_offset` is -1 unless the batch is stored (error NONE or DUPLICATE), or an earlier transaction stored its
-    sequences (UNKNOWN_PRODUCER_ID); then that is where."""
+    """`base_offset` is the offset of the batch if it is stored (NONE or DUPLICATE). For UNKNOWN_PRODUCER_ID it is the
+    offset at which an earlier transaction stored these sequences, if one did. Otherwise it is -1."""
 
     error: BatchError
     base_offset: int
 
 
 class RunOutcome(Value, frozen=True):
-    """One outcome per batch, in the proposal's order."""
+    """One outcome per batch, in the order of the proposal."""
 
     outcomes: list[BatchOutcome]
     log_start_offset: int
 
 
 class CommitAnswer(Value, frozen=True):
-    """One run outcome per proposed run, in order."""
+    """One outcome per proposed run, in the order of the request."""
 
     commit_number: int
     runs: list[RunOutcome]
 
 
 class WrittenObject(Value, frozen=True):
-    """An object of a write, under the session that it was uploaded under. Its batches are of no producer."""
+    """An object of a write, and the session under which it was uploaded. Its batches have no producer."""
 
     session_id: UUID
     object: ObjectDescription
@@ -359,10 +363,11 @@ class WrittenObject(Value, frozen=True):
 
 
 class WriteRequest(Value, frozen=True):
-    """What a job wrote: all its objects, committed together.
+    """All objects that a job wrote, to be committed together.
 
-    `epoch`: numbers the commits of one `write_id`; they rise, and may leave some out. An epoch that is not above the
-    last one is a repeat, whatever its objects. `is_stream`: repeats may come as late as a stream is started again.
+    `epoch`: numbers the commits of one `write_id`. Epochs increase and may leave gaps. A request whose epoch is not
+    above the last one is a repeat, whatever its objects are. `is_stream`: repeats may arrive much later, when a stream
+    is restarted.
     """
 
     write_id: UUID
@@ -372,7 +377,7 @@ class WriteRequest(Value, frozen=True):
 
 
 class WriteAnswer(Value, frozen=True):
-    """`commit_number`: of the last epoch. `is_repeat`: nothing was stored now."""
+    """`commit_number`: of the last epoch. `is_repeat`: this request stored nothing."""
 
     commit_number: int
     is_repeat: bool
@@ -382,9 +387,9 @@ class WriteAnswer(Value, frozen=True):
 
 
 class AgentInfo(Value, frozen=True):
-    """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers. `listeners`: advertised
-    host and port by the listener's name, where there is more than the plain one at `host` and `port`. `request_id`: a
-    registration has one, and is carried out once."""
+    """The addresses of an agent. `peer_*` is its cache-peer RPC; port 0 means that it serves no peers. `listeners`:
+    advertised host and port by listener name, if there are listeners in addition to the plain one at `host` and `port`.
+    `request_id` makes a repeated registration take effect once."""
 
     host: str
     port: Int64
@@ -398,13 +403,14 @@ class AgentInfo(Value, frozen=True):
     request_id: UUID | None = None
 
     def address_of(self, listener: str) -> tuple[str, int] | None:
-        """Where clients of this listener ('' for the only one) find the agent; None where it has no such listener."""
+        """Return the address of the agent for clients of this listener ('' for the plain one); None if it has no such
+        listener."""
         return self.listeners.get(listener) if listener else (self.host, self.port)
 
 
 class NewestVersions(Value, frozen=True):
-    """The newest versions of what every agent keeps: topics and their configs, the ring, users and ACLs, and what is
-    configured for clients."""
+    """The newest versions of the state that every agent keeps: topics and their configs; the ring; users and ACLs;
+    client configs."""
 
     metadata: int
     ring_generation: int
@@ -413,10 +419,11 @@ class NewestVersions(Value, frozen=True):
 
 
 class AgentLease(Value, frozen=True):
-    """`silence_ms`: an agent that renews three times in this time is never suspected; a coordinator answers from memory
-    only while its last renewal is younger (0 from a sequencer that ends no lease early). `early_puts`, `rows`: the
-    agent's shares of the cluster's budgets, per second; -1: nothing new. `newest`: as of a renewal, so that an agent
-    asks for metadata only where there is something new (None from an older sequencer)."""
+    """An agent's lease. `silence_ms`: an agent that renews three times in this period is never suspected. A coordinator
+    answers from memory only while its last renewal is younger than this (0 from a sequencer that ends no lease early).
+    `early_puts`, `rows`: the agent's shares of the cluster's budgets, per second; -1: unchanged. `newest`: the newest
+    versions as of a renewal, so that an agent requests metadata only if there is something new (None from an older
+    sequencer)."""
 
     broker_id: int
     epoch: int
@@ -434,8 +441,8 @@ class AgentRef(Value, frozen=True):
 
 
 class RenewAgent(Value, frozen=True):
-    """`draining` takes the agent out of leadership and group placement, but keeps its lease. `early_puts`, `rows`: how
-    many a second the agent has a use for."""
+    """`draining` takes the agent out of leadership and group placement, but it keeps its lease. `early_puts`, `rows`:
+    how many per second the agent could use."""
 
     broker_id: Int64
     epoch: Int64
@@ -445,7 +452,7 @@ class RenewAgent(Value, frozen=True):
 
 
 class Member(Value, frozen=True):
-    """A live agent as others see it."""
+    """A live agent as other agents see it."""
 
     broker_id: int
     epoch: int
@@ -454,9 +461,9 @@ class Member(Value, frozen=True):
 
 
 class Ring(Value, frozen=True):
-    """The live agents, ordered by broker id; `generation` never falls and is metadata's leader epoch.
+    """The live agents, ordered by broker id. `generation` never decreases; metadata uses it as leader epoch.
 
-    `departed`: the last that have left, as clients may wait for them.
+    `departed`: the agents that left last, because clients may still wait for them.
     """
 
     generation: int
@@ -465,8 +472,8 @@ class Ring(Value, frozen=True):
 
 
 class RingChange(Value, frozen=True):
-    """What leads from the ring of generation `since` to that of `generation`. `members`: those that are new or
-    different; `left`: the broker ids of those that are no members any more; `departed`: those of the ring's that were
+    """The difference between the rings of the generations `since` and `generation`. `members`: members that are new or
+    changed. `left`: broker ids that are no longer members. `departed`: those of the ring's departed agents that were
     neither members nor departed before."""
 
     since: int
@@ -480,12 +487,13 @@ class RingChange(Value, frozen=True):
 
 
 MAX_REPLICATION_FACTOR = 32
-"""More replicas than this are a mistake; each is a number in every metadata answer, for every partition."""
+"""A higher number is certainly a mistake; each replica takes a number in every metadata answer, for every partition."""
 
 
 class Topic(Value, frozen=True):
-    """`configs` holds only what was set; defaults live in tailrace.topic_config. `replication_factor` is what its
-    creator asked for, kept to be reported: the object store replicates."""
+    """A topic. `configs` holds only the configs that were set; defaults are in tailrace.topic_config.
+    `replication_factor` is the one that the topic was created with. It is only reported: the object store
+    replicates."""
 
     topic_id: UUID
     name: str
@@ -517,8 +525,8 @@ class CreatePartitions(Value, frozen=True):
 
 
 class MetadataRequest(Value, frozen=True):
-    """`known_version` and `known_generation`: what the caller has; -1 for nothing. `takes_changes`: it keeps the topics
-    of its version, and takes the changes since; `takes_ring_changes`: the same of the ring."""
+    """`known_version`, `known_generation`: the versions that the caller has; -1 for none. `takes_changes`: the caller
+    keeps the topics of its version and accepts the changes since then. `takes_ring_changes`: the same for the ring."""
 
     known_version: Int64 = -1
     known_generation: Int64 = -1
@@ -527,10 +535,10 @@ class MetadataRequest(Value, frozen=True):
 
 
 class Metadata(Value, frozen=True, kw_only=True):
-    """`topics`/`ring` are None when the caller's are current. `topics` is also None where the caller takes changes:
-    `changed` has the topics that are new or different, `deleted` the ids of those that are gone. `security_version`:
-    of the users and ACLs; a caller that has others asks `security`. `client_configs_version`: the same of what
-    `client_configs` answers. `ring_change`: in place of `ring`, where the caller takes it."""
+    """`topics` and `ring` are None if the caller's are current. If the caller takes changes, `topics` is None too:
+    `changed` has the new and changed topics, `deleted` the ids of deleted ones. `security_version`: version of the
+    users and ACLs; a caller with another version calls `security`. `client_configs_version`: the same for
+    `client_configs`. `ring_change` replaces `ring` if the caller takes ring changes."""
 
     cluster_id: str
     incarnation: int
@@ -566,8 +574,8 @@ class ConfigChange(Value, frozen=True):
 
 
 class AlterConfig(Value, frozen=True):
-    """`name`: topic name, broker id as text ('' for the cluster-wide default), a quota's entity (tailrace.quotas) as
-    text, or a group's id. `replace`: drop what isn't named."""
+    """`name`: a topic name, a broker id as text ('' for the cluster-wide default), a quota's entity (tailrace.quotas)
+    as text, or a group id. `replace`: remove all configs that are not named."""
 
     scope: ConfigScope
     name: str
@@ -586,9 +594,9 @@ class Configs(Value, frozen=True):
 
 
 class ClientConfigsRequest(Value, frozen=True):
-    """`known_version`: what the caller has; -1 for nothing. `takes_pages`: the caller asks for what follows, `after`
-    the `next` of the page before: its version, and the scope and name of its last entry. In another version the listing
-    begins anew."""
+    """`known_version`: the version that the caller has; -1 for none. `takes_pages`: the caller requests the following
+    pages with the `next` of the previous page as `after`: its version, and the scope and name of its last entry. If the
+    version has changed, the listing starts again from the beginning."""
 
     known_version: Int64 = -1
     takes_pages: bool = False
@@ -596,7 +604,7 @@ class ClientConfigsRequest(Value, frozen=True):
 
 
 class ClientConfig(Value, frozen=True):
-    """What is set under one name of a scope that is neither a topic nor a broker."""
+    """The configs under one name of a scope that is neither a topic nor a broker."""
 
     scope: ConfigScope
     name: str
@@ -604,7 +612,7 @@ class ClientConfig(Value, frozen=True):
 
 
 class ClientConfigs(Value, frozen=True):
-    """Everything that is configured for clients, by page; None when the caller's is current."""
+    """A page of all client configs; `configs` is None if the caller's are current."""
 
     version: int
     configs: list[ClientConfig] | None
@@ -615,7 +623,7 @@ class ClientConfigs(Value, frozen=True):
 
 
 class RunBatch(Value, frozen=True):
-    """A row of a run's batch table, in the order of the bytes. `base_offset` is -1 unless STORED."""
+    """A row of a run's batch table, in byte order. `base_offset` is -1 unless STORED."""
 
     length: int
     record_count: int
@@ -635,13 +643,13 @@ class Marker(Value, frozen=True):
 
 
 class Run(Value, frozen=True):
-    """A committed run: [base_offset, end_offset) of one partition, out of one object.
+    """A committed run: [base_offset, end_offset) of one partition, in one object.
 
-    Of a mixed object: its batches stand at [start, start + length), one after another.
-    Of a Parquet object: offsets may have holes, `batches` is empty, and the object's own index, whose CRC-32C
-    is `index_crc` (0: not known), tells more.
-    Of markers: one control batch per entry of `markers`, of `length` bytes together, in no object (nil
-    `object_id`, no key); `max_timestamp` is -1, so that no look-up by time finds a marker.
+    In a mixed object, its batches are adjacent at [start, start + length).
+    In a Parquet object, offsets may have gaps and `batches` is empty; the batches are listed in the object's index,
+    whose CRC-32C is `index_crc` (0 if unknown).
+    A run of markers is in no object (nil `object_id`, no key). It has one control batch per entry of `markers`,
+    `length` bytes in total. Its `max_timestamp` is -1, so that no look-up by time finds a marker.
     """
 
     topic_id: UUID
@@ -665,7 +673,7 @@ class Run(Value, frozen=True):
 
 
 class AbortedTransaction(Value, frozen=True):
-    """Records of the producer at [first_offset, last_offset] were aborted; `last_offset` is the marker's."""
+    """The producer's records at [first_offset, last_offset] were aborted; `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -673,7 +681,7 @@ class AbortedTransaction(Value, frozen=True):
 
 
 class FindPartition(Value, frozen=True):
-    """`max_bytes` bounds the runs returned (at least one, if there is any at `offset`)."""
+    """`max_bytes` limits the runs returned; the first run at `offset` is returned whatever its size."""
 
     topic_id: UUID
     partition: Int64
@@ -682,8 +690,8 @@ class FindPartition(Value, frozen=True):
 
 
 class FindRequest(Value, frozen=True):
-    """`max_bytes` bounds the runs of all partitions together, in the order asked. An answer may always have less:
-    with its first partition that has a run at its offset comes at least that run."""
+    """`max_bytes` limits the runs of all partitions together, in the order of the request. An answer may always contain
+    less, but the first partition that has a run at its offset gets at least that run."""
 
     partitions: list[FindPartition]
     max_bytes: Int64 = INT64_MAX
@@ -696,11 +704,11 @@ class PartitionError(enum.IntEnum):
 
 
 class FoundPartition(Value, frozen=True, kw_only=True):
-    """The partition at one commit number, and the runs from the one that holds `offset` on, in order,
-    tiling. Where they end below the high watermark there are more.
+    """A partition as of one commit number, and its runs from the one that contains `offset` on. The runs are in order
+    and without gaps. If they end below the high watermark, there are more.
 
-    `inner_bytes`: bytes of the log in all runs but the first and the last, if no run is of a Parquet object; -1: not
-    said.
+    `inner_bytes`: bytes of the log in all runs except the first and the last, if no run is in a Parquet object; -1 if
+    not stated.
     """
 
     error: PartitionError
@@ -729,8 +737,8 @@ class OffsetSpec(enum.IntEnum):
 
 
 class OffsetQuery(Value, frozen=True):
-    """`from_offset`: where a stopped look-up continues (its `next_offset`); -1: at log start. `end_offset`: for
-    MAX_TIMESTAMP, only runs that begin below it count; an earlier sequencer knows no such bound."""
+    """`from_offset`: where to continue a look-up that was stopped (its `next_offset`); -1: at the log start.
+    `end_offset`: for MAX_TIMESTAMP, only runs that begin below it count; older sequencers ignore it."""
 
     topic_id: UUID
     partition: Int64
@@ -745,15 +753,18 @@ class OffsetsRequest(Value, frozen=True):
 
 
 class OffsetResult(Value, frozen=True, kw_only=True):
-    """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
-    record at or after the time (the run with the largest timestamp), None when there is none; the caller
-    looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
-    finds at or above `last_stable_offset` (the run may reach above it).
+    """For EARLIEST and LATEST, `offset` is the answer.
 
-    `timestamp`: the largest, where its run is not told because all of it is above `last_stable_offset`; else -1.
+    For a time, `run` is the first run with a record at or after it; for MAX_TIMESTAMP, it is the run with the largest
+    timestamp; None if there is none. The caller searches the run from `log_start_offset` on. If the query is
+    `read_committed`, the caller ignores records at or above `last_stable_offset` (the run may extend beyond it).
 
-    `next_offset`: where the look-up was stopped after many runs; -1: it reached the end. Of the runs
-    before that, `run` has the largest timestamp; none reaches the time."""
+    `timestamp`: the largest timestamp, if its run is not returned because all of it is above `last_stable_offset`; else
+    -1.
+
+    `next_offset`: where the look-up was stopped after many runs; -1 if it reached the end. `run` then has the largest
+    timestamp of the runs before it, and none of them reaches the time.
+    """
 
     error: PartitionError
     offset: int
@@ -767,7 +778,8 @@ class OffsetResult(Value, frozen=True, kw_only=True):
 
 
 class OffsetsAnswer(Value, frozen=True):
-    """In the order asked. There may be fewer results than queries, at least one: ask for the rest."""
+    """Results in the order of the request. There may be fewer results than queries, but at least one: request the rest
+    again."""
 
     commit_number: int
     results: list[OffsetResult]
@@ -784,7 +796,7 @@ class EpochRequest(Value, frozen=True):
 
 
 class EpochResult(Value, frozen=True):
-    """The end of the log's epoch (Kafka's OffsetForLeaderEpoch): -1, -1 for an unknown one."""
+    """The end of an epoch in the log (Kafka's OffsetForLeaderEpoch); -1, -1 for an unknown epoch."""
 
     error: PartitionError
     leader_epoch: int
@@ -796,7 +808,7 @@ class EpochAnswer(Value, frozen=True):
 
 
 class PartitionUpdate(Value, frozen=True, kw_only=True):
-    """A partition's bounds now, and the runs added since, in order."""
+    """The current bounds of a partition, and the runs added since, in order."""
 
     topic_id: UUID
     partition: int
@@ -808,8 +820,8 @@ class PartitionUpdate(Value, frozen=True, kw_only=True):
 
 
 class FeedRequest(Value, frozen=True):
-    """Wait until something was committed after `after` in one of `partitions` ([] means all), or
-    `max_wait_ms`. Without `wants_runs` the answer has no runs: it only wakes."""
+    """Wait until a commit after `after` changes one of `partitions` ([] means all), at most `max_wait_ms`. Without
+    `wants_runs` the answer has no runs; it only wakes the caller."""
 
     after: Int64
     partitions: list[tuple[UUID, Int64]]
@@ -818,8 +830,8 @@ class FeedRequest(Value, frozen=True):
 
 
 class FeedAnswer(Value, frozen=True):
-    """`reset`: `after` is too old to continue from; drop what is known and continue from `commit_number`. That may be
-    below the newest: one answer has no room for more."""
+    """`reset`: `after` is too old to continue from; drop the known state and continue from `commit_number`.
+    `commit_number` may be below the newest commit if one answer has no room for all."""
 
     commit_number: int
     reset: bool
@@ -827,12 +839,11 @@ class FeedAnswer(Value, frozen=True):
 
 
 class WatchRequest(Value, frozen=True):
-    """One call of a subscription to partitions: change what is watched, and wait up to `max_wait_ms` for changes.
+    """One call of a subscription: change the set of watched partitions, and wait up to `max_wait_ms` for changes.
 
-    `subscriber`: new for each subscription. `turn`: how often this subscription was changed, this time included;
-    `added` and `removed` are taken over once a turn, in the order removed, added, however often the call arrives.
-    `taken`: how many changes the subscriber has taken; these are not sent again. A newer call of the same subscriber
-    ends the wait of an older one.
+    `subscriber`: a new id for each subscription. `turn`: how often this subscription was changed, including this call.
+    `removed` and then `added` are applied once per turn, however often the call arrives. `taken`: how many changes the
+    subscriber has taken; these are not sent again. A newer call of the same subscriber ends the wait of an older one.
     """
 
     subscriber: UUID
@@ -844,12 +855,12 @@ class WatchRequest(Value, frozen=True):
 
 
 class PartitionChange(Value, frozen=True, kw_only=True):
-    """A watched partition's bounds from `commit_number` on, and what that commit changed of its runs.
+    """A watched partition's bounds as of `commit_number`, and how that commit changed its runs.
 
-    `is_start`: the partition is watched from here on; `runs`, if any, end at its high watermark. Otherwise `runs`
-    follow those of the changes before. `aborted`: the transactions whose abort markers are in `runs`. Below
-    `replaced_below` compaction has replaced runs (-1: it has not). `is_gone`: the partition does not exist (any more)
-    and is no longer watched; its bounds are -1.
+    `is_start`: watching begins with this change; its `runs`, if any, end at the high watermark. Otherwise `runs` follow
+    those of the changes before. `aborted`: the transactions whose abort markers are in `runs`. `replaced_below`:
+    compaction has replaced runs below this offset (-1: none). `is_gone`: the partition does not exist (any more) and is
+    no longer watched; its bounds are -1.
     """
 
     topic_id: UUID
@@ -867,12 +878,12 @@ class PartitionChange(Value, frozen=True, kw_only=True):
 
 
 class WatchAnswer(Value, frozen=True, kw_only=True):
-    """The changes after the first `taken`, in commit order, without a gap. What was watched before this answer did not
-    change otherwise up to `commit_number`.
+    """The changes after the first `taken`, in commit order, without gaps. Partitions watched before this answer did not
+    change in any other way up to `commit_number`.
 
-    `epoch`: of the committer that answers. `is_reset`: it does not know the subscription, or has dropped it; nothing
-    of it is true any longer, begin a new one. `pause_ms`: how long the subscriber lets pass between two calls, so
-    that all of them together ask no more than the committer can answer.
+    `epoch`: of the committer that answers. `is_reset`: the committer does not know the subscription or has dropped it;
+    all earlier changes are void and the caller must begin a new subscription. `pause_ms`: how long the subscriber waits
+    between two calls, so that all subscribers together don't overload the committer.
     """
 
     epoch: int
@@ -887,10 +898,11 @@ class WatchAnswer(Value, frozen=True, kw_only=True):
 
 
 class InitProducer(Value, frozen=True):
-    """For an idempotent producer, or (with a transactional id) for a transactional one.
+    """Initialize an idempotent producer, or (with a transactional id) a transactional one.
 
-    A transactional id that is known gets a higher epoch, its open transaction is aborted. `producer_id` and
-    `producer_epoch`, where given, are what the caller has now (KIP-360): ProducerFenced if it isn't current.
+    A known transactional id gets a higher epoch, and its open transaction is aborted. `producer_id` and
+    `producer_epoch`, if given, are the caller's current ones (KIP-360); if they are not current, the call raises
+    ProducerFenced.
     """
 
     producer_id: Int64 = -1
@@ -906,7 +918,7 @@ class ProducerGrant(Value, frozen=True):
 
 
 class ProducerQuery(Value, frozen=True):
-    """`after`: the `next` of the page before."""
+    """`after`: the `next` of the previous page."""
 
     topic_id: UUID
     partition: Int64
@@ -922,7 +934,7 @@ class ActiveProducer(Value, frozen=True, kw_only=True):
 
 
 class ProducersAnswer(Value, frozen=True):
-    """A page, by producer id. `next`: its last entry, where there are more; else -1."""
+    """A page, ordered by producer id. `next`: the last entry if there are more pages; else -1."""
 
     error: PartitionError
     producers: list[ActiveProducer]
@@ -933,7 +945,7 @@ class ProducersAnswer(Value, frozen=True):
 
 
 class TransactionRef(Value, frozen=True):
-    """A producer's transaction, as its client names it."""
+    """A producer's transaction, as its client identifies it."""
 
     transactional_id: str
     producer_id: Int64
@@ -941,11 +953,13 @@ class TransactionRef(Value, frozen=True):
 
 
 class AddToTransaction(Value, frozen=True):
-    """Partitions, or a group, that the transaction will write to; it begins with the first. `verify_only`:
-    change nothing, raise InvalidTransactionState if one is not in it.
+    """Add partitions or a group that the transaction will write to; the first addition begins the transaction.
+    `verify_only`: change nothing, but raise InvalidTransactionState if one of them is not in the transaction.
 
-    `number`: the transaction that the client means, as the agent found when it got the request (`transactions`); a
-    request that arrives after its end must not begin another one. -1: whichever is open, or the next."""
+    `number`: the number of the transaction that the client means, as the agent looked it up when it received the
+    request (`transactions`). It keeps a request that arrives after the end of that transaction from beginning another
+    one. -1: the open transaction, or else the next.
+    """
 
     transaction: TransactionRef
     partitions: list[tuple[UUID, Int64]]
@@ -962,30 +976,31 @@ class CurrentTransactionQuery(Value, frozen=True):
 
 
 class CurrentTransactionsRequest(Value, frozen=True):
-    """Asks for the open transaction of each batch that a client of transaction version 0 or 1 has just sent."""
+    """Requests the open transaction of each batch that a client of transaction version 0 or 1 has just sent."""
 
     batches: list[CurrentTransactionQuery]
 
 
 class CurrentTransaction(Value, frozen=True):
-    """`number` -1 with an error: the producer has no open transaction there, or is not the current one."""
+    """`number` is -1 with an error: the producer has no open transaction in the partition, or is not the current
+    producer."""
 
     error: BatchError
     number: int
 
 
 class CurrentTransactionsAnswer(Value, frozen=True):
-    """One for each batch asked, in order."""
+    """One entry per batch, in the order of the request."""
 
     transactions: list[CurrentTransaction]
 
 
 class EndTransaction(Value, frozen=True):
-    """Commit or abort, for all partitions and group offsets at once. A retry gets the first answer.
+    """Commit or abort a transaction, for all its partitions and group offsets at once. A retry gets the first answer.
 
-    `bumps_epoch`: transaction version 2; the answer's producer id and epoch are those to go on with.
-    `number`: the transaction that was open when the agent got the request (`transactions`), so that without
-    a bump a retried end doesn't end the next transaction; -1: whichever is open.
+    `bumps_epoch`: transaction version 2; the producer continues with the producer id and epoch of the answer.
+    `number`: the transaction that was open when the agent received the request (`transactions`). Without an epoch bump
+    it keeps a retried end from ending the next transaction; -1: whichever is open.
     """
 
     transaction: TransactionRef
@@ -995,14 +1010,14 @@ class EndTransaction(Value, frozen=True):
 
 
 class TransactionsRequest(Value, frozen=True):
-    """`transactional_ids` None: all. `after`: the `next` of the page before."""
+    """`transactional_ids` None: all. `after`: the `next` of the previous page."""
 
     transactional_ids: list[str] | None
     after: str | None = None
 
 
 class TransactionState(enum.StrEnum):
-    """Kafka's names. Prepare states don't occur: an end is one transaction of the database."""
+    """Kafka's state names. The prepare states don't occur, because a transaction ends in one database transaction."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -1011,7 +1026,7 @@ class TransactionState(enum.StrEnum):
 
 
 class TransactionDescription(Value, frozen=True, kw_only=True):
-    """`number` counts the producer's transactions. `started_ms` is -1 when none is open."""
+    """`number` counts the producer's transactions. `started_ms` is -1 if no transaction is open."""
 
     transactional_id: str
     producer_id: int
@@ -1025,17 +1040,17 @@ class TransactionDescription(Value, frozen=True, kw_only=True):
 
 
 class TransactionDescriptions(Value, frozen=True):
-    """A page, in the order of transactional ids; unknown ones are left out. `next`: its last entry, where there are
-    more."""
+    """A page, ordered by transactional id; unknown ids are left out. `next`: the last entry if there are more pages."""
 
     transactions: list[TransactionDescription]
     next: str | None = None
 
 
 class AbortProducer(Value, frozen=True):
-    """An operator's abort of what a producer has open in these partitions (WriteTxnMarkers).
+    """Abort, on behalf of an operator, what a producer has open in these partitions (WriteTxnMarkers).
 
-    The transaction that is open there ends everywhere, and its producer is fenced."""
+    The transaction that is open there is aborted in all its partitions, and its producer is fenced.
+    """
 
     producer_id: Int64
     producer_epoch: Int64
@@ -1044,7 +1059,7 @@ class AbortProducer(Value, frozen=True):
 
 
 class AbortedProducer(Value, frozen=True):
-    """One error per partition; NONE also where nothing was open."""
+    """One error per partition; NONE even if nothing was open."""
 
     errors: list[PartitionError]
 
@@ -1053,7 +1068,8 @@ class AbortedProducer(Value, frozen=True):
 
 
 class LocateGroup(Value, frozen=True):
-    """Asks which agent coordinates the group. Without a live owner it is the first live one of `candidates`."""
+    """Requests the agent that coordinates the group. If the group has no live owner, the first live agent of
+    `candidates` becomes it."""
 
     group_id: str
     candidates: list[Int64]
@@ -1066,7 +1082,7 @@ class GroupOwner(Value, frozen=True):
 
 
 class LoadGroup(Value, frozen=True):
-    """An agent takes up a group it was located on. `lease_epoch` is the agent's."""
+    """Sent by an agent that begins to coordinate a group. `lease_epoch` is the epoch of the agent's lease."""
 
     group_id: str
     broker_id: Int64
@@ -1074,13 +1090,13 @@ class LoadGroup(Value, frozen=True):
 
 
 CLASSIC_GROUP, CONSUMER_GROUP, SHARE_GROUP = "classic", "consumer", "share"
-"""Types of groups: whose members make the assignment, or whose coordinator does (KIP-848); whose members share
-partitions record by record (KIP-932)."""
+"""Group types. In a classic group a member computes the assignment; in a consumer group the coordinator does (KIP-848).
+The members of a share group share partitions record by record (KIP-932)."""
 
 
 class GroupState(Value, frozen=True):
-    """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its
-    keys. `term`: how often the group was taken up by a coordinator, this time included."""
+    """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` repeat what the
+    sequencer checks. `term`: how many times a coordinator has loaded the group, including this time."""
 
     group_id: str
     generation: Int64
@@ -1093,15 +1109,15 @@ class GroupState(Value, frozen=True):
 
 
 def first_turn(term: int) -> int:
-    """The turn before the first of a coordinator that took the group up for the `term`-th time: higher than all turns
-    of earlier coordinators."""
+    """Return the turn that precedes the first turn of the coordinator of this `term`. It is higher than all turns of
+    earlier coordinators."""
     return term << 40
 
 
 class SaveGroup(Value, frozen=True):
-    """`may_create`: the group had no state when this agent took it up, and was not saved since. Without a row it gets
-    one, once for a `request_id`. `turn`: as in CommitOffsets; a state of an earlier turn than the one kept changes
-    nothing."""
+    """`may_create`: the group had no state when this agent loaded it, and was not saved since. If the group has no row
+    it is created, once per `request_id`. `turn`: as in CommitOffsets; a state of an earlier turn than the stored one
+    changes nothing."""
 
     broker_id: Int64
     lease_epoch: Int64
@@ -1112,8 +1128,8 @@ class SaveGroup(Value, frozen=True):
 
 
 class OffsetPosition(Value, frozen=True):
-    """`has_pending`: an open transaction will, if it commits, change this position; `is_unknown`: there is no such
-    partition (both in `fetch_offsets` only)."""
+    """`has_pending`: an open transaction will change this position if it commits. `is_unknown`: there is no such
+    partition. Only `fetch_offsets` sets these two."""
 
     topic_id: UUID
     partition: Int64
@@ -1126,16 +1142,17 @@ class OffsetPosition(Value, frozen=True):
 
 
 class CommitOffsets(Value, frozen=True):
-    """`generation` -1 and `member_id` '' is only for an empty group, and needs no owner.
+    """Commit offsets of a group. `generation` -1 with `member_id` '' is only allowed for an empty group, and needs no
+    owner.
 
-    With a `transaction` the positions stay pending until it ends; generation -1 and member '' then mean a
-    client that doesn't tell them (before KIP-447), whatever the group. `joins`: the group is added to the
-    transaction by this (transaction version 2), else it must have been (`add_to_transaction`). `number`: the
-    transaction that the client means, as in AddToTransaction.
+    With a `transaction` the positions are pending until it ends; generation -1 with member '' then means a client that
+    does not send them (before KIP-447), whatever the group's state. `joins`: this request adds the group to the
+    transaction (transaction version 2); otherwise `add_to_transaction` must have added it. `number`: the transaction
+    that the client means, as in AddToTransaction.
 
-    `turn`: a coordinator's commits for a group in the order in which it sends them, see `first_turn`; 0: in none. A
-    position is not replaced by one of an earlier turn, which is answered as if it had come in time. Without turns the
-    first answer to a `request_id` is the answer.
+    `turn`: numbers a coordinator's commits for a group in the order in which it sends them, see `first_turn`; 0: no
+    turn. A commit of an earlier turn does not overwrite a position of a later one, but is answered as if it had arrived
+    in time. Without turns, retries with the same `request_id` get the first answer.
     """
 
     group_id: str
@@ -1153,15 +1170,15 @@ class CommitOffsets(Value, frozen=True):
 
 
 class OffsetErrors(Value, frozen=True):
-    """One error per asked position."""
+    """One error per requested position."""
 
     commit_number: int
     errors: list[PartitionError]
 
 
 class FetchOffsets(Value, frozen=True):
-    """`partitions` None: all of the group's; of which at most `limit` after `after`, the `next` of the page
-    before. Offsets of deleted topics are gone."""
+    """`partitions` None: all of the group's, in pages of at most `limit`; `after` is the `next` of the previous page.
+    Offsets of deleted topics are gone."""
 
     group_id: str
     partitions: list[tuple[UUID, Int64]] | None
@@ -1170,9 +1187,12 @@ class FetchOffsets(Value, frozen=True):
 
 
 class OffsetPositions(Value, frozen=True):
-    """In the order asked; offset -1 for none. There may be fewer than asked, at least one: ask for the rest.
+    """Positions in the order of the request; offset -1 if there is none. There may be fewer than requested, but at
+    least one: request the rest again.
 
-    Where all were asked: a page, by topic id and partition. `next`: its last entry, where there are more."""
+    If all partitions were requested, this is a page ordered by topic id and partition. `next`: the last entry if there
+    are more pages.
+    """
 
     positions: list[OffsetPosition]
     next: tuple[UUID, int] | None = None
@@ -1190,7 +1210,7 @@ class GroupRef(Value, frozen=True):
 
 
 class ListGroups(Value, frozen=True):
-    """`after`: the `next` of the page before."""
+    """`after`: the `next` of the previous page."""
 
     after: str | None = None
 
@@ -1204,15 +1224,15 @@ class GroupListing(Value, frozen=True):
 
 
 class GroupListings(Value, frozen=True):
-    """A page, by group id. `next`: its last entry, where there are more."""
+    """A page, ordered by group id. `next`: the last entry if there are more pages."""
 
     groups: list[GroupListing]
     next: str | None = None
 
 
 class LagsRequest(Value, frozen=True):
-    """`after`: the `next` of the page before. `owner`: only of groups that this agent coordinates, -1 for all;
-    `with_orphans`: also of those whose coordinator is gone, or that never had one."""
+    """`after`: the `next` of the previous page. `owner`: only groups that this agent coordinates; -1 for all.
+    `with_orphans`: also groups whose coordinator is gone or that never had one."""
 
     after: tuple[str, UUID, Int64] | None = None
     owner: Int64 = -1
@@ -1228,7 +1248,7 @@ class Lag(Value, frozen=True):
 
 
 class Lags(Value, frozen=True):
-    """A page, by group id, topic id and partition. `next`: its last entry, where there are more."""
+    """A page, ordered by group id, topic id and partition. `next`: the last entry if there are more pages."""
 
     lags: list[Lag]
     next: tuple[str, UUID, int] | None = None
@@ -1238,7 +1258,8 @@ class Lags(Value, frozen=True):
 
 
 class AcknowledgeType(enum.IntEnum):
-    """What a member says of a record that it acquired, by Kafka's numbers. GAP: there is no record at this offset."""
+    """A member's acknowledgement of a record that it acquired, with Kafka's numbers. GAP: there is no record at this
+    offset."""
 
     GAP = 0
     ACCEPT = 1
@@ -1248,17 +1269,17 @@ class AcknowledgeType(enum.IntEnum):
 
 
 class ShareError(enum.IntEnum):
-    """Why a member's acknowledgements of a partition changed nothing."""
+    """The reason why a member's acknowledgements of a partition changed nothing."""
 
     NONE = 0
     INVALID_RECORD_STATE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 2
     LIMIT_REACHED = 3
-    """As many share partitions are known as may be."""
+    """The number of share partitions has reached its limit."""
 
 
 class Acknowledged(Value, frozen=True):
-    """`types`: one for all offsets from `first_offset` to `last_offset`, or one for each."""
+    """`types`: one type for all offsets from `first_offset` to `last_offset`, or one per offset."""
 
     first_offset: Int64
     last_offset: Int64
@@ -1266,8 +1287,8 @@ class Acknowledged(Value, frozen=True):
 
 
 class AcquireSpan(Value, frozen=True):
-    """What an agent has read and would hand out: offsets from `first_offset` up to before `end_offset`. `skipped`: what
-    is not for members, markers and aborted records, as first offset and end; in order."""
+    """Offsets [first_offset, end_offset) that an agent has read and could deliver. `skipped`: ranges that are not
+    delivered (markers and aborted records), as first offset and end, in order."""
 
     first_offset: Int64
     end_offset: Int64
@@ -1276,10 +1297,10 @@ class AcquireSpan(Value, frozen=True):
 
 
 class ShareWork(Value, frozen=True):
-    """What is asked of one partition, in this order: take the acknowledgements, give back all that the member has
-    (`releases`), acquire. `written`: what is in the group's dead-letter topic (KIP-1191), as first offset and end, in
-    order. `refused`: have this agent write there what was given up. `start_offset`: where a group begins that has never
-    read the partition; -1: as its limits say."""
+    """The work on one partition, in this order: apply the acknowledgements, release all records that the member holds
+    (`releases`), acquire. `written`: ranges that are in the group's dead-letter topic (KIP-1191), as first offset and
+    end, in order. `refused`: let this agent write the records that were given up to that topic. `start_offset`: where a
+    group that has never read the partition begins; -1: as its limits say."""
 
     topic_id: UUID
     partition: Int64
@@ -1292,8 +1313,9 @@ class ShareWork(Value, frozen=True):
 
 
 class ShareLimits(Value, frozen=True, kw_only=True):
-    """The group's settings. `max_in_flight`: offsets between the first record that is not done and the last that was
-    ever handed out. `from_earliest`: where a partition that the group has never read begins; else at its end."""
+    """The group's settings. `max_in_flight`: limit of the offsets between the first unfinished record and the last one
+    ever delivered. `from_earliest`: a partition that the group has never read begins at its start; otherwise at its
+    end."""
 
     lock_ms: Int64 = 30_000
     max_deliveries: Int64 = 5
@@ -1304,7 +1326,7 @@ class ShareLimits(Value, frozen=True, kw_only=True):
 
 class ShareRequest(Value, frozen=True):
     """A member acknowledges and acquires records. Only members of the group acquire any. `session`: the share session
-    in which it acquires; with `releases`, that whose records are given back (0: all that it has)."""
+    in which it acquires; with `releases`, the session whose records are released (0: all of the member's)."""
 
     group_id: str
     member_id: str
@@ -1315,7 +1337,7 @@ class ShareRequest(Value, frozen=True):
 
 
 class AcquiredRecords(Value, frozen=True):
-    """`deliveries`: how often these records were handed out, this time included."""
+    """`deliveries`: how often these records were delivered, including this time."""
 
     first_offset: Int64
     last_offset: Int64
@@ -1323,9 +1345,9 @@ class AcquiredRecords(Value, frozen=True):
 
 
 class ShareOutcome(Value, frozen=True):
-    """Of one partition. `available`: the first stretch of offsets that could be acquired, as far as the log has them,
-    as first offset and end; None: nothing can be had before other records are done. `refused`: what this agent is to
-    write to the dead-letter topic within the time of a lock; then it is another's task."""
+    """The outcome for one partition. `available`: the first range of acquirable offsets, as far as the log has them, as
+    first offset and end; None: no record can be acquired until others are finished. `refused`: records that this agent
+    must write to the dead-letter topic before the lock time has passed; after that another agent may get the task."""
 
     error: ShareError = ShareError.NONE
     acquired: list[AcquiredRecords] = []
@@ -1334,13 +1356,13 @@ class ShareOutcome(Value, frozen=True):
 
 
 class ShareAnswer(Value, frozen=True):
-    """In the order of the request's partitions."""
+    """Outcomes in the order of the request."""
 
     partitions: list[ShareOutcome]
 
 
 class ShareOffset(Value, frozen=True):
-    """`start_offset`: the first record that the group is not done with. `lag`: how many offsets are not done, up to the
+    """`start_offset`: the first record that the group has not finished. `lag`: number of unfinished offsets up to the
     high watermark."""
 
     topic_id: UUID
@@ -1350,21 +1372,22 @@ class ShareOffset(Value, frozen=True):
 
 
 class ShareOffsetsRequest(Value, frozen=True):
-    """`after`: the `next` of the page before."""
+    """`after`: the `next` of the previous page."""
 
     group_id: str
     after: tuple[UUID, Int64] | None = None
 
 
 class ShareOffsets(Value, frozen=True):
-    """A page of the partitions that the group has read. `next`: its last entry, where there are more."""
+    """A page of the partitions that the group has read. `next`: the last entry if there are more pages."""
 
     offsets: list[ShareOffset]
     next: tuple[UUID, Int64] | None = None
 
 
 class AlterShareOffsets(Value, frozen=True):
-    """Begin anew at these offsets. Those with a negative start are forgotten. Only while the group has no members."""
+    """Restart the partitions at these offsets; a partition with a negative start is forgotten. Allowed only while the
+    group has no members."""
 
     group_id: str
     offsets: list[ShareOffset]
@@ -1413,7 +1436,8 @@ class DeadSession(Value, frozen=True):
 
 
 class Garbage(Value, frozen=True):
-    """Objects whose grace is over (delete the bytes, then `forget_objects`), and ended sessions to sweep."""
+    """Objects whose grace period has ended (delete the bytes, then call `forget_objects`), and ended sessions to
+    sweep."""
 
     objects: list[tuple[UUID, str]]
     sessions: list[DeadSession]
@@ -1424,7 +1448,7 @@ class ForgetObjects(Value, frozen=True):
 
 
 class KnownKeys(Value, frozen=True):
-    """Asks which of these keys belong to an object that has a row; the answer has only those."""
+    """Asks which of these keys belong to an object that has a row; the answer contains only those."""
 
     keys: list[str]
 
@@ -1437,7 +1461,8 @@ class SweptSession(Value, frozen=True):
 
 
 class TakeLease(Value, frozen=True):
-    """A named lease ('compactor', ...). Epoch 0 to take it anew (once for a `request_id`), the held epoch to renew."""
+    """Take or renew a named lease ('compactor', ...). Epoch 0 takes it anew (once per `request_id`); the held epoch
+    renews it."""
 
     name: str
     holder: str
@@ -1454,15 +1479,15 @@ class NamedLease(Value, frozen=True):
 
 
 class CompactionRequest(Value, frozen=True):
-    """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than
-    `min_age_ms`. `skip`: runs, as (topic id, partition, base offset), to be left where they are and passed by.
+    """Requests partitions with at least `min_bytes` of mixed runs below the last stable offset, or with mixed runs
+    older than `min_age_ms`. `skip`: runs, as (topic id, partition, base offset), to leave in place and pass over.
 
-    `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before. `runs_each`: a
-    candidate has no more runs than this, or than the partitions of its topic can have in one page, whichever is more;
-    0: no such bound. So a page of a topic with many partitions has a little of each.
+    `max_runs` limits the runs of all candidates together. `after`: the `next` of the previous page. `runs_each`: limit
+    of a candidate's runs, or the number that each partition of its topic can have in one page if that is more; 0: no
+    limit. So a page of a topic with many partitions has a few runs of each.
 
-    `is_of_merges`: asked are small Parquet objects to be merged in place of mixed runs; `min_bytes`, `min_age_ms`,
-    `skip` and `runs_each` don't matter, and `after` names a topic.
+    `is_of_merges`: request small Parquet objects to merge instead of mixed runs. `min_bytes`, `min_age_ms`, `skip` and
+    `runs_each` are then ignored, and `after` names a topic.
     """
 
     min_bytes: Int64
@@ -1484,16 +1509,16 @@ class CompactionCandidate(Value, frozen=True):
 
 
 class MergeCandidate(Value, frozen=True):
-    """Small Parquet objects of one stretch of a topic's time: all live runs of each, object by object in the order of
-    time."""
+    """Small Parquet objects of one time range of a topic: all live runs of each object, object by object in time
+    order."""
 
     topic: Topic
     runs: list[Run]
 
 
 class CompactionCandidates(Value, frozen=True):
-    """A page, in the order of topic id and partition. `next`: the last partition that was looked at, where there
-    are more; a page may be empty and still have one. `commit_number`: of the last commit before it was looked up."""
+    """A page, ordered by topic id and partition. `next`: the last partition that was examined if there are more pages;
+    a page may be empty and still have one. `commit_number`: of the last commit before the look-up."""
 
     candidates: list[CompactionCandidate]
     next: tuple[UUID, int] | None = None
@@ -1502,8 +1527,8 @@ class CompactionCandidates(Value, frozen=True):
 
 
 class KeyDrops(Value, frozen=True):
-    """What a replacement leaves out because of its keys: records that have a later one of their key below
-    `newest_below`, and tombstones below `tombstones_below` whose time is over (0: none)."""
+    """Records that a replacement drops because of their keys: records with a later record of the same key below
+    `newest_below`, and expired tombstones below `tombstones_below` (0: none)."""
 
     newest_below: Int64
     tombstones_below: Int64 = 0
@@ -1523,7 +1548,7 @@ class ReplacementRun(Value, frozen=True):
 
 
 class SwapRequest(Value, frozen=True):
-    """One atomic exchange. A retry with the same `swap_id` gets the first answer."""
+    """One atomic replacement of runs. A retry with the same `swap_id` gets the first answer."""
 
     swap_id: UUID
     lease_epoch: Int64
@@ -1537,15 +1562,15 @@ class SwapAnswer(Value, frozen=True):
 
 
 class CleanPointsRequest(Value, frozen=True):
-    """`first`: the `next` of the page before."""
+    """`first`: the `next` of the previous page."""
 
     topic_id: UUID
     first: Int64 = 0
 
 
 class CleanPoint(Value, frozen=True):
-    """How far a partition is clean: below `clean_end` no key has two records. Then, at `cleaned_ms`, the log below it
-    took `clean_bytes`."""
+    """How far a partition is clean: below `clean_end` no key has two records. At `cleaned_ms` the log below it had
+    `clean_bytes`."""
 
     partition: int
     log_start_offset: int
@@ -1556,7 +1581,8 @@ class CleanPoint(Value, frozen=True):
 
 
 class CleanPoints(Value, frozen=True):
-    """A page of a topic's partitions. `now_ms`: the database's clock. `next`: where the next page begins, if any."""
+    """A page of a topic's partitions. `now_ms`: the database's clock. `next`: where the next page begins, if there is
+    one."""
 
     points: list[CleanPoint]
     now_ms: int
@@ -1564,8 +1590,8 @@ class CleanPoints(Value, frozen=True):
 
 
 class MarkClean(Value, frozen=True):
-    """All swaps of a pass over a partition's keys are done: it is clean below `clean_end`, and was below
-    `clean_end_before` when the pass began."""
+    """All swaps of one cleaning pass over a partition are done: it is clean below `clean_end`. `clean_end_before` is
+    where its clean part ended when the pass began."""
 
     lease_epoch: Int64
     topic_id: UUID
@@ -1576,8 +1602,8 @@ class MarkClean(Value, frozen=True):
 
 
 class PinTable(Value, frozen=True):
-    """A topic has a table: its Parquet objects that are retired from now on are kept, until a later call says from when
-    on the table's snapshots need them (`kept_from_ms`, which never falls; -1: as it was)."""
+    """State that a topic has a table. Parquet objects of the topic that are retired from now on are kept, until a later
+    call states from when on the table's snapshots need them (`kept_from_ms`; it never decreases; -1: unchanged)."""
 
     topic_id: UUID
     kept_from_ms: Int64 = -1
@@ -1585,7 +1611,7 @@ class PinTable(Value, frozen=True):
 
 
 class TablePin(Value, frozen=True):
-    """`now_ms`: the database's clock. What is listed after this call names no object that was retired before."""
+    """`now_ms`: the database's clock. A listing made after this call contains no object that was retired before it."""
 
     topic_id: UUID
     topic_name: str
@@ -1594,20 +1620,20 @@ class TablePin(Value, frozen=True):
 
 
 class ReleaseTable(Value, frozen=True):
-    """The topic has no table any more: no snapshot of it names an object."""
+    """State that the topic no longer has a table: no snapshot refers to its objects."""
 
     topic_id: UUID
     request_id: UUID | None = None
 
 
 class TablePinsRequest(Value, frozen=True):
-    """`after`: the `next` of the page before."""
+    """`after`: the `next` of the previous page."""
 
     after: UUID | None = None
 
 
 class TablePins(Value, frozen=True):
-    """A page, by topic id; also of topics that were deleted. `next`: its last entry, where there are more."""
+    """A page, ordered by topic id, deleted topics included. `next`: the last entry if there are more pages."""
 
     pins: list[TablePin]
     next: UUID | None = None
@@ -1631,14 +1657,15 @@ class ObjectsAnswer(Value, frozen=True):
 
 
 class LiveFilesRequest(Value, frozen=True):
-    """A topic's live Parquet runs from (partition, offset) `after` on, the `next` of the page before."""
+    """Requests a topic's live Parquet runs from (partition, offset) `after` on, which is the `next` of the previous
+    page."""
 
     topic_id: UUID
     after: tuple[Int64, Int64] | None = None
 
 
 class LiveRun(Value, frozen=True):
-    """[base_offset, end_offset) of the partition is in this Parquet object. Below the log start, nothing is live."""
+    """[base_offset, end_offset) of the partition is in this Parquet object. Nothing below the log start is live."""
 
     base_offset: int
     end_offset: int
@@ -1657,10 +1684,10 @@ class LivePartition(Value, frozen=True, kw_only=True):
 
 
 class LiveFiles(Value, frozen=True):
-    """A page, in the order of partitions and offsets, with the objects that its runs name.
+    """A page, ordered by partition and offset, with the objects of its runs.
 
-    Pages are of one state of the log where no run of a later page has a higher commit number than the first page: no
-    swap came in between. What was deleted in between is left out of later pages.
+    The pages show one state of the log if no run of a later page has a higher commit number than the first page: then
+    no swap happened in between. Later pages leave out what was deleted in between.
     """
 
     commit_number: int
@@ -1678,7 +1705,7 @@ class RunsAnswer(Value, frozen=True):
 
 
 class SizesRequest(Value, frozen=True):
-    """`topic_ids` None: all. `after`: the `next` of the page before."""
+    """`topic_ids` None: all. `after`: the `next` of the previous page."""
 
     topic_ids: list[UUID] | None
     after: tuple[UUID, Int64] | None = None
@@ -1694,17 +1721,18 @@ class PartitionSize(Value, frozen=True, kw_only=True):
 
 
 class SizesAnswer(Value, frozen=True):
-    """A page, by topic id and partition. `next`: its last entry, where there are more."""
+    """A page, ordered by topic id and partition. `next`: the last entry if there are more pages."""
 
     sizes: list[PartitionSize]
     next: tuple[UUID, int] | None = None
 
 
 class Statistics(Value, frozen=True, kw_only=True):
-    """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state.
+    """Row counts per kind and object bytes by state, for metrics.
 
-    `oldest_transaction_ms`: for how long the oldest open transaction has been open. `small_objects`: live Parquet
-    objects of less than 64 MiB, which are merged. `group_bytes`: of what the members of groups say of themselves."""
+    `oldest_transaction_ms`: age of the oldest open transaction. `small_objects`: live Parquet objects of less than 64
+    MiB, which get merged. `group_bytes`: size of the groups' member data.
+    """
 
     runs: int
     objects: int
@@ -1734,14 +1762,14 @@ class ScramMechanism(enum.IntEnum):
 
 
 class ScramName(Value, frozen=True):
-    """Which credentials: a user has one set for each mechanism."""
+    """Identifies credentials: a user has one set per mechanism."""
 
     user: str
     mechanism: ScramMechanism
 
 
 class ScramCredentials(Value, frozen=True):
-    """What a server needs to check a user's password (RFC 5802). The password can't be found from it but by trying."""
+    """What a server needs to check a user's password (RFC 5802). The password can be found from it only by guessing."""
 
     name: ScramName
     salt: bytes
@@ -1757,20 +1785,20 @@ class AlterScram(Value, frozen=True):
 
 
 class AlteredScram(Value, frozen=True):
-    """`missing`: credentials to be deleted that there are not."""
+    """`missing`: credentials that were to be deleted but do not exist."""
 
     missing: list[ScramName]
 
 
 class CreateAcls(Value, frozen=True):
-    """Bindings that exist already are left as they are."""
+    """Existing bindings are left as they are."""
 
     acls: list[Acl]
     request_id: UUID | None = None
 
 
 class DeleteAcls(Value, frozen=True):
-    """`takes_parts`: the caller asks again for what one answer did not get to."""
+    """`takes_parts`: the caller repeats the request for filters that one answer did not finish."""
 
     filters: list[AclFilter]
     request_id: UUID | None = None
@@ -1778,10 +1806,10 @@ class DeleteAcls(Value, frozen=True):
 
 
 class DeletedAcls(Value, frozen=True):
-    """What each filter deleted. A binding that several filters match stands with each.
+    """The bindings that each filter deleted. A binding that several filters match is listed for each of them.
 
-    `done`: for so many filters nothing is left; the caller asks again for those after them. The next one may have
-    deleted a part of its matches. -1: for all.
+    `done`: this many filters are finished; the caller requests the others again. The first of those may have deleted a
+    part of its matches. -1: all are finished.
     """
 
     matches: list[list[Acl]]
@@ -1789,7 +1817,8 @@ class DeletedAcls(Value, frozen=True):
 
 
 class SecurityCursor(Value, frozen=True):
-    """The last of a page: a user, or after all users an ACL. In another version the listing begins anew."""
+    """The last entry of a page: a user, or after all users an ACL. If the version has changed, the listing starts again
+    from the beginning."""
 
     version: Int64
     user: ScramName | None = None
@@ -1797,8 +1826,8 @@ class SecurityCursor(Value, frozen=True):
 
 
 class SecurityRequest(Value, frozen=True):
-    """`known_version`: what the caller has; -1 for nothing. `takes_pages`: the caller asks for what follows, `after`
-    the `next` of the page before."""
+    """`known_version`: the version that the caller has; -1 for none. `takes_pages`: the caller requests the following
+    pages with the `next` of the previous page as `after`."""
 
     known_version: Int64 = -1
     takes_pages: bool = False
@@ -1806,7 +1835,7 @@ class SecurityRequest(Value, frozen=True):
 
 
 class Security(Value, frozen=True):
-    """All users and ACLs, by page: users first. Both are None when the caller's are current."""
+    """A page of all users and ACLs, users first. Both are None if the caller's are current."""
 
     version: int
     users: list[ScramCredentials] | None
@@ -1815,10 +1844,11 @@ class Security(Value, frozen=True):
 
 
 class DelegationToken(Value, frozen=True):
-    """What its holder can log in by as the owner (KIP-48). Principals are as ACLs write them.
+    """A delegation token, which lets its holder log in as its owner (KIP-48). Principals are written as in ACLs.
 
-    `fingerprint`: the SHA-256 of its HMAC, in hex: who has the HMAC finds the token, and who has the fingerprint can't
-    log in by it. Times are of the database's clock; `left_ms`: how long the token was good when this was answered.
+    `fingerprint`: the SHA-256 of the token's HMAC, in hex. The HMAC leads to the fingerprint, but the fingerprint is
+    not enough to log in. Times are of the database's clock; `left_ms`: how much longer the token was valid when this
+    was answered.
     """
 
     fingerprint: str
@@ -1833,7 +1863,8 @@ class DelegationToken(Value, frozen=True):
 
 
 class CreateToken(Value, frozen=True):
-    """`lifetime_ms`: from now on the token can be renewed; `expiry_ms`: it expires unless it is."""
+    """`lifetime_ms`: how long from now the token can be renewed; `expiry_ms`: when it expires unless it is renewed,
+    from now."""
 
     fingerprint: str
     token_id: str
@@ -1846,8 +1877,8 @@ class CreateToken(Value, frozen=True):
 
 
 class AlterToken(Value, frozen=True):
-    """Have the token expire `period_ms` from now, at the end of its lifetime at most; up to 0 it ends at once.
-    `principal`: who asks."""
+    """Make the token expire `period_ms` from now, at the latest at the end of its lifetime; 0 or less ends it now.
+    `principal`: the caller."""
 
     fingerprint: str
     principal: str
@@ -1856,8 +1887,8 @@ class AlterToken(Value, frozen=True):
 
 
 class TokensRequest(Value, frozen=True):
-    """`fingerprint`: of the only token that is meant. `principal`: only those of which it is the owner, the requester
-    or a renewer. `after`: the `next` of the page before."""
+    """`fingerprint`: request only this token. `principal`: only tokens of which it is the owner, the requester or a
+    renewer. `after`: the `next` of the previous page."""
 
     fingerprint: str | None = None
     principal: str | None = None
@@ -1865,7 +1896,7 @@ class TokensRequest(Value, frozen=True):
 
 
 class Tokens(Value, frozen=True):
-    """Those that have not expired, in the order of their fingerprints; `next` is None after the last."""
+    """A page of the tokens that have not expired, ordered by fingerprint; `next` is None after the last page."""
 
     tokens: list[DelegationToken]
     next: str | None = None

@@ -1,11 +1,11 @@
-"""The sequencer over RPC: calls any of several servers, and retries until one answers.
+"""A client of the sequencer over RPC: it calls any of several servers and retries until one answers.
 
-Every call is safe to retry. Commits and swaps carry ids. Changes that would not be the same twice (a topic is created,
-a producer fenced) carry one, too: all attempts of one call have the same `request_id`, and get the first answer, even
-an attempt that arrives late. Most other requests set something to a value. Where a refusal does not tell whether the
-first attempt was carried out (the end of a transaction that another producer has followed, positions of a generation
-that is over), the caller learns that the outcome is unknown. A session or a broker id that was granted in a lost answer
-is never used: it expires.
+Every call is safe to retry. Commits and swaps carry ids. So do changes that would have a different effect the second
+time (creating a topic, fencing a producer): all attempts of one call have the same `request_id` and get the first
+answer, even an attempt that arrives late. Most other requests set something to a value. Sometimes a refusal does not
+tell whether the first attempt was carried out: the end of a transaction that another producer has followed, or offsets
+of a generation that is over. The caller then learns that the outcome is unknown. A session or a broker id granted in a
+lost answer is never used; it expires.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _SLOW_METHODS = frozenset(
     }
 )
 _REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
-"""Methods whose retry may be refused because of what happened since the first attempt was carried out."""
+"""Methods whose retry may be refused because of what happened after the first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
 _READS_ELSEWHERE_S = 60.0
-"""After this time a client whose server for questions did not answer draws one anew. Otherwise all would stay at the
-servers that never fail, and after a fail-over between two at the committer."""
+"""After this time a client whose server for reads did not answer chooses a new one at random. Otherwise all clients
+would end up at the servers that never fail; with two servers, a fail-over would leave them all at the committer."""
 _OVERLOAD_PAUSE_S = 0.5
-"""About how long a call waits before it retries at an overloaded sequencer."""
+"""Average pause before a call is retried at an overloaded sequencer."""
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
 
@@ -86,13 +86,13 @@ _MAX_PAUSE_S = 0.5
 class SequencerClient(SequencerMethods):
     """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
 
-    A call that finds no committer is retried, at other addresses and with pauses, until `patience_s` have passed;
-    then it raises SequencerUnavailable. Followers answer who the committer is, and it is called directly; where it
-    can't be reached from here, they forward calls.
+    A call that finds no committer is retried at other addresses, with pauses, for up to `patience_s`; then it raises
+    SequencerUnavailable. A follower names the committer, and the client then calls the committer directly. If the
+    committer can't be reached from here, followers forward the calls.
 
-    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage, compaction and the deletion of a group;
-    feeds wait on top of it). It is long: a committer over a slow database answers late, and a retry doesn't help. A
-    server that is dead or stopped is noticed by its silence.
+    `timeout_s` limits one attempt (`slow_timeout_s` for retention, garbage, compaction and the deletion of a group; for
+    feeds the wait is added). It is long because a committer over a slow database answers late, and a retry would not
+    help. The connection detects by itself that a server is dead or stopped.
     `known` is what this process knows of its cluster: a server of another incarnation raises IncarnationChanged.
     """
 
@@ -137,17 +137,17 @@ class SequencerClient(SequencerMethods):
         self._reads_chosen_until = math.inf
         self._reads_at_committer_until = 0.0
         self.seen = 0
-        """The largest journal number of any answer so far: no later answer may reflect an earlier one."""
+        """The largest journal number of any answer so far: no later answer may reflect an earlier number."""
 
     async def close(self) -> None:
-        """End the connections; calls that wait fail with SequencerUnavailable."""
+        """Close the connections; waiting calls fail with SequencerUnavailable."""
         self._is_closed = True
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.close()
 
     async def call(self, method: Method, request: Value) -> Value:
-        """Call until a committer answers, or the patience ends. All attempts are one request."""
+        """Call servers until a committer answers or `patience_s` is over. All attempts count as one request."""
         request = self._with_id(request)
         if method.name in AS_SEEN or method.name in AS_NEWEST:
             answered = await self._ask_follower(method, request)
@@ -179,7 +179,7 @@ class SequencerClient(SequencerMethods):
                 may_have_happened = True
                 self._leave(address)
             except SequencerOverloaded as error:
-                # No other server could answer: wait for this one.
+                # No other server could answer, so wait for this one.
                 failure, least_pause = error, _OVERLOAD_PAUSE_S
             except SequencerError as error:
                 if may_have_happened:
@@ -193,14 +193,14 @@ class SequencerClient(SequencerMethods):
             await self._clock.sleep(pause)
 
     def _with_id(self, request: V) -> V:
-        """The request with an id, where it takes one: all attempts are one request."""
+        """Set the request's id if it takes one and has none, so that all attempts are one request."""
         if getattr(request, "request_id", request) is not None:
             return request
         with_id: V = msgspec.structs.replace(request, request_id=self._entropy.uuid())
         return with_id
 
     async def _ask_follower(self, method: Method, request: Value) -> Value | None:
-        """The answer of any server; None: the committer must be asked."""
+        """Return the answer of any one server; None if the committer must be called."""
         now = self._clock.monotonic()
         if len(self._addresses) < 2 or not self._follow_hints or now < self._reads_at_committer_until:
             return None
@@ -211,7 +211,7 @@ class SequencerClient(SequencerMethods):
         try:
             return await self._ask(address, f"{READ}{self.seen}.{method.name}", method, request)
         except InvalidRequest:
-            return None  # a server that is older takes no such calls; the committer says what is wrong
+            return None  # an older server does not know these calls; if the request is invalid, the committer says so
         except (LinkDown, CallTimedOut, SequencerUnavailable, SequencerOverloaded):
             self._reads_from = (self._reads_from + 1) % len(self._addresses)
             self._reads_chosen_until = now + _READS_ELSEWHERE_S
@@ -241,7 +241,8 @@ class SequencerClient(SequencerMethods):
         if len(tail) == NUMBER_BYTES:
             number = int.from_bytes(tail, "big")
             if number < seen and (method.name in AS_SEEN or method.name in AS_NEWEST):
-                # A committer that was replaced and doesn't know it: the database's clock has jumped over its lease.
+                # A replaced committer that doesn't know it yet: the database's clock has jumped past the end of its
+                # lease.
                 raise SequencerUnavailable(f"{method.name}: {address} is at {number}, and {seen} was seen")
             self.seen = max(self.seen, number)
         return answer
@@ -271,7 +272,8 @@ class SequencerClient(SequencerMethods):
     # --- which address is next
 
     def _take_hint(self, address: str, hint: str) -> bool:
-        """Go to the committer that a follower named, or have the follower forward. Returns False without a way."""
+        """Switch to the committer that a follower named, or let the follower forward. Return False if neither is
+        possible."""
         if not hint or hint == address or not self._follow_hints:
             self._leave(address)
             return False
@@ -282,12 +284,12 @@ class SequencerClient(SequencerMethods):
         return True
 
     def _leave(self, address: str) -> None:
-        """Leave an address that did not help for the next of those that were given."""
+        """Switch from an address that did not help to the next configured one."""
         now = self._clock.monotonic()
         self._unreachable = {other: until for other, until in self._unreachable.items() if until > now}
         self._unreachable[address] = now + _HINT_PENALTY_S
         if self._current != address:
-            return  # another call has moved on already
+            return  # another call has already switched
         at = self._addresses.index(address) + 1 if address in self._addresses else 0
         self._current = self._addresses[at % len(self._addresses)]
 
@@ -302,9 +304,9 @@ class SequencerClient(SequencerMethods):
     # --- retries after a first success
 
     def _settle(self, method: Method, error: SequencerError) -> Value:
-        """The answer to a repeated request whose first attempt seems to have succeeded.
+        """Return the answer to a repeated request whose first attempt seems to have succeeded.
 
-        Raises the error, or SequencerUnavailable where the first attempt may have succeeded none the less.
+        Raises the error, or SequencerUnavailable if the first attempt may have succeeded nevertheless.
         """
         if method.name == "release_agent" and isinstance(error, LeaseLost):
             return Empty()
@@ -316,7 +318,7 @@ class SequencerClient(SequencerMethods):
 
 
 def _rebuild(method: str, failure: CallFailed) -> SequencerError:
-    """The error as the server raised it."""
+    """Return the error that the server raised."""
     if failure.code == NotCommitter.code:
         return NotCommitter(failure.message)
     if failure.code in ("closing", "internal"):

@@ -1,13 +1,14 @@
-"""A sequencer server: one of several over one database. One is the committer; the others forward calls to it.
+"""A sequencer server: one of several that share a database. One is the committer; the others forward calls to it.
 
-The server that gets the committer's lease loads the state and answers. A server whose lease is over (by its own
-monotonic clock, less a margin) answers nothing more from memory: waiting calls fail with SequencerUnavailable, and
-their callers retry at the next committer with the same ids. The store fences writes by the lease's epoch in any case.
+The server that gets the committer's lease loads the state and answers calls. When the lease has ended (by the server's
+own monotonic clock, less a margin), the server answers nothing more from memory: waiting calls fail with
+SequencerUnavailable, and their callers retry at the next committer with the same ids. Independently of this, the store
+fences writes by the epoch of the lease.
 
 The committer's server also does the housekeeping: retention, garbage collection and checkpoints.
 
-A server that finds another database in place of its own (recovered meanwhile, or an older copy) is lost: it answers
-IncarnationChanged from then on.
+A server that finds a different database in place of its own (recovered in the meantime, or an older copy) is lost: from
+then on it answers IncarnationChanged.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ _OVER = "the committer's lease is over; ask again with the same ids"
 
 
 class NotConfirmed(SequencerUnavailable):
-    """The database has not said yet whether the committer's lease still holds."""
+    """The database has not yet answered whether the committer still holds its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`advertise`: the 'host:port' at which other servers and agents reach this one ('' for where it listens)."""
+    """Settings of a server. `advertise`: the 'host:port' at which other servers and agents reach it ('': where it
+    listens)."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -73,36 +75,36 @@ class ServerSettings:
     poll_s: float = 0.5
     """How often a server that is not the committer tries to become it."""
     empty_poll_s: float = 0.2
-    """The same while there is no committer: its store is away, or the lease is free."""
+    """The same while there is no committer: its store is unreachable, or nobody holds the lease."""
     margin_s: float = 0.25
-    """How long before the end of its lease a committer stops answering: clocks do not run alike."""
+    """How long before the end of its lease a committer stops answering, because clocks run at different speeds."""
     confirm_s: float = 0.5
-    """How long calls wait for the renewal of a lease that ran out before they fail; twice the database's round trip
-    where that is longer."""
+    """How long calls wait for the renewal of an expired lease before they fail; twice the database's round trip if that
+    is longer."""
     silence_s: float = 20.0
-    """How long a committer whose lease ran out waits for the database to confirm it, before it steps down. Until then
+    """How long a committer with an expired lease waits for the database to confirm it before it steps down. Until then
     it answers nothing."""
     forward_timeout_s: float = 20.0
     first_head_s: float = 0.5
-    """How long a new committer serves nothing while the first head of its checkpoints is written."""
+    """How long a new committer waits, before it serves calls, for the first head of its checkpoints to be written."""
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
     collection_interval_s: float = 30.0
     max_rpc_connections: int = 4096
     keeps_journal: bool = True
-    """Whether this database has a journal. All its servers say the same."""
+    """Whether the database has a journal. All servers of a database must agree."""
     follows: bool = True
-    """Whether this server keeps a copy of the rows while another is the committer."""
+    """Whether this server keeps a copy of the rows while another server is the committer."""
     follow_pause_s: float = 0.2
-    """How often a follower reads the journal unprompted."""
+    """How often a follower reads the journal when no call asks for it."""
 
 
 class SequencerServer:
-    """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
+    """One sequencer server. Call `start`, use it by RPC or in the same process through `sequencer`, then `close`.
 
-    The caller closes the row store and the object store. Without an object store no garbage is collected here, and no
-    checkpoints are written. `reads`, `observer`: see Committer. `link` makes a connection to another server (TCP
-    unless a simulation says otherwise). `on_lost` is called when the server is lost: the process should end.
+    The caller closes the row store and the object store. Without an object store this server collects no garbage and
+    writes no checkpoints. `reads`, `observer`: see Committer. `link` makes a connection to another server (TCP, except
+    in a simulation). `on_lost` is called when the server is lost: the process should end.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class SequencerServer:
         self._leading = asyncio.create_task(self._lead(), name="sequencer server")
 
     async def close(self) -> None:
-        """Answer the calls that run, give the lease back, and end the connections."""
+        """Answer the calls in progress, release the lease, and close the connections."""
         self._is_closing = True
         await self.server.close(self._settings.drain_s)
         if self._leading is not None:
@@ -194,12 +196,13 @@ class SequencerServer:
 
     @property
     def sequencer(self) -> Sequencer:
-        """The sequencer for callers in this process: answers here when this server is the committer, else forwards."""
+        """The sequencer for callers in this process: this server answers if it is the committer, else it forwards the
+        call."""
         return self._routed
 
     @property
     def address(self) -> str:
-        """Where others reach this server; known after `start`."""
+        """The address at which others reach this server; known after `start`."""
         return self._address
 
     @property
@@ -209,31 +212,31 @@ class SequencerServer:
 
     @property
     def checkpoint_age_s(self) -> float:
-        """Seconds since the newest durable checkpoint of this committer's; -1 where there is none."""
+        """Seconds since this committer's newest durable checkpoint; -1 if there is none."""
         head = None if self._checkpointer is None else self._checkpointer.last_head
         return -1.0 if head is None else max(0, self._clock.wall_ms() - head.created_ms) / 1000
 
     @property
     def copy_number(self) -> int:
-        """As of which number of the journal this server has the rows in memory, as the committer or as a follower; -1
-        while it has none, and would load them all to take over."""
+        """The journal number up to which this server has the rows in memory, as committer or follower. It is -1 if it
+        has no rows and would have to load them all to take over."""
         if self._local is not None:
             return self._local.journal_number
         return -1 if self._follower is None else self._follower.number
 
     @property
     def lost(self) -> IncarnationChanged | None:
-        """Why this server answers nothing any more, for good."""
+        """The reason why this server permanently answers nothing more; None if it does answer."""
         return self._lost
 
     @property
     def committer_address(self) -> str:
-        """Where the committer was at the last look; '' when there was none."""
+        """The committer's address when this server last looked; '' if there was none."""
         return self._address if self.is_committer else self._committer
 
     @property
     def no_committer(self) -> str:
-        """Why no committer is known, where `committer_address` is ''; '' before the first look."""
+        """The reason why no committer is known if `committer_address` is ''; '' before the first look."""
         if self._local is not None:
             return "the database does not confirm this server's lease as the committer"
         return self._no_committer
@@ -247,14 +250,14 @@ class SequencerServer:
                 pause = self._settings.poll_s if self._committer else self._settings.empty_poll_s
             elif self.is_committer:
                 pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
-            else:  # confirmed by reading alone: see Term.confirm
+            else:  # confirmed by a read only: see Term.confirm
                 pause = self._settings.poll_s
             await wait_for(self._clock, self._doubt, pause)
             with outlived(_log, "a sequencer server's turn failed"):
                 await self._take_turn()
 
     async def _take_turn(self) -> None:
-        """Mark this server lost, step down, or try to lead, where it is time for it."""
+        """Mark this server lost, step down, or try to lead, as the state demands."""
         local = self._local
         if local is not None and local.lost is not None:
             await self._mark_lost(str(local.lost))
@@ -268,10 +271,10 @@ class SequencerServer:
             await self._try_to_lead()
 
     async def _confirm(self, local: Committer, patience_s: float) -> None:
-        """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped,
-        or the database was slow.
+        """Return when the lease is certain to hold. If it has expired because this process was busy or stopped, or the
+        database was slow, this renews it first.
 
-        Raises SequencerUnavailable: another has it. NotConfirmed: the database did not answer in time.
+        Raises SequencerUnavailable: another server has the lease. NotConfirmed: the database did not answer in time.
         """
         confirmed = asyncio.ensure_future(local.confirm(self._settings.margin_s))
         try:
@@ -283,7 +286,7 @@ class SequencerServer:
             await asyncio.gather(confirmed, return_exceptions=True)
 
     async def _confirm_at_length(self, local: Committer) -> None:
-        """The same, for longer: waiting calls fail first, and the state is kept."""
+        """Like `_confirm`, but with more patience: after the usual time waiting calls fail, but the state is kept."""
         try:
             await self._confirm(local, self._patience_s(local))
         except NotConfirmed:
@@ -296,8 +299,8 @@ class SequencerServer:
     async def _try_to_lead(self) -> None:
         try:
             if not await self._finds_committer():
-                # A copy that is being loaded is there sooner than one that a term would begin to load, and a committer
-                # that was only late may go on until then.
+                # Waiting for a copy that is already being loaded is faster than loading one in a new term. A committer
+                # that was only late may continue until then.
                 if self._follower is not None and await self._follower.will_have_copy():
                     raise SequencerUnavailable(
                         "this server loads its copy of the rows before it takes the lease"
@@ -312,7 +315,8 @@ class SequencerServer:
         self._follow(None)
 
     async def _finds_committer(self) -> bool:
-        """Whether another server holds the committer's lease: two reads, where an attempt to take it is a write."""
+        """Whether another server holds the committer's lease. This takes two reads; an attempt to take the lease is a
+        write."""
         found = await self._store.committer_address()
         if not found or found == self._address:
             return False
@@ -321,7 +325,7 @@ class SequencerServer:
         return True
 
     def _learn(self, identity: Identity) -> None:
-        """Raise IncarnationChanged or HelloRefused where this server knows another database, which was lost."""
+        """Raise IncarnationChanged or HelloRefused if this server knew another database, which is lost."""
         self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
 
     def _note_committer(self, address: str) -> None:
@@ -350,7 +354,7 @@ class SequencerServer:
         except BaseException:
             await self._end(local)
             if self._follower is not None and self._follower.is_handed_over:
-                await self._stop_following()  # the copy is gone: the next follower loads its own
+                await self._stop_following()  # the copy was handed over: the next follower loads a new one
             raise
 
     async def _begin(self, local: Committer, checkpointer: Checkpointer | None) -> None:
@@ -372,8 +376,8 @@ class SequencerServer:
         _log.info("this server is the committer", address=self._address)
 
     async def _begin_checkpoints(self, checkpointer: Checkpointer) -> None:
-        """Reserve offsets before the first commit. Where that takes long, because there are very many partitions, only
-        commits wait for it: reads and leases are served."""
+        """Reserve offsets before the first commit. If it takes long, because there are very many partitions, only
+        commits wait for it; reads and leases are served."""
         reserving = asyncio.create_task(_open(checkpointer), name="checkpoints: first head")
         exporting = asyncio.create_task(_export(checkpointer, reserving), name="checkpoints")
         self._housekeeping.append(exporting)
@@ -381,7 +385,7 @@ class SequencerServer:
             await reserving
 
     async def _end(self, local: Committer) -> None:
-        """End a term completely, even when the caller is cancelled."""
+        """End a term completely, even if the caller is cancelled."""
         housekeeping, self._housekeeping = self._housekeeping, []
         for task in housekeeping:
             task.cancel()
@@ -395,7 +399,7 @@ class SequencerServer:
             self._follow(state)
 
     def _follow(self, state: HotState | None) -> None:
-        """Follow the committer, from this state or from a load, while another server is the committer."""
+        """Follow the committer while it is another server. Start from `state`, or load the rows if it is None."""
         settings = self._settings
         if not (settings.follows and settings.keeps_journal) or self._follower is not None:
             return
@@ -432,7 +436,7 @@ class SequencerServer:
         )
 
     async def _mark_lost(self, reason: str) -> None:
-        """Answer nothing any more: this process knows another database."""
+        """Answer nothing from now on: this process knows another database."""
         self._lost = IncarnationChanged(reason)
         _log.error("this server's database is not the one it knew, or not the newest; it ends", reason=reason)
         await self._step_down(reason)
@@ -452,13 +456,13 @@ class SequencerServer:
         if self._committer:
             self._is_without_committer = False
             return
-        # At the first look, the committer may just have given its lease back.
+        # At the first look the committer may just have released its lease.
         log = _log.warning if self._is_without_committer else _log.info
         self._is_without_committer = True
         log("there is no committer", reason=str(error))
 
     async def _step_down(self, reason: str) -> None:
-        """Answer nothing more from memory, fail waiting calls, and drop the state."""
+        """Stop answering from memory, fail the waiting calls, and drop the state."""
         local, self._local = self._local, None
         self._checkpointer = None
         if local is None:
@@ -469,7 +473,7 @@ class SequencerServer:
         await self._end(local)
 
     def _refuse_waiting(self) -> None:
-        """Fail waiting calls: their callers ask the next committer (see `_call_here`)."""
+        """Fail the waiting calls; their callers retry at the next committer (see `_call_here`)."""
         waiting, self._waiting = self._waiting, {}
         for task in waiting.values():
             task.cancel()
@@ -481,7 +485,7 @@ class SequencerServer:
     # --- answering
 
     async def _serve(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        """Answer one RPC call, and report its time."""
+        """Answer one RPC call, and report how long it took."""
         began = self._clock.monotonic()
         try:
             return await self._handler.handle(method, body)
@@ -491,7 +495,7 @@ class SequencerServer:
                 self._observer.call_answered("server", name, self._clock.monotonic() - began)
 
     async def _call_here(self, method: Method, request: Value) -> Value:
-        """Answer from this server's own state, as long as the lease holds: before, during and after."""
+        """Answer from this server's own state if the lease holds before, during and after the call."""
         if self._lost is not None:
             raise self._lost
         local = self._local
@@ -506,7 +510,8 @@ class SequencerServer:
                 await self._confirm_or_refuse(local, NotCommitter(""))
             answer = await local.call(method, request)
             if local is not self._local or not self.is_committer:
-                # If the lease is confirmed now, the answer was true when it was read: nobody else has committed since.
+                # If the lease is confirmed now, the answer was true when it was read: no other server has committed
+                # since.
                 await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
         except asyncio.CancelledError:
             if ticket in self._waiting:
@@ -530,8 +535,8 @@ class SequencerServer:
             raise refusal from None
 
     async def _read(self, seen: int, method: Method, request: Value) -> Value:
-        """Answer from this server's copy, as of a number not below `seen`, or pass the question on. A refusal is the
-        committer's to give."""
+        """Answer from this server's copy, at a journal number of at least `seen`, or forward the call. Only the
+        committer refuses a call."""
         follower, is_read = self._follower, method.name in AS_SEEN or method.name in AS_NEWEST
         if follower is not None and is_read and self._local is None and self._lost is None:
             with suppress(SequencerError, JournalGap):
@@ -539,7 +544,8 @@ class SequencerServer:
         return await self._call_or_forward(method, request)
 
     def _number(self) -> int:
-        """As of which number of the journal an answer of this server is that is given now: of its own or passed on."""
+        """Return the journal number that an answer given now reflects, whether it is this server's own or a forwarded
+        one."""
         own = self._local.journal_number if self._local is not None else -1
         copied = self._follower.number if self._follower is not None else -1
         passed_on = self._forwarder[1].seen if self._forwarder is not None else -1
@@ -575,7 +581,7 @@ class SequencerServer:
         return forwarder
 
     async def _forward_by(self, forwarder: tuple[str, SequencerClient] | None) -> None:
-        """Replace the forwarder. Calls forwarded by the old one fail: its server is not the committer any more."""
+        """Replace the forwarder. Calls that the old one forwarded fail: its server is no longer the committer."""
         old, self._forwarder = self._forwarder, forwarder
         if old is not None:
             await old[1].close()
@@ -600,7 +606,7 @@ class SequencerServer:
 
 
 async def _open(checkpointer: Checkpointer) -> None:
-    """Reserve offsets; while the bucket is away, `Checkpointer.run` tries again."""
+    """Reserve offsets. If the bucket is unreachable, `Checkpointer.run` tries again later."""
     try:
         await checkpointer.open()
     except StoreError as error:
@@ -608,5 +614,5 @@ async def _open(checkpointer: Checkpointer) -> None:
 
 
 async def _export(checkpointer: Checkpointer, reserving: asyncio.Task[None]) -> None:
-    await asyncio.gather(reserving, return_exceptions=True)  # a refusal is the checkpointer's to keep
+    await asyncio.gather(reserving, return_exceptions=True)  # the checkpointer remembers a refusal
     await checkpointer.run()
