@@ -1,4 +1,4 @@
-"""One handler per API; this table is what is served."""
+"""The handlers: one per API. `HANDLERS` lists the APIs that are served."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ HANDLERS: dict[int, Handler] = {
 }
 
 AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}
-"""Tried before the handler of the API, for what comes in such numbers that a task for each would be dear."""
+"""Tried before the API's handler, for requests so frequent that a task for each would cost too much."""
 
 LARGE = frozenset(
     {
@@ -137,5 +137,5 @@ LARGE = frozenset(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     }
 )
-"""APIs whose answers may be many times as large as their requests: they are made within the memory for such answers. A
-fetch has its own; all others are bounded by what their requests are charged."""
+"""APIs whose answers may be many times as large as their requests. These answers are made within the answer memory
+(agent.answer_memory). A fetch has its own memory; all other answers are bounded by the charge of their requests."""

@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources, for topics and for brokers."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources: for topics, brokers, groups and
+client metrics."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ from tailrace.turns import Turns
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
 RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = 16, 32
 OTHER_RESOURCES = {RESOURCE_BROKER_LOGGER: "a broker's loggers"}
-"""What Kafka keeps configs of, and an agent does not: names for its refusals."""
+"""Resources whose configs Kafka has and an agent does not, with their names for error messages."""
 KNOWN_RESOURCES = {
     RESOURCE_TOPIC,
     RESOURCE_BROKER,
@@ -71,32 +72,32 @@ KNOWN_RESOURCES = {
     *OTHER_RESOURCES,
 }
 LOG_DIR = "object-store"
-"""The one log directory that is reported."""
+"""The only log directory that is reported."""
 
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 SOURCE_CLIENT_METRICS, SOURCE_GROUP = 7, 8
 
 ROWS_IN_A_TURN = 2_000
-"""Configs that are described in one turn of the loop."""
+"""Configs described in one turn of the loop."""
 RESOURCES_IN_A_TURN = 100
-"""Resources whose configs are changed in one turn of the loop, where nothing has to be waited for."""
+"""Resources whose configs are changed in one turn of the loop, if nothing has to be waited for."""
 RESOURCE_ROWS = 10
-"""What a resource takes beside its configs, in rows."""
+"""The cost of a resource in addition to its configs, in rows."""
 
 ROW_BYTES = 400
 DOCUMENTED_ROW_BYTES = 700
-"""What a config takes in an answer, with its synonyms, as object and as bytes."""
+"""Bytes that a config takes in an answer, with its synonyms, as object and encoded."""
 
 A = TypeVar("A", AlterConfigsResourceResponse, IncrementalResourceResponse)
 TopicRow = Callable[[str, str | None], DescribeConfigsResourceResult]
-"""The row of a topic's config, by its name and what is set for the topic."""
+"""Returns the row of a topic's config, given its name and the topic's own value."""
 
 
 async def describe_configs(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Each resource's configs with their sources, synonyms and documentation where asked; one that is named repeatedly
-    is described once."""
+    """Describe each resource's configs, with sources, and with synonyms and documentation if asked. A resource that is
+    named repeatedly is described once."""
     response = DescribeConfigsResponse()
     snapshot = await services.catalog.refresh()
     topic_row = _topic_rows(snapshot.broker_configs, request)
@@ -129,7 +130,7 @@ def _too_large(resource: DescribeConfigsResource, error: AnswerTooLarge) -> Desc
 
 
 def _bytes_of(resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest) -> int:
-    """About what the answer takes, as objects and as bytes."""
+    """Estimate the answer's bytes, as objects and encoded."""
     rows_of = {
         RESOURCE_TOPIC: len(TOPIC_CONFIGS),
         RESOURCE_GROUP: len(GROUP_CONFIGS),
@@ -193,7 +194,7 @@ async def _describe(
 async def _broker_rows(
     services: Services, snapshot: Snapshot, broker: str, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    """All rows of an agent; without a name, those that are set for the whole cluster."""
+    """Return all rows of an agent; without a name, the rows that are set for the whole cluster."""
     member = _agent_named(broker, snapshot)
     cluster = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
     own = (await services.sequencer.broker_configs(BrokerConfigsRequest(broker))).configs if broker else {}
@@ -208,7 +209,8 @@ async def _broker_rows(
 
 
 def _topic_rows(cluster: Mapping[str, str], request: DescribeConfigsRequest) -> TopicRow:
-    """Makes the rows of topics. Topics that are configured alike share theirs: all topics take little memory."""
+    """Return a function that makes topics' rows. Topics with the same value share the row, so all topics take little
+    memory."""
 
     @cache
     def topic_row(name: str, own: str | None) -> DescribeConfigsResourceResult:
@@ -308,8 +310,8 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
 
 
 def _own_rows(services: Services, member: Member) -> list[DescribeConfigsResourceResult]:
-    """An agent's settings under Kafka's names, where Kafka has one. Those of another agent are this one's, but for what
-    the ring says of it: all agents of a cluster are configured alike."""
+    """Return an agent's settings that have a Kafka name. For another agent these are this agent's own values, except
+    what the ring knows of it: all agents of a cluster are configured alike."""
     info = member.info
     addresses = info.listeners or {"PLAINTEXT": (info.host, info.port)}
     advertised = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
@@ -370,7 +372,7 @@ def _settings_by_kafka_name(settings: AgentSettings) -> dict[str, str]:
 async def list_config_resources(
     services: Services, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """The resources of the types asked for (none: all) that have configs. Version 0 asks for clients' metrics only."""
+    """List the resources of the requested types (none: all) that have configs. Version 0 lists client metrics only."""
     kinds = set(request.resource_types)
     if not kinds:
         kinds = KNOWN_RESOURCES if context.api_version > 0 else {RESOURCE_CLIENT_METRICS}
@@ -406,7 +408,7 @@ def _check_name(subscription: str) -> None:
 
 
 def _agent_named(name: str, snapshot: Snapshot) -> Member | None:
-    """The agent whose configs are named; None for those of all agents. Raises RequestRefused."""
+    """Return the agent whose configs are named; None for the configs of all agents. Raises RequestRefused."""
     if not name:
         return None
     for member in snapshot.ring.members:
@@ -418,7 +420,7 @@ def _agent_named(name: str, snapshot: Snapshot) -> Member | None:
 async def alter_configs(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Replace all that is set for a resource by what is given."""
+    """Replace all configs that are set for a resource."""
 
     def changes(resource: AlterConfigsResource) -> list[ConfigChange]:
         return [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
@@ -455,7 +457,7 @@ async def _altered(
     *,
     replace: bool,
 ) -> list[A]:
-    """A response for each resource. `changes_of`: those of one; it may raise RequestRefused."""
+    """Return a response for each resource. `changes_of` returns a resource's changes; it may raise RequestRefused."""
     rows: list[A] = []
     snapshot = await services.catalog.refresh()
     resources: Sequence[AlterConfigsResource | IncrementalResource] = request.resources

@@ -1,8 +1,8 @@
-"""Fetch: find the runs, wait for enough bytes, read them, answer by Kafka's rules.
+"""Fetch: finds the runs, waits for enough bytes, reads them, and answers by Kafka's rules.
 
-The bounds of a partition (log start, high watermark, last stable offset) and its runs come from its window
+A partition's bounds (log start, high watermark, last stable offset) and its runs come from its window
 (agent.fetch.windows) or from one answer of the sequencer, so they belong to one commit number. Only the sequencer
-decides OFFSET_OUT_OF_RANGE: it is asked for an offset that is not in the window.
+decides OFFSET_OUT_OF_RANGE: the agent asks it about an offset that is not in the window.
 """
 
 from __future__ import annotations
@@ -60,36 +60,37 @@ _kind = attrgetter("kind")
 
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
-"""Runs, and rows of batch tables, that are looked through in one turn of the loop."""
+"""Runs, and rows of batch tables, that are processed in one turn of the loop."""
 PARTITIONS_IN_A_TURN = 2_000
-"""Requested partitions that are looked up, or put into the answer, in one turn of the loop."""
+"""Requested partitions that are looked up, or added to the answer, in one turn of the loop."""
 COPIED_IN_A_TURN = 4 * 1024 * 1024
-"""Bytes of records that may not be views of their chunks."""
+"""Bytes of records copied in one turn of the loop, when they may not stay views of their chunks."""
 READ_IN_A_TURN = 100
-"""Partitions, and views of what is kept as it is sent, that are read in one turn of the loop."""
+"""Partitions, and views of kept batches, that are read in one turn of the loop."""
 RUNS_AS_A_VIEW = 16
-"""As many runs that were joined take as long to read as one view."""
+"""Joining this many runs takes as long as reading one view."""
 PARTITIONS_OF_LEADERS = 1_000
-"""Of how many partitions the leader is looked at: where others lead any of more, they lead some of these."""
+"""How many partitions have their leader checked: if other agents lead any further partitions, they lead some of
+these."""
 LOOK_UP_AS_BATCHES = 8
-"""What it takes to look a partition up, in runs."""
+"""The cost of looking up a partition, in runs."""
 ASKED_AT_ONCE = 5_000
-"""Partitions that the sequencer is asked for in one call."""
+"""The most partitions in one call to the sequencer."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
-"""How often a fetch is planned again when an object was deleted (compacted, collected) between plan and read."""
+"""How often a fetch is planned again if an object was deleted (compacted, collected) between plan and read."""
 
 MEMORY_WAIT_SECONDS = 5.0
-"""How long a fetch waits at least for memory; then it is answered without records, and its client asks again."""
+"""How long a fetch waits for memory, at least. Then it is answered without records, and its client retries."""
 
 
 @dataclass(slots=True)
 class PartitionFetch:
     """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
 
-    `commit_number`: as of which commit it was `found`. `available_bytes`: what could be sent now, as far as the rows
-    show. `read_bytes`: what is sent; it reaches up to `read_end`. `limit`: nothing from this offset on is wanted.
-    `abreast_end`: nothing from this offset on is sent in this answer (agent.fetch.abreast).
+    `commit_number`: the commit as of which it was `found`. `available_bytes`: bytes that could be sent now, as far as
+    the rows show. `read_bytes`: bytes that are sent; they end at `read_end`. `limit`: the requester wants nothing from
+    this offset on. `abreast_end`: this answer sends nothing from this offset on (agent.fetch.abreast).
     """
 
     requested: RequestedPartition
@@ -110,7 +111,7 @@ class PartitionFetch:
 
     @property
     def records(self) -> bytes:
-        """The batches that were read."""
+        """The batches that were read, joined."""
         records: Any = self.row.records or b""
         return b"".join(records) if isinstance(records, list) else bytes(records)
 
@@ -130,14 +131,14 @@ class PartitionFetch:
 
     @property
     def end_limit(self) -> int:
-        """Nothing is read that begins at or after this offset."""
+        """No batch that begins at or after this offset is read."""
         assert self.found is not None, "only what was found is read"
         end = self.found.last_stable_offset if self.read_committed else self.found.high_watermark
         return min(end, self.limit, self.abreast_end)
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it waits for others, with all or some of what it could send."""
+        """Whether it waits for other partitions, with all or some of its available bytes."""
         return self.abreast_end < NO_END
 
 
@@ -169,7 +170,8 @@ async def handle(
 async def _filled(
     services: Services, context: RequestContext, request: FetchRequest, fetch: FetchContext
 ) -> tuple[list[PartitionFetch], Grant | None]:
-    """The partitions with what was read of them, and the memory that it takes; with an error if nothing can be read."""
+    """Read the partitions. Return them and the memory that their records take. If nothing can be read, all have an
+    error."""
     grant: Grant | None = None
     read_committed = request.isolation_level == READ_COMMITTED
     before = services.catalog.snapshot
@@ -188,7 +190,7 @@ async def _filled(
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
         return await _failed(fetch, code), None
-    except BaseException:  # the client may have gone meanwhile
+    except BaseException:  # the client may be gone
         release(grant)
         raise
     return partitions, grant
@@ -251,7 +253,7 @@ async def _partitions(
 
 
 def _is_sent_away(services: Services, context: RequestContext, partitions: list[PartitionFetch]) -> bool:
-    """Whether the consumer is to ask who leads now."""
+    """Whether to tell the consumer to look for the new leader."""
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
         replicas=services.catalog.snapshot.replicas,
@@ -284,7 +286,7 @@ class _Sums:
     is_cut: bool = False
 
     def add(self, reader: BatchReader, partition: PartitionFetch) -> None:
-        """Count one that was looked up."""
+        """Count a partition that was looked up."""
         if partition.row.error_code:
             self.has_failed = True
             return
@@ -316,12 +318,12 @@ async def _sums(reader: BatchReader, readable: list[PartitionFetch]) -> _Sums:
 async def fill(
     services: Services, request: FetchRequest, partitions: list[PartitionFetch], *, is_abreast: bool = False
 ) -> Grant | None:
-    """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile.
+    """Wait until there is enough to send, then read it. Plan again if an object was deleted meanwhile.
 
-    Returns what was taken of the budget for it, if anything was.
+    Returns the memory taken for the records, if any.
 
     Args:
-        is_abreast: hold partitions back that would get too far ahead of others (agent.fetch.abreast).
+        is_abreast: hold back partitions that would get too far ahead of others (agent.fetch.abreast).
     """
     settings = services.settings
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
@@ -359,14 +361,14 @@ async def fill(
 
 
 def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
-    """Whether one is held back though another failed: what it waits for may never be read."""
+    """Whether a partition is held back though another failed: it may wait for one that can't be read."""
     return any(partition.is_failed for partition in readable) and any(
         partition.is_held_back for partition in readable
     )
 
 
 async def _keep_abreast(services: Services, readable: list[PartitionFetch]) -> None:
-    """Hold those back that would get too far ahead of the others that read old runs."""
+    """Hold back the partitions that would get too far ahead of the others that read old runs."""
     reader, rooms = services.reader, services.rooms
     turns = Turns(PARTITIONS_IN_A_TURN)
     old: list[PartitionFetch] = []
@@ -406,7 +408,7 @@ async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
 
 
 async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
-    """As of which commit each was looked up."""
+    """Return the commit number as of which each partition was looked up."""
     seen: dict[TopicPartition, int] = {}
     turns = Turns(PARTITIONS_IN_A_TURN)
     for some in in_parts(readable, PARTITIONS_IN_A_TURN):
@@ -419,12 +421,12 @@ async def _seen(readable: list[PartitionFetch]) -> dict[TopicPartition, int]:
 async def _grant(
     services: Services, readable: list[PartitionFetch], sums: _Sums, max_bytes: int, remaining_s: float
 ) -> FetchGrant | None:
-    """Memory for what is to be read; None when it can't be had in time. Rows are given up if it must be waited for."""
+    """Take memory for the records. Return None if it isn't free in time. If it has to wait, drop the found rows."""
     bytes_wanted, first_batch = min(max_bytes, sums.expected_bytes), sums.first_batch_bytes
     grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
     if grant is None:
         for partition in readable:
-            partition.found = None  # rows are not kept while others' answers are taken
+            partition.found = None  # don't keep the rows while waiting
         patience = max(remaining_s, MEMORY_WAIT_SECONDS)
         grant = await services.fetch_memory.grant(bytes_wanted, patience, first_batch)
         if grant is None:
@@ -440,8 +442,9 @@ async def _find(
     is_new_plan: bool = False,
     is_abreast: bool,
 ) -> None:
-    """Fill in the partitions' bounds and runs: from their windows, else from the sequencer. A window whose object is
-    gone is behind, so a new plan asks the sequencer for all of them. `is_abreast`: as for `fill`."""
+    """Fill in the partitions' bounds and runs from their windows, else from the sequencer. A new plan asks the
+    sequencer about all partitions, because a window whose object was deleted is out of date. `is_abreast`: see
+    `fill`."""
     turns = Turns(BATCHES_IN_A_TURN)
     to_ask: list[PartitionFetch] = []
     for partition in readable:
@@ -464,7 +467,7 @@ async def _find(
 async def _ask(
     services: Services, partitions: Sequence[PartitionFetch], max_bytes: int, turns: Turns
 ) -> None:
-    """Fill in bounds and runs from the sequencer."""
+    """Fill in the partitions' bounds and runs from the sequencer."""
     asked_at = services.clock.monotonic()
     answer = await services.sequencer.find_batches(
         FindRequest(
@@ -499,7 +502,7 @@ def _room(partition: PartitionFetch, max_bytes: int) -> int:
 def _take_found(
     services: Services, partition: PartitionFetch, found: FoundPartition, commit_number: int
 ) -> int:
-    """Take over what was found of a partition. Returns how many runs, and rows of batch tables, that took."""
+    """Record what was found of a partition. Return how many runs, and rows of batch tables, were processed."""
     partition.found, partition.commit_number, partition.abreast_end = found, commit_number, NO_END
     partition.row.error_code = code = PARTITION_CODES[found.error]
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -518,16 +521,16 @@ def _found_end(partition: PartitionFetch) -> int:
 
 
 def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
-    """Bytes that could be sent now, as far as the rows show: at most the partition's own bound."""
+    """Return the bytes that could be sent now, as far as the rows show: at most the partition's own limit."""
     found, requested = partition.found, partition.requested
     assert found is not None, "only what was found is counted"
     end = partition.end_limit
     if requested.fetch_offset >= end:
-        return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
+        return 0  # or the log starts, and ends for this reader, within an open transaction's batch
     runs = found.runs
     if runs and runs[-1].base_offset >= end:
         runs = runs[: bisect_left(runs, end, key=_base_offset)]
-    size = found.inner_bytes  # those between are wanted whole
+    size = found.inner_bytes  # all runs between the first and the last are wanted whole
     if size < 0 or runs is not found.runs:
         lengths = list(map(_length, runs))[1:-1]
         size = sum(lengths) + MARKER_BYTES * lengths.count(0)
@@ -537,7 +540,7 @@ def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
 
 
 def _ends_of(runs: Sequence[Run]) -> Sequence[Run]:
-    """The first and the last of them."""
+    """Return the first and the last run."""
     return runs if len(runs) < 2 else (runs[0], runs[-1])
 
 
@@ -549,13 +552,14 @@ def _first_batch_bytes(reader: BatchReader, partition: PartitionFetch, found: Fo
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
-    """Bytes that the run adds to an answer. All of it where all is wanted, though not all its batches may be stored."""
+    """Return the bytes that the run adds to an answer. A run wanted whole counts whole, though not all its batches may
+    be stored."""
     if run.base_offset >= end:
         return 0
     if run.batches and offset <= run.base_offset and run.end_offset <= end:
         return run.length
     if not run.batches:
-        # A batch without data is sent for a hole; it takes the client past it.
+        # A hole is sent as a batch without records, which takes the client past it.
         return max(run.length, MARKER_BYTES)
     return reader.ready_bytes(run, offset, end)
 
@@ -563,7 +567,7 @@ def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
 async def _read(
     services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_last_plan: bool
 ) -> bool:
-    """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and must be made again."""
+    """Fill in the records, sharing `max_bytes` in order. Return False if the plan is stale and must be made again."""
     remaining_bytes, minimum_one = max_bytes, True
     turns, passes = Turns(READ_IN_A_TURN), Turns(PARTITIONS_IN_A_TURN)
     waiting: list[tuple[PartitionFetch, ReadRequest]] = []
@@ -609,7 +613,7 @@ async def _read(
 
 
 def _refuse(services: Services, partition: PartitionFetch, error: BaseException) -> None:
-    """Answer a partition whose records can't be read with the error's code. Raises an error that is not expected."""
+    """Answer a partition whose records can't be read with the error's code. Raises unexpected errors."""
     if not isinstance(error, EXPECTED):
         raise error
     partition.row.error_code = code = code_of(error)
@@ -635,7 +639,7 @@ async def _read_partition(
 
 
 def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> None:
-    """Put what was read into the partition's row of the response."""
+    """Put the records that were read into the partition's row of the response."""
     assert partition.found is not None, "only what was found is read"
     partition.row.records = read.parts
     partition.read_bytes, partition.read_end = read.bytes, read.end_offset

@@ -1,12 +1,13 @@
-"""Produce: validate each partition's batch, put it into the active buffer, answer after its commit; of a topic with
-`tailrace.flush=async`, once it is in the buffer.
+"""Produce: validates each partition's batch, puts it into the active buffer and answers after its commit. For a topic
+with `tailrace.flush=async` it answers once the batch is in the buffer.
 
-The admission (all that is done before the handler returns) keeps the order of a connection's requests; the answer is
+The admission (all that happens before the handler returns) keeps the order of a connection's requests. The answer is
 deferred until the last batch of the request has its outcome.
 
 A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above)
-end every transaction with a new epoch, so the batch's epoch names it. For others the sequencer is asked for the number
-of the one that is open now: a batch that comes late is then refused, not taken into the next transaction.
+end every transaction with a new epoch, so the batch's epoch identifies it. For older clients the agent asks the
+sequencer for the number of the transaction that is open now. A batch that arrives late is then refused instead of
+joining the next transaction.
 """
 
 from __future__ import annotations
@@ -59,18 +60,19 @@ _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_ZSTD_VERSION = 7
-"""Before this version Kafka takes no batches of zstd: consumers as old as the producer may be unable to read them."""
+"""Before this version Kafka refuses zstd batches: consumers as old as the producer may be unable to read them."""
 PARTITIONS_IN_A_TURN = 1_000
-"""Partitions whose batches are checked in one turn of the loop, where a request has to wait anyway."""
+"""Partitions whose batches are checked in one turn of the loop, when a request has to wait anyway."""
 MAX_LOOKED_INTO = 64 << 20
-"""Bytes to which one batch of a compacted topic may unpack."""
+"""The most bytes to which one batch of a compacted topic may decompress."""
 MAX_RECORD_ERRORS = 100
 FIRST_VERSION_OF_TRANSACTIONS_2 = 12
-"""From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
+"""From this version on a transaction's first batch begins it, and every end of a transaction bumps the epoch
+(KIP-890)."""
 
 
 class _Accepted(msgspec.Struct, gc=False):
-    """A batch that goes into the buffer, and the response row that its result fills."""
+    """A batch to put into the buffer, and the response row that its result fills."""
 
     partition: TopicPartition
     topic_name: str
@@ -111,7 +113,8 @@ async def handle(
 def handle_at_once(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Deferred | ProduceResponse | MustWait | None:
-    """The same for requests of known topics that say nothing of transactions and whose keys don't matter."""
+    """As `handle`, for requests to known topics without transactions and without a check of keys; otherwise
+    MUST_WAIT."""
     if request.transactional_id is not None:
         return MUST_WAIT
     topics: list[KnownTopic | ErrorCode] = []
@@ -137,8 +140,8 @@ def _validated(
     request: ProduceRequest,
     topics: Sequence[KnownTopic | ErrorCode],
 ) -> Steps[tuple[ProduceResponse, list[_Accepted]]]:
-    """The response with a row for each partition, and the batches that are not refused. `topics`: of each topic of
-    the request, what is known of it or why it is refused."""
+    """Return the response with a row for each partition, and the accepted batches. `topics`: for each topic of the
+    request, the known topic or the error that refuses it."""
     response = ProduceResponse()
     accepted: list[_Accepted] = []
     for topic_data, topic in zip(request.topic_data, topics, strict=True):
@@ -177,7 +180,7 @@ def _submitted(
     response: ProduceResponse,
     accepted: list[_Accepted],
 ) -> Deferred | ProduceResponse | None:
-    """The answer, after these batches were put into the lanes' buffers."""
+    """Put the batches into the lanes' buffers and return the answer."""
     answer = None if request.acks == 0 else response
     if not accepted:
         return answer
@@ -194,10 +197,11 @@ async def _submitted_in_turns(
     response: ProduceResponse,
     accepted: list[_Accepted],
 ) -> Deferred:
-    """The same for very many batches: they are put into the buffers, and their answer is made, a part in each turn.
+    """As `_submitted`, for very many batches: each turn of the loop handles a part of them, and later a part of the
+    answer.
 
-    A lost connection does not stop it: the parts before are in the buffers, and only a deferred answer holds what the
-    request was charged until they have left them.
+    The end of the connection does not stop it: earlier parts are in the buffers already, and only a deferred answer
+    holds the request's charge until they have left the buffers.
     """
     viewed = frame = 0
     turns = Turns(PARTITIONS_IN_A_TURN)
@@ -225,7 +229,7 @@ def _submit(
     first: int,
     submission: Submission,
 ) -> None:
-    """Put batches into the lanes' buffers. `first`: the number of the first of them in the submission."""
+    """Put batches into the lanes' buffers. `first`: the index of the first of them in the submission."""
     telemetry = services.telemetry
     is_from_elsewhere = context.zone != services.identity.zone
     batches = []
@@ -248,16 +252,16 @@ def _submit(
 
 
 def _let_go_of_refused(accepted: Sequence[_Accepted]) -> None:
-    """Copy what was accepted where it is less than half of its frame: views keep the whole frame alive, in the buffer
-    and after it in the cache, which count the batches alone."""
+    """Copy the accepted batches if they are less than half of their frame. Views would keep the whole frame in memory,
+    in the buffer and later in the cache, which both count only the batches."""
     viewed, frame = _viewed(accepted)
     if 2 * viewed < frame:
         _copy_views(accepted)
 
 
 def _viewed(accepted: Sequence[_Accepted]) -> tuple[int, int]:
-    """Bytes of the batches that are views of the request's frame, and the frame's; 0 of 0 where none is. A batch that
-    got the topic's own time is none: it was copied."""
+    """Return the bytes of the batches that are views of the request's frame, and the frame's bytes; 0 and 0 if none is.
+    A batch stamped with LogAppendTime was copied, so it is no view."""
     viewed = 0
     frame: Any = b""
     for batch in accepted:
@@ -284,11 +288,11 @@ def _refusal_of(services: Services, context: RequestContext, request: ProduceReq
 
 
 def _may_be_refused(context: RequestContext, request: ProduceRequest) -> bool:
-    """Whether the producer may be told by a refusal that it is to ask who leads now.
+    """Whether a refusal may be used to tell the producer to look for the new leader.
 
-    One that wants no answer can't be refused. librdkafka in a transaction must not be: if it is aborting when the
-    refusal comes, it keeps the batch for another try that it never makes, and lets `abort_transaction` run into its
-    time-out. Of other clients, one in a transaction is refused at once or not at all.
+    A producer with acks=0 gets no answer, so it can't be refused. librdkafka in a transaction must not be refused: if
+    it is aborting when the refusal arrives, it keeps the batch for a retry that it never makes, and `abort_transaction`
+    times out. Other clients in a transaction are refused only if none of their requests waits for its answer.
     """
     if request.transactional_id is None:
         return request.acks != 0
@@ -296,13 +300,13 @@ def _may_be_refused(context: RequestContext, request: ProduceRequest) -> bool:
 
 
 def _is_told_of_leaders(context: RequestContext, request: ProduceRequest) -> bool:
-    """Whether the producer is told who leads now with its answer, instead of being refused."""
+    """Whether the answer names the current leaders instead of a refusal."""
     is_in_transaction = request.transactional_id is not None
     return is_in_transaction and context.is_librdkafka and context.api_version >= FIRST_VERSION_OF_LEADERS
 
 
 def _is_sent_away(services: Services, context: RequestContext) -> bool:
-    """Whether the client doesn't know yet who leads now; asked once for each request."""
+    """Whether the client does not know the current leader yet. Call it once per request."""
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
         services.catalog.snapshot.replicas, identity.broker_id, context.zone, services.clock.monotonic()
@@ -310,9 +314,9 @@ def _is_sent_away(services: Services, context: RequestContext) -> bool:
 
 
 async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Accepted]:
-    """The batches that may be stored: those of a compacted topic need a key in every record.
+    """Return the batches that may be stored: a batch of a compacted topic needs a key in every record.
 
-    Records are looked into for that, in a thread of the decoding pool: they may be compressed, and very many.
+    A thread of the decoding pool inspects the records, because they may be compressed and very many.
     """
     async for batch in Turns(PARTITIONS_IN_A_TURN).over(accepted):
         if batch.needs_keys:
@@ -321,7 +325,7 @@ async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Acc
 
 
 async def _not_refused(accepted: list[_Accepted]) -> list[_Accepted]:
-    """The batches of rows that say no error."""
+    """Return the batches whose rows have no error."""
     kept: list[_Accepted] = []
     async for some in Turns(PARTITIONS_IN_A_TURN).parts(accepted):
         kept += [batch for batch in some if batch.row.error_code == ErrorCode.NONE]
@@ -344,7 +348,7 @@ def _keyless(batch: Buffer) -> list[int]:
 
 
 def _refuse_keyless(services: Services, batch: _Accepted, indexes: list[int]) -> None:
-    """Refuse a batch of which the records at these indexes have no key."""
+    """Refuse a batch whose records at these indexes have no key."""
     _refuse(services, batch.row, ErrorCode.INVALID_RECORD, "")
     batch.row.error_message = f"{len(indexes)} records have no key, which a compacted topic needs"
     batch.row.record_errors = [
@@ -356,7 +360,7 @@ def _refuse_keyless(services: Services, batch: _Accepted, indexes: list[int]) ->
 async def _bound_to_transactions(
     services: Services, request: ProduceRequest, version: int, accepted: list[_Accepted]
 ) -> list[_Accepted]:
-    """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
+    """Return the batches that may be stored, the transactional ones with their transaction; refuse the others."""
     turns = Turns(PARTITIONS_IN_A_TURN)
     producers: set[tuple[int, int]] = set()
     async for some in turns.parts(accepted):
@@ -385,7 +389,7 @@ async def _bound_to_transactions(
 async def _in_open_transactions(
     services: Services, version: int, accepted: Sequence[_Accepted]
 ) -> Sequence[_Accepted]:
-    """The same for a part of a transaction's batches."""
+    """As `_bound_to_transactions`, for a part of a transaction's batches."""
     transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
     if not transactional:
         return accepted
@@ -420,8 +424,8 @@ async def _in_open_transactions(
 async def _refusal_of_transaction(
     services: Services, transactional_id: str | None, producers: set[tuple[int, int]]
 ) -> ErrorCode | None:
-    """Why the batches of these producers (id, epoch) can't be of one transaction of this id. Raises what the sequencer
-    raises."""
+    """Return why the batches of these producers (id, epoch) can't belong to one transaction of this id, or None. Raises
+    the sequencer's errors."""
     if transactional_id is None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if not transactional_id or len(producers) > 1:
@@ -432,13 +436,13 @@ async def _refusal_of_transaction(
 
 
 def _refuse_all(services: Services, accepted: Sequence[_Accepted], code: ErrorCode) -> None:
-    """Refuse the request as a whole, as Kafka does."""
+    """Refuse all batches of the request, as Kafka does."""
     for batch in accepted:
         _refuse(services, batch.row, code, "")
 
 
 def _topic_known(services: Services, topic_data: TopicProduceData, version: int) -> KnownTopic | None:
-    """The topic as it is remembered, if all partitions are known."""
+    """Return the topic from the catalog's snapshot if all requested partitions are known."""
     known = services.catalog.snapshot
     if version >= FIRST_TOPIC_ID_VERSION:
         topic = known.by_id.get(topic_data.topic_id)
@@ -448,7 +452,7 @@ def _topic_known(services: Services, topic_data: TopicProduceData, version: int)
 
 
 def _partitions_of(topic_data: TopicProduceData) -> int:
-    """How many partitions the topic must have for this."""
+    """Return how many partitions the topic must have for this request."""
     highest = -1
     for partition in topic_data.partition_data:
         if partition.index > highest:
@@ -459,7 +463,7 @@ def _partitions_of(topic_data: TopicProduceData) -> int:
 async def _topic_of(
     lookup: RequestTopics, topic_data: TopicProduceData, version: int
 ) -> KnownTopic | ErrorCode:
-    """The topic, or why it can't be had."""
+    """Return the topic, or the error code if it can't be found."""
     partitions = _partitions_of(topic_data)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
@@ -510,7 +514,7 @@ def _admit(
 
 
 def _refuse_zstd(batches: Sequence[BatchCoordinates], version: int) -> None:
-    """Raise UnknownCompression where one of these is compressed with zstd."""
+    """Raise UnknownCompression if a batch is compressed with zstd."""
     if any(batch.flags & COMPRESSION_MASK == Compression.ZSTD for batch in batches):
         raise UnknownCompression(
             f"zstd in a produce request of version {version}; from version {FIRST_ZSTD_VERSION} on it is taken"
@@ -520,8 +524,8 @@ def _refuse_zstd(batches: Sequence[BatchCoordinates], version: int) -> None:
 def _checked(
     services: Services, settings: TopicSettings, records: memoryview | None
 ) -> list[tuple[BatchCoordinates, Buffer, int]]:
-    """Of each batch: its coordinates, its bytes as they are stored, and the time that they were stamped with, or -1.
-    Raises InvalidBatch."""
+    """Return each batch's coordinates, its bytes as they are stored, and its LogAppendTime, or -1. Raises
+    InvalidBatch."""
     now = services.clock.wall_ms()
     oldest, newest = now - settings.timestamp_before_max_ms, now + settings.timestamp_after_max_ms
     most = settings.max_message_bytes
@@ -557,7 +561,7 @@ async def _answer_in_turns(
     accepted: list[_Accepted],
     results: list[BatchResult | None],
 ) -> ProduceResponse | None:
-    """The same, made in turns."""
+    """As `_answer`, made in several turns of the loop."""
     is_unknown = False
     turns = Turns(PARTITIONS_IN_A_TURN)
     for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
@@ -572,7 +576,7 @@ async def _answer_in_turns(
 def _fill_all(
     services: Services, version: int, accepted: Sequence[_Accepted], results: Sequence[BatchResult | None]
 ) -> bool:
-    """Fill in the rows of the answer. Whether a partition turned out to be unknown."""
+    """Fill in the rows of the answer. Return whether a partition turned out to be unknown."""
     is_unknown = False
     for batch, result in zip(accepted, results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
@@ -591,7 +595,7 @@ def _fill_all(
 def answer_of_one(
     services: Services, version: int, topic: TopicProduceData, index: int, result: BatchResult
 ) -> ProduceResponse | Deferred | None:
-    """The answer to a request of one batch without a transaction, to the partition `index`."""
+    """Return the answer to a request of one non-transactional batch to the partition `index`."""
     row = PartitionProduceResponse(index=index, base_offset=-1)
     _fill(services, version, row, result)
     rows = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
@@ -600,10 +604,11 @@ def answer_of_one(
 
 
 def _once_catalog_is_current(services: Services, answer: ProduceResponse | None) -> Deferred:
-    """The answer that names a topic as unknown: it was deleted or re-created through another agent.
+    """Return an answer that waits for a refresh of the catalog: the topic was deleted or re-created through another
+    agent.
 
-    The batch isn't retried here, as those behind it would overtake it; the client does that, and finds the catalog
-    current.
+    The agent doesn't retry the batch, because later batches would overtake it. The client retries, and then the catalog
+    is current.
     """
     deferred = Deferred(lambda _: answer)
     asyncio.ensure_future(services.catalog.refresh_if_possible()).add_done_callback(

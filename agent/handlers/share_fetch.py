@@ -1,8 +1,8 @@
-"""ShareFetch and ShareAcknowledge: records of partitions that the members of a share group have together (KIP-932).
+"""ShareFetch and ShareAcknowledge: the members of a share group read a partition's records together (KIP-932).
 
-Records are read first, as for any fetch, from where the sequencer said that something is available; then the sequencer
-is asked, in one call with the acknowledgements of the request, which of them this member gets. What is not acquired is
-not in the answer. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is never answered.
+The agent first reads records, as for any fetch, from the offsets that the sequencer reported as available. Then one
+call to the sequencer acknowledges and asks which of the records this member acquires. The answer contains only acquired
+records. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is never answered.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ from tailrace.record_batch import BatchHeader, walk
 log = structlog.get_logger("agent.share")
 
 MAX_WAIT_S = 1.0
-"""How long a request waits at most for new records: what other members give back is only looked for by the next."""
+"""The longest wait for new records. Records that other members release are found only by the next request."""
 MAX_ROUNDS = 8
-"""How often a request reads again because others were handed what it had read."""
+"""How often a request reads, at most: it reads again if other members acquired what it had read."""
 MAX_TYPES = 10_000
-"""What one request may say of one partition: more than can be in flight."""
+"""The most acknowledge types of one partition in a request: more than can be in flight."""
 BEHIND_A_HOLE_BYTES = 1 << 20
-"""Bytes of a read for the batch behind offsets that compaction has left empty."""
+"""Bytes of a read for the batch after offsets that compaction has left empty."""
 TELLS_LOCK = 2
-"""From this version on ShareAcknowledge says for how long records are locked (KIP-1222)."""
+"""From this version on, ShareAcknowledge returns how long records are locked (KIP-1222)."""
 RECORD_LIMIT = 1
-"""The acquire mode in which `max_records` is not passed, even within a batch (KIP-1206)."""
+"""The acquire mode in which `max_records` is not exceeded, even within a batch (KIP-1206)."""
 _SHARE_CODES = {
     ShareError.NONE: ErrorCode.NONE,
     ShareError.INVALID_RECORD_STATE: ErrorCode.INVALID_RECORD_STATE,
@@ -79,11 +79,12 @@ _SHARE_CODES = {
     ShareError.LIMIT_REACHED: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 _CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
-"""Java's consumer takes few others for a partition; what else goes wrong with a read is KAFKA_STORAGE_ERROR to it."""
+"""Java's consumer accepts few other codes for a partition. All other failures of a read are sent as
+KAFKA_STORAGE_ERROR."""
 
 
 class Refused(Exception):
-    """The request as a whole can't be served."""
+    """The whole request is refused with a code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
@@ -92,9 +93,9 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """A partition of a request. `outlook`: None where it is only acknowledged. `acknowledged` is emptied once the
-    sequencer has it. `read`: what was read of it in this round. `start_offset`: where a group begins that has never
-    read it; -1: at the log's beginning or end."""
+    """A partition of a request. `outlook`: None if the partition is only acknowledged. `acknowledged` is emptied once
+    the sequencer has it. `read`: what this round read. `start_offset`: where a group that has never read the partition
+    begins; -1 for the log's start or end."""
 
     topic_partition: TopicPartition
     row: SharePartitionData
@@ -112,7 +113,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Who asks, its session, and its group's settings. `is_final`: the request ends the session."""
+    """The member that sends the request, its session, and its group's settings. `is_final`: the request ends the
+    session."""
 
     group_id: str
     member_id: str
@@ -127,7 +129,7 @@ class _Member:
 async def fetch(
     services: Services, context: RequestContext, request: ShareFetchRequest
 ) -> ShareFetchResponse | HeldResponse:
-    """Acknowledge, acquire, wait for a moment if there is nothing."""
+    """Acknowledge records, acquire new ones, and wait briefly if there are none."""
     grant: Grant | None = None
     try:
         _check_names(request)
@@ -138,7 +140,7 @@ async def fetch(
         grant = await _serve(services, request, member, parts)
     except Refused as refused:
         if refused.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
-            await services.clock.sleep(_wait_s(request))  # the client asks again as soon as it is answered
+            await services.clock.sleep(_wait_s(request))  # the client retries as soon as it gets the answer
         return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
     except SequencerError as error:
         log.warning("a share fetch got no answer from the sequencer", error=str(error))
@@ -203,20 +205,20 @@ def _session_of(
 async def _parts(
     services: Services, context: RequestContext, request: ShareFetchRequest, session: ShareSession
 ) -> list[_Part]:
-    """The session's partitions, and those that are only acknowledged."""
+    """Return the session's partitions, followed by those that are only acknowledged."""
     named = _named(request)
     outlooks = {**dict.fromkeys(named), **session.partitions}
     parts = await _parts_of(services, context, "ShareFetch", outlooks)
     for partition, batches in named.items():
         _take_acknowledged(parts[partition], batches, may_renew=request.is_renew_ack)
-    # The session's come first, in the order in which they are served.
+    # The session's partitions come first, in the order in which they are served.
     return [parts.pop(partition) for partition in session.partitions] + list(parts.values())
 
 
 def _named(
     request: ShareFetchRequest | ShareAcknowledgeRequest,
 ) -> dict[TopicPartition, list[AcknowledgementBatch]]:
-    """The partitions of a request, and what it acknowledges of each."""
+    """Return the partitions of a request, and what it acknowledges of each."""
     return {
         TopicPartition(topic.topic_id, partition.partition_index): partition.acknowledgement_batches
         for topic in request.topics
@@ -227,7 +229,7 @@ def _named(
 async def _parts_of(
     services: Services, context: RequestContext, api: str, outlooks: Mapping[TopicPartition, Outlook | None]
 ) -> dict[TopicPartition, _Part]:
-    """These partitions, each with the error that it has if it can't be served."""
+    """Return these partitions. Those that can't be served have an error."""
     by_id = services.catalog.snapshot.by_id
     if not all(has(by_id.get(partition.topic_id), partition.partition + 1) for partition in outlooks):
         by_id = (await services.catalog.refresh()).by_id
@@ -245,7 +247,7 @@ async def _parts_of(
 
 
 def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
-    """Note what the request acknowledges of a partition, or why it can't be."""
+    """Note what the request acknowledges of a partition, or the error."""
     if not batches:
         return
     part.is_acknowledged = True
@@ -260,7 +262,7 @@ def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, 
 
 
 def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledged]:
-    """What a request acknowledges of a partition. Raises ValueError for what Kafka refuses."""
+    """Return what a request acknowledges of a partition. Raises ValueError for what Kafka refuses."""
     end = -1
     acknowledged: list[Acknowledged] = []
     if sum(len(batch.acknowledge_types) for batch in batches) > MAX_TYPES:
@@ -285,7 +287,7 @@ def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool)
 async def _begin_by_time(
     services: Services, context: RequestContext, member: _Member, parts: list[_Part]
 ) -> None:
-    """Look up where a group that begins at some time does so, in partitions that the session has not asked for yet."""
+    """Look up the start offsets of a group that begins at some time, for partitions that are new to the session."""
     seconds = services.groups.configs.reset_seconds(member.group_id)
     new = [part for part in parts if part.outlook is not None and part.outlook.is_new and not part.is_failed]
     if seconds is None or not new:
@@ -310,7 +312,7 @@ async def _begin_by_time(
 async def _serve(
     services: Services, request: ShareFetchRequest, member: _Member, parts: list[_Part]
 ) -> Grant | None:
-    """Do what is asked of all partitions that can be served. Returns what was taken of the budget for records."""
+    """Serve all partitions that can be served. Return the memory taken for records, if any."""
     able = [part for part in parts if not part.is_failed and _has_work(part, member)]
     fetched = [part for part in able if part.outlook is not None and _fetches(request)]
     deadline = services.clock.monotonic() + _wait_s(request)
@@ -354,7 +356,7 @@ def _fetches(request: ShareFetchRequest) -> bool:
 async def _read(
     services: Services, request: ShareFetchRequest, member: _Member, fetched: list[_Part], wait_s: float
 ) -> Grant | None:
-    """Read what is available, of each partition as much as is asked of all; wait where there is nothing yet."""
+    """Read the available records. Each partition may use the whole request's limits. Wait if there are none yet."""
     for part in fetched:
         part.read = None
         if part.outlook is not None and part.outlook.available is not None:
@@ -380,7 +382,8 @@ async def _read(
 def _planned(
     part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, member: _Member
 ) -> PartitionFetch:
-    """What is read of a partition. After a read that found nothing before its limit, the batch behind the hole."""
+    """Return the read of a partition. If the last read found nothing before its limit, read the batch after the
+    hole."""
     first, end = available
     is_committed = member.limits.read_committed
     return PartitionFetch(
@@ -399,7 +402,7 @@ def _planned(
 
 
 def _is_hole(read: PartitionFetch) -> bool:
-    """Whether the log goes on where the read had to end, which found nothing."""
+    """Whether the read found nothing, but the log continues after its limit."""
     if read.is_failed or read.read_bytes or read.found is None:
         return False
     log_end = read.found.last_stable_offset if read.read_committed else read.found.high_watermark
@@ -407,14 +410,14 @@ def _is_hole(read: PartitionFetch) -> bool:
 
 
 def _has_read(part: _Part) -> bool:
-    """Whether there is something to acquire, or that what was said to be available is there no more."""
+    """Whether there are records to acquire, or the available records could not be read."""
     return part.read is not None and (part.read.read_bytes > 0 or part.read.is_failed)
 
 
 async def _ask(
     services: Services, request: ShareFetchRequest, member: _Member, able: list[_Part], *, is_first: bool
 ) -> None:
-    """Ask the sequencer: at first for all partitions, then for those of which something was read."""
+    """Ask the sequencer: in the first round about all partitions, then about those of which something was read."""
     asking = [part for part in able if is_first or _has_read(part)]
     works = _works(request, member, asking)
     for some in _chunks(list(zip(asking, works, strict=True))):
@@ -443,12 +446,12 @@ async def _ask(
 
 
 def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, ShareWork]]]:
-    """As many at a time as one call to the sequencer may have."""
+    """Split the works into groups that fit into one call to the sequencer."""
     return in_groups(works, lambda work: edges_of(work[1]), MAX_EDGES, MAX_WORKS)
 
 
 def _works(request: ShareFetchRequest, member: _Member, parts: list[_Part]) -> list[ShareWork]:
-    """What is asked of each partition; `max_records` goes to the first of those that have something."""
+    """Return the work for each partition. `max_records` goes to the first partitions that have records."""
     left = request.max_records
     works: list[ShareWork] = []
     for part in parts:
@@ -514,8 +517,8 @@ def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: Sha
 
 
 def span_of(read: PartitionFetch, max_records: int, *, is_strict: bool) -> AcquireSpan:
-    """What of a read is to be acquired: whole batches until there are enough, unless the limit is strict. Markers,
-    aborted records and compaction's holes are skipped."""
+    """Return what to acquire of a read: whole batches until there are enough, or exactly `max_records` if the limit is
+    strict. Markers, aborted records and compaction's holes are skipped."""
     first = read.requested.fetch_offset
     skipped: list[tuple[int, int]] = []
     at = first
@@ -551,7 +554,7 @@ def _is_aborted(read: PartitionFetch, header: BatchHeader) -> bool:
 
 
 def _response(request: ShareFetchRequest, member: _Member, parts: Iterable[_Part]) -> ShareFetchResponse:
-    """At the session's beginning all partitions, then those of which there is something to say."""
+    """Return all partitions in a session's first answer, then only those with records, errors or acknowledgements."""
     response = ShareFetchResponse(acquisition_lock_timeout_ms=member.limits.lock_ms)
     is_whole = request.share_session_epoch == INITIAL_EPOCH
     topics: dict[Any, ShareFetchableTopicResponse] = {}
@@ -574,7 +577,7 @@ def _response(request: ShareFetchRequest, member: _Member, parts: Iterable[_Part
 async def acknowledge(
     services: Services, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    """Take what a member says of its records; epoch -1 gives back all others that it has of its session, which ends."""
+    """Acknowledge a member's records. Epoch -1 ends the session and releases all other records that it acquired."""
     try:
         _check_names(request)
         key = request.group_id or "", request.member_id or ""
