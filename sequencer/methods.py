@@ -1,7 +1,7 @@
-"""The sequencer's methods as data, computed from the interface: what the client, the server and the committer share.
+"""The sequencer's methods as data, derived from the interface and shared by client, server and committer.
 
-`sequencer.api.Sequencer` is the only place that declares a method. `METHODS` has each one's name, request and answer;
-`SequencerMethods` has them as methods, each of which is one `call`.
+`sequencer.api.Sequencer` is the only place that declares a method. `METHODS` has the name, request and answer of each;
+`SequencerMethods` implements each of them by one `call`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sequencer.api import Sequencer, SequencerUnavailable, Value
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of the interface: its name, the struct that it takes and the one that it returns."""
+    """One method of the interface: its name, the struct that it takes and the struct that it returns."""
 
     name: str
     request: type[Value]
@@ -24,7 +24,7 @@ class Method:
 
 
 Call = Callable[[Method, Value], Awaitable[Value]]
-"""Carries out any method. The answer is of the method's type."""
+"""Carries out any method. The answer is of the method's answer type."""
 
 
 def _methods() -> dict[str, Method]:
@@ -39,22 +39,22 @@ def _methods() -> dict[str, Method]:
 
 
 METHODS = _methods()
-"""Every method of the interface that takes a request, by name."""
+"""All methods of the interface that take a request, by name."""
 
 FORWARD = "forward."
-"""A method's name on the wire has this prefix when a server that is not the committer may forward the call. Without
-it, such a server answers who the committer is."""
+"""A method name with this prefix on the wire allows a server that is not the committer to forward the call. Without it,
+such a server answers with the committer's address."""
 
 READ = "read."
-"""A method's name on the wire begins with this and a number, 'read.17.metadata', when a follower may answer from its
-copy of the rows: as of a number of the journal that is not lower. Where it can't, it passes the question on. Every
-answer of a server says in its tail as of which number it is; a caller asks with the largest that it has seen."""
+"""A method name with this prefix and a number on the wire, as in 'read.17.metadata', allows a follower to answer from
+its copy of the rows, at a journal number that is not lower. If it can't, it forwards the call. Every answer states in
+its tail the journal number that it reflects; a client sends the largest number that it has seen."""
 NUMBER_BYTES = 8
 
 AS_SEEN = frozenset(
     {"compaction_candidates", "lags", "live_files", "object_runs", "objects", "sizes", "statistics"}
 )
-"""What a follower answers as of what the caller has seen."""
+"""Methods that a follower answers at any journal number that is not below the one the caller has seen."""
 AS_NEWEST = frozenset(
     {
         "broker_configs",
@@ -72,18 +72,19 @@ AS_NEWEST = frozenset(
         "transactions",
     }
 )
-"""What it answers as of what is in the database when it is asked. A client goes from one agent to another, and the
-second must know what the first was told: bounds that don't move back, a new topic, the transaction that is open."""
+"""Methods that a follower answers at the newest journal number in the database. A client may switch to another agent,
+and the second agent must know what the first one answered: bounds that don't move back, a new topic, the open
+transaction."""
 
 
 class NotCommitter(SequencerUnavailable):
-    """This server is not the committer; the message is the committer's address, '' when there is none."""
+    """This server is not the committer; the message is the committer's address, '' if there is none."""
 
     code = "not_committer"
 
 
 class SequencerMethods(Sequencer):
-    """An object with all methods of the interface, each of which is `call`. Subclasses implement `call` and `close`.
+    """An object with all methods of the interface; each of them calls `call`. Subclasses implement `call` and `close`.
 
     The methods are set from METHODS below. A type checker takes their signatures from the interface.
     """
@@ -93,7 +94,7 @@ class SequencerMethods(Sequencer):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Release what this object holds."""
+        """Release the resources of this object."""
         raise NotImplementedError
 
 
@@ -108,7 +109,7 @@ class CalledSequencer(SequencerMethods):
         return await self._call(method, request)
 
     async def close(self) -> None:
-        """Do nothing: whoever made the function closes what is behind it."""
+        """Do nothing: the creator of the function closes what it uses."""
 
 
 def _bound(method: Method) -> Callable[[SequencerMethods, Value], Awaitable[Value]]:

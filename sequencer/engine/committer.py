@@ -1,8 +1,8 @@
-"""The committer: the sequencer's interface over a row store that it alone writes.
+"""The committer: the sequencer's interface over a row store that only the committer writes.
 
-It holds the committer's lease (term) and the state (sequencer.reading.view). Requests that change rows go through one
-queue to one task (group_commit); the others are answered from the view and the store. The tables in `requests` say
-what each method does.
+It holds the committer's lease (term) and the state (sequencer.reading.view). All requests that change rows go through
+one queue to a single task (group_commit); the other requests are answered from the view and the store. The tables in
+`requests` define what each method does.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from tailrace.object_store.api import StoreError
 _log = structlog.get_logger(__name__)
 
 LAST_WRITE_S = 30.0
-"""How long the end of a term waits for its last write: longer than a database's own bounds let one take."""
+"""How long the end of a term waits for its last write: longer than the database's own limits let a write take."""
 
 
 class Committer(SequencerMethods):
-    """The sequencer's interface over a row store. `start` before use, `close` at the end.
+    """The sequencer's interface over a row store. Call `start` before use and `close` at the end.
 
-    `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of
-    its own, under an epoch of its own (`term`). `known_commit` is the newest commit that the caller knows of: a
-    database that ends before it has lost later commits. `reads` is the same store over separate connections, so that
-    readers do not delay the committer. `keeps_journal`: whether this database has a journal that others follow
-    (sequencer.reading.journal). `follower`: this server's copy of the rows, used in place of the term's first load.
+    `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` begins a new
+    term with a new epoch (`term`). `known_commit` is the newest commit that the caller knows of: a database whose
+    newest commit is older has lost commits. `reads` is the same store over separate connections, so that readers do not
+    delay the committer. `keeps_journal`: whether the database has a journal that followers read
+    (sequencer.reading.journal). `follower`: this server's copy of the rows, used instead of the term's first load.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Committer(SequencerMethods):
         try:
             answer = await self._decided(decision, request)
         except TopicExists:
-            await self._wait_checkpointed(Waits.SAVED)  # this may be a retry of the request that created it
+            await self._wait_checkpointed(Waits.SAVED)  # the request that created it may be retried
             raise
         if not getattr(request, "validate_only", False):
             await self._wait_checkpointed(decision.waits)
@@ -183,7 +183,7 @@ class Committer(SequencerMethods):
         return await self._expiry.apply_retention()
 
     async def _wait_checkpointed(self, waits: Waits) -> None:
-        """Wait until a checkpoint in the bucket has what was just written. Raises SequencerUnavailable."""
+        """Wait until a checkpoint in the bucket contains the change. Raises SequencerUnavailable."""
         if self._checkpointer is None or waits is Waits.NOT:
             return
         if waits is Waits.SAVED:
@@ -197,9 +197,9 @@ class Committer(SequencerMethods):
     # --- life
 
     async def start(self, check: Callable[[Identity], None] | None = None) -> None:
-        """Become the committer and load the state. Raises SequencerUnavailable while another is.
+        """Become the committer and load the state. Raises SequencerUnavailable while another process is the committer.
 
-        `check` sees which database this is before its lease is taken: what it raises leaves the lease to others.
+        `check` gets the database's identity before the lease is taken; if it raises, the lease is not taken.
         """
         self._view.identity = await self._store.open()
         if check is not None:
@@ -230,11 +230,11 @@ class Committer(SequencerMethods):
         )
 
     async def close(self) -> None:
-        """Finish what is being written, refuse the rest, give the lease back. The store stays open.
+        """Finish the write in progress, refuse all other requests, release the lease. The store stays open.
 
-        The lease is renewed until the last write has ended, and given back only then, whatever went wrong before. A
-        write that doesn't end in LAST_WRITE_S is left to itself, and the lease to run out: the store takes no write of
-        this term's epoch once another term has begun.
+        The lease is renewed until the last write has ended and is released only then, whatever went wrong before. If
+        the write does not end within LAST_WRITE_S, it is abandoned and the lease expires: once another term has begun,
+        the store accepts no write with this term's epoch.
         """
         if self._is_closed:
             return
@@ -267,12 +267,12 @@ class Committer(SequencerMethods):
 
     @property
     def lost(self) -> SequencerError | None:
-        """Why this database may not be served any more, by any process that knew it: for good."""
+        """The reason why no process that knew this database may serve it any more; None if it may."""
         refusal = None if self._checkpointer is None else self._checkpointer.refusal
         return self._lost or refusal
 
     async def _finish_checkpoints(self) -> None:
-        """Export that this committer's term ended with nothing unknown."""
+        """Write a last checkpoint, which says that this term ended without writes of unknown outcome."""
         if self._checkpointer is None or self._view.is_stale or not self.is_committer:
             return
         finished = asyncio.ensure_future(self._checkpointer.finish())
@@ -284,12 +284,12 @@ class Committer(SequencerMethods):
 
     @property
     def identity(self) -> Identity:
-        """Which database this is; known after `start`."""
+        """The identity of the database; known after `start`."""
         return self._view.identity
 
     @property
     def commit_number(self) -> int:
-        """The newest commit that is known."""
+        """The newest known commit."""
         return max(self._known_commit, self._view.state.counter(COMMIT_NUMBER))
 
     @property
@@ -304,27 +304,27 @@ class Committer(SequencerMethods):
 
     @property
     def is_committer(self) -> bool:
-        """Whether this process still holds the committer's lease, as far as it can know."""
+        """Whether this process still holds the committer's lease, as far as it can tell."""
         return self._term.left_s > 0
 
     @property
     def lease_left_s(self) -> float:
-        """Seconds for which this process surely stays the committer; 0 when it is not."""
+        """Seconds for which this process is certain to remain the committer; 0 if it is not the committer."""
         return self._term.left_s
 
     @property
     def round_trip_s(self) -> float:
-        """How long the database took to answer lately."""
+        """How long the database's recent answers took."""
         return self._term.round_trip_s
 
     async def confirm(self, margin_s: float) -> None:
-        """Return once the lease surely holds for more than `margin_s`. Raises SequencerUnavailable."""
+        """Return when the lease is certain to hold for more than `margin_s`. Raises SequencerUnavailable."""
         await self._term.confirm(margin_s)
 
     # --- the state
 
     async def ensure_ready(self) -> None:
-        """Hold the lease and a state that is the store's, or raise SequencerUnavailable."""
+        """Return when the lease holds and the state equals the store's. Raises SequencerUnavailable."""
         if self._is_closed:
             raise SequencerUnavailable("the sequencer is closing; ask another")
         await self._term.confirm()
@@ -346,7 +346,7 @@ class Committer(SequencerMethods):
         self._view.replace(loaded, self._term.epoch, journal)
 
     async def _followed(self) -> HotState | None:
-        """The follower's copy. It is exact: this server has the lease, so no other writes."""
+        """Return the follower's copy. It is exact, because this server has the lease and nobody else writes."""
         follower, self._follower = self._follower, None
         return None if follower is None else await follower.hand_over()
 
@@ -355,14 +355,15 @@ class Committer(SequencerMethods):
         return await HotState.built(rows, self._clock)
 
     def give_back(self) -> HotState | None:
-        """The state at the end of the term, for a follower; None if it was never loaded. Nothing of it stays here: the
-        collector may leave this committer alone (tailrace.loaded)."""
+        """Return the state at the end of the term, for a follower; None if it was never loaded. The committer keeps
+        nothing of it, so the garbage collector may skip the committer (tailrace.loaded)."""
         state = self._view.state.moved()
         state.unwatch()
         return state if self._view.journal is not None else None
 
     def _check_not_older(self, loaded: HotState) -> None:
-        """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""
+        """Raise IncarnationChanged if the database has lost durable commits, for example after a fail-over to a lagging
+        standby."""
         if self._lost is not None:
             raise self._lost
         known, loaded_number = self.commit_number, loaded.counter(COMMIT_NUMBER)
@@ -375,7 +376,7 @@ class Committer(SequencerMethods):
             raise self._lost
 
     async def _check_identity(self) -> None:
-        """Raise IncarnationChanged where another database has taken the place of the one that was opened."""
+        """Raise IncarnationChanged if another database has replaced the one that was opened."""
         now = await self._store.identity()
         was = self.identity
         if (now.cluster_id, now.incarnation) != (was.cluster_id, was.incarnation):
@@ -386,7 +387,7 @@ class Committer(SequencerMethods):
             raise self._lost
 
     async def _expire_in_time(self) -> None:
-        """End what runs out: leases of agents and sessions, transactions."""
+        """End expired agent leases, sessions and transactions, regularly."""
         while self._term.over is None:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
             with outlived(_log, "what ran out is not ended yet", SequencerError):

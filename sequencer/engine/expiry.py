@@ -1,6 +1,6 @@
-"""Expiry: ends what has run out (leases, sessions, transactions), and removes what retention no longer keeps.
+"""Expiry: ends expired leases, sessions and transactions, and removes what retention no longer keeps.
 
-Each step is one transaction of bounded size, decided by the committer like any request.
+Each step is one transaction of bounded size, which the committer decides like any request.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500
-"""Consumer groups that one transaction of expiry looks at."""
+"""Consumer groups that one expiry transaction examines."""
 ROWS_IN_A_TURN = 5_000
 PRODUCER_PAGES = 20
 PRODUCERS_OF_A_PAGE = 1_000
-"""So many producers, in so many pages, are looked at by one call."""
+"""One call examines this many pages, each with this many producers."""
 POSITIONS_AT_ONCE = 1_000
 """Positions that one query reads."""
 MOST_POSITIONS = 20_000
-"""Positions that one call looks at, and those of the group at which it gets there."""
+"""After this many positions a call examines no further group."""
 MOST_LOOKED_AT = 1_000_000
-"""Rows of a kind that one call looks at."""
+"""Limit of the rows of one kind that a call examines."""
 
 
 @dataclass(slots=True)
 class _Removed:
-    """What `apply_retention` counts over its steps."""
+    """The counts of `apply_retention` over all its steps."""
 
     runs: int = 0
     objects: int = 0
@@ -59,7 +59,7 @@ class _Removed:
 
 
 class Expiry:
-    """See the module. `ensure_ready` raises SequencerUnavailable where the state can't be used."""
+    """See the module. `ensure_ready` raises SequencerUnavailable if the state can't be used."""
 
     def __init__(
         self, context: Context, group_commit: GroupCommit, ensure_ready: Callable[[], Awaitable[None]]
@@ -70,7 +70,7 @@ class Expiry:
         self._ensure_ready = ensure_ready
 
     async def end_expired(self) -> None:
-        """End what has run out by now."""
+        """End everything that has expired by now."""
         await (
             self._ensure_ready()
         )  # also without requests: notice at once that another database is behind the store
@@ -91,8 +91,8 @@ class Expiry:
         )
 
     def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
-        """End what has run out: gives the counts of agents' leases and of sessions. Only some transactions are ended
-        by one step."""
+        """End what has expired; return how many agent leases and sessions. One step ends only a bounded number of
+        transactions."""
         if repeats.are_too_large(draft.durable, self._settings):
             yield from repeats.forget_surplus(draft, self._settings)
         self._context.look_for_silent()
@@ -103,7 +103,7 @@ class Expiry:
         return len(silent), sessions
 
     async def apply_retention(self) -> RetentionSummary:
-        """End what has run out, and remove what is too old or too much."""
+        """End what has expired, and remove data that is too old or too much."""
         removed, settings = _Removed(), self._settings
 
         def expire(draft: Draft) -> Steps[None]:
@@ -141,11 +141,11 @@ class Expiry:
 
     @property
     def _upkeep(self) -> Upkeep:
-        """The due lists of the state that is shown; a reload replaces them."""
+        """The upkeep of the state that is shown; a reload replaces it."""
         return self._context.view.upkeep
 
     async def _remove_deleted_topics(self) -> None:
-        """Remove what is left of deleted topics, some rows at a time; a partition's row once it has no runs."""
+        """Remove the rows of deleted topics, some at a time; remove a partition's row when it has no runs left."""
         upkeep, state = self._upkeep, self._context.state
         if not upkeep.may_have_deleted_topics:
             return
@@ -175,7 +175,7 @@ class Expiry:
             await self._group_commit.decide("apply_retention", remove, needs=deleted_topics.needs(some))
 
     async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:
-        """Remove what lies below the log start of these partitions, some runs at a time. Returns how many."""
+        """Remove the runs below the log start of these partitions, some at a time. Return how many."""
         before = removed.runs
         left = partitions
         while left:
@@ -191,7 +191,7 @@ class Expiry:
         return removed.runs - before
 
     async def _move_log_starts(self, due: list[retention.DueLogStart]) -> int:
-        """Move the log starts that were planned, some at a time. Returns how many moved."""
+        """Move the planned log starts, some at a time. Return how many moved."""
         step = self._settings.removal_step
         moved = 0
         for at in range(0, len(due), step):
@@ -200,8 +200,9 @@ class Expiry:
         return moved
 
     async def _forget_producers(self) -> int:
-        """Look at the next producers in the order of their keys, and forget those that are no longer kept. Returns how
-        many. Each call reads as many from the database, so that those of a week ago are found within some hours."""
+        """Examine the next producers in key order, and forget those that are no longer kept. Return how many. Each call
+        reads the same number from the database, so producers that expired (after a week) are found within some
+        hours."""
         producers, store, step = (
             kept.kept_producers(self._settings),
             self._context.reads,
@@ -243,8 +244,8 @@ class Expiry:
             await turns.did(taken)
 
     async def _expire_groups(self) -> int:
-        """Forget what no member comes back for, some groups at a time. Returns how many positions, and partitions of
-        share groups."""
+        """Expire groups without members, some at a time. Return how many positions and share partitions were
+        forgotten."""
         state, now_ms = self._context.state, await self._context.store.now_ms()
         due = await self._upkeep.groups.take(state, now_ms)
         with_positions = [row async for row in _known(state, due) if row.positions and not row.members]
@@ -267,8 +268,8 @@ class Expiry:
         return forgotten
 
     async def _forget_positions(self, rows: list[GroupRow]) -> int:
-        """Forget positions of groups without members that are over; how many. One call reads the positions of some of
-        the groups, the next those of others: what was read is not due until one of its positions may be over."""
+        """Forget the expired positions of groups without members; return how many. One call examines some of the
+        groups, the next call others: an examined group is not due again until one of its positions may have expired."""
         watch, turns = self._upkeep.groups, Turns(ROWS_IN_A_TURN)
         forgotten = looked_at = 0
         for some in small_together(rows, POSITIONS_AT_ONCE):
@@ -287,7 +288,7 @@ class Expiry:
                     else:
                         until[position.group_id] = min(at_ms, until.get(position.group_id, at_ms))
                 gone = await self._forget_over(over)
-                if gone < len(over):  # something changed meanwhile: the next call looks again
+                if gone < len(over):  # something changed meanwhile: the next call examines it again
                     until.update((key[0], now_ms) for key in over)
                 forgotten += gone
             for row in some:
@@ -295,7 +296,7 @@ class Expiry:
         return forgotten
 
     async def _forget_over(self, over: list[PositionKey]) -> int:
-        """Forget those of these positions that are over when it is decided; how many."""
+        """Forget those of these positions that are expired when this is decided; return how many."""
         step, forgotten = self._settings.removal_step, 0
         for first in range(0, len(over), step):
             keys = over[first : first + step]
@@ -307,7 +308,7 @@ class Expiry:
 
 
 async def _known(state: HotState, group_ids: Sequence[str]) -> AsyncIterator[GroupRow]:
-    """The groups' rows, as far as they exist."""
+    """Yield the rows of those groups that exist."""
     async for group_id in Turns(ROWS_IN_A_TURN).over(group_ids):
         row = state.get(GroupRow, group_id)
         if row is not None:

@@ -1,16 +1,18 @@
-"""A follower: a server's own copy of the hot rows, which follows the committer by the journal.
+"""A follower: a server's copy of the hot rows, which follows the committer through the journal.
 
-It loads all rows once. Then it reads the new rows of the journal every `pause_s`, and whenever a caller needs it up to
-date. So a takeover from the committer reads the end of the journal and loads nothing. The copy also answers queries,
-as of the journal number that the caller brings, or a later one.
+It loads all rows once. Then it reads the new rows of the journal every `pause_s`, and whenever a caller needs an
+up-to-date copy. So a takeover from the committer reads only the end of the journal and loads nothing. The copy also
+answers queries, at the journal number that the caller states or a later one.
 
 Invariants:
-- the copy is at each moment the committer's state as of one number of the journal, never half of a transaction;
+- at every moment the copy is the committer's state at one journal number, never half of a transaction;
 - a copy that the journal does not continue (sequencer.reading.journal.JournalGap) is never used again; it is reloaded;
-- no answer is as of a lower number than the asker has seen. Runs are looked up in the database, which is ahead of the
-  copy: an answer with runs is given once the copy has what was in the database then (queries.Reader's `settle`).
+- no answer reflects a lower journal number than the caller has seen. Runs are looked up in the database, which is ahead
+  of the copy, so an answer with runs waits until the copy has everything that was in the database then
+  (queries.Reader's `settle`).
 
-A database without a journal has no followers: a copy that was just loaded and is not continued waits `RELOAD_PAUSE_S`.
+A database without a journal has no followers: if a copy was just loaded and the journal does not continue it, the
+follower waits `RELOAD_PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ ROWS_AT_ONCE = 16
 DECODED_IN_A_TURN = 2_000
 RELOAD_PAUSE_S = 10.0
 PATIENCE_S = 0.5
-"""How long a query waits for the journal before it is passed on to the committer."""
+"""How long a query waits for the journal before it is forwarded to the committer."""
 
 
 class Behind(SequencerUnavailable):
@@ -51,7 +53,7 @@ class Follower:
     """See the module. `run` is its task.
 
     Args:
-        state: a copy to begin with, in place of a load: of a committer whose term has ended.
+        state: the initial copy, used instead of a load: the state of a committer whose term has ended.
     """
 
     def __init__(
@@ -72,9 +74,9 @@ class Follower:
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
         self._loads_from: int | None = None
-        """The newest number of the journal when the load that runs began."""
+        """The newest journal number when the current load began; None if no load is running."""
         self.is_handed_over = False
-        """Whether the copy is a committer's, and this follower is over."""
+        """Whether a committer has taken the copy, which ends this follower."""
 
     @property
     def state(self) -> HotState | None:
@@ -87,9 +89,9 @@ class Follower:
         return -1 if self._shown is None else self._shown.state.counter(NUMBER)
 
     async def answer(self, method: Method, request: Value, seen: int) -> Value:
-        """Answer a question as of number `seen` or later.
+        """Answer a query at journal number `seen` or later.
 
-        Raises SequencerUnavailable (Behind, or what the database raises), JournalGap: ask the committer.
+        Raises SequencerUnavailable (Behind, or what the database raises) and JournalGap: call the committer instead.
         """
         if method.name in AS_NEWEST or self.number < seen:
             await self._catch_up_in_time()
@@ -128,11 +130,12 @@ class Follower:
             await self._clock.sleep(pause)
 
     async def catch_up(self) -> None:
-        """Return once the copy has all that was in the database when this was called. Callers share reads.
+        """Return when the copy has everything that was in the database when this was called. Concurrent callers share
+        reads.
 
         Raises:
             SequencerUnavailable: there is no copy, or the database does not answer.
-            JournalGap: the copy can't be continued; there is none from now on.
+            JournalGap: the journal does not continue the copy, which is dropped.
         """
         asked = self._begun
         async with self._lock:
@@ -143,8 +146,8 @@ class Follower:
             self._ended = self._begun
 
     async def hand_over(self) -> HotState | None:
-        """The copy with all that is in the database, for a committer under its lease: nobody writes now. None where it
-        can't be continued. The follower is over then."""
+        """Return the copy with everything that is in the database, for a committer that has the lease, so that nobody
+        writes now. Return None if the copy can't be continued. Afterwards this follower is over."""
         if self._shown is None:
             return None
         try:
@@ -157,7 +160,8 @@ class Follower:
         return state
 
     def drop(self) -> None:
-        """Keep no copy, after the end of `run`: the collector may leave this follower alone (tailrace.loaded)."""
+        """Drop the copy after `run` has ended, so that the garbage collector may skip this follower
+        (tailrace.loaded)."""
         self._shown = self._given = None
 
     async def load(self) -> None:
@@ -191,7 +195,7 @@ class Follower:
             self._loads_from = None
 
     async def will_have_copy(self) -> bool:
-        """Whether all rows are being loaded, and the journal still has what follows them."""
+        """Whether a load of all rows is running and the journal still has everything that follows it."""
         oldest = [] if self._loads_from is None else await self._store.journal_from(0, 1)
         return bool(oldest) and self._loads_from is not None and oldest[0].number <= self._loads_from
 
@@ -206,7 +210,7 @@ class Follower:
             shown.state.apply(changes)
             shown.topics.apply(changes)
         except BaseException:
-            self._shown = None  # it may have half of the transaction
+            self._shown = None  # it may contain half of the transaction
             raise
 
     async def _read(self) -> None:

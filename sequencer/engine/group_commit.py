@@ -1,17 +1,19 @@
-"""Group commit: a bounded queue of requests that change rows, and the one task that decides and writes them.
+"""Group commit: a bounded queue of requests that change rows, and the single task that decides and writes them.
 
-The task takes what is queued as a group, decides each request on a draft over the durable state, writes all changes in
-one transaction, and only then shows them to readers and answers. What arrives meanwhile is the next group.
+The task takes the queued requests as a group. It decides each of them on a draft over the durable state, writes all
+changes in one transaction, and only then shows the changes to readers and answers the requests. Requests that arrive
+meanwhile form the next group.
 
-Deciding takes as many turns of the loop as there is work: nobody sees the draft, and the state under it changes in no
-other way. A group whose changes are many rows ends there, so that showing them stays short; the rest is the next group.
+Deciding a group takes as many turns of the event loop as there is work: nobody sees the draft, and nothing else changes
+the state under it. A group ends early if its changes are many rows, so that showing them stays short; the remaining
+requests form the next group.
 
-A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (retry with the same ids),
-and the state is loaded anew before anything else is decided.
+If a write fails, its outcome is unknown: its requests are answered SequencerUnavailable (retry with the same ids), and
+the state is reloaded before anything else is decided.
 
-A request that fails in an unforeseen way fails alone. An error while it is decided leaves nothing behind. A group whose
-rows the store refuses is performed again in halves, until what is refused is one request: nothing was written, so the
-state stays.
+A request that fails unexpectedly fails alone. An error in its decision changes nothing. If the store refuses the rows
+of a group, the group is performed again in halves, until the refused part is a single request; nothing was written, so
+the state stays.
 """
 
 from __future__ import annotations
@@ -57,17 +59,17 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
 Decide = Callable[[Draft], Any]
-"""Returns its answer, the `Steps` to it, or (of a request that is decided alone) an awaitable of it."""
+"""Returns the answer, the `Steps` that lead to it, or an awaitable of it (only for a request that is decided alone)."""
 
 WORK_IN_A_TURN = 200
-"""What is decided in one turn of the loop, in runs of commits, which take some 30 us each."""
+"""Work decided in one turn of the loop, in runs of commits; a run takes some 30 us."""
 REQUEST_AS_RUNS = 10
-"""A request takes as long as so many runs, besides its own content."""
+"""The cost of a request in runs, in addition to its content."""
 CHANGED_ROWS_AS_A_RUN = 50
-"""So many rows that a request changes take as long as one run, once they are decided."""
+"""The number of changed rows that cost as much as one run, after they are decided."""
 ROWS_OF_A_GROUP = 10_000
-"""A group to whose changes a request has added so many rows takes no further one, nor one that has more rows than so
-many looked up."""
+"""A group takes no further request once its changes are this many rows, nor a request with which it would look up more
+rows than this."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
 _NOTHING = Needed()
@@ -75,11 +77,11 @@ _NOTHING = Needed()
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A request on its way to the committer's task: a `commit`, or another request and the function that decides it.
+    """A request in the committer's queue: a `commit`, or another request with the function that decides it.
 
-    `is_alone`: it awaits look-ups in the store, so it is a group of its own. `needs`: which rows its decision reads
-    that may not be in memory; those of a commit follow from its batches. `is_taken`: by the task. Who gives up before
-    that cancels the answer, and nothing is decided.
+    `is_alone`: it awaits look-ups in the store, so it forms a group by itself. `needs`: the rows that its decision
+    reads and that may not be in memory; for a commit they follow from its batches. `is_taken`: the task has taken it. A
+    caller that gives up before that cancels the answer, and nothing is decided.
     """
 
     name: str
@@ -99,21 +101,21 @@ class _Outcome:
 
 
 class EarlyCommits:
-    """Commits that wait for an earlier number of their session."""
+    """Commits that wait for an earlier commit number of their session."""
 
     def __init__(self) -> None:
         self._by_session: dict[UUID, dict[int, _Queued]] = {}
 
     def of(self, session_id: UUID) -> dict[int, _Queued]:
-        """Those of one session, by number."""
+        """Return the waiting commits of a session, by number."""
         return self._by_session.get(session_id, {})
 
     def put(self, commit: CommitRequest, request: _Queued) -> None:
-        """Have a commit wait."""
+        """Add a waiting commit."""
         self._by_session.setdefault(commit.session_id, {})[commit.number] = request
 
     def take(self, session_id: UUID, number: int) -> _Queued | None:
-        """Take one out; None where it does not wait."""
+        """Remove and return a waiting commit; None if it is not waiting."""
         waiting = self._by_session.get(session_id)
         if waiting is None:
             return None
@@ -123,21 +125,21 @@ class EarlyCommits:
         return taken
 
     def take_all(self, session_id: UUID) -> list[_Queued]:
-        """Take out all of one session."""
+        """Remove and return all waiting commits of a session."""
         return list(self._by_session.pop(session_id, {}).values())
 
     def __iter__(self) -> Iterator[_Queued]:
         return (request for waiting in self._by_session.values() for request in waiting.values())
 
     def clear(self) -> None:
-        """Take out all."""
+        """Remove all."""
         self._by_session.clear()
 
 
 class GroupCommit:
-    """See the module. `run` is the task; `stop` lets it end after the group that is being written.
+    """See the module. `run` is the task; `stop` ends it after the group that is being written.
 
-    `ensure_ready` returns once the view is the store's and the lease holds, or raises SequencerUnavailable.
+    `ensure_ready` returns when the view equals the store and the lease holds, or raises SequencerUnavailable.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class GroupCommit:
         self._early = EarlyCommits()
         self._is_stopped = False
         self._all_shown = asyncio.Event()
-        """Not set while something may be in the store that is not shown, but for a stale view."""
+        """Cleared while the store may contain changes that are not shown; not used for a stale view."""
         self._all_shown.set()
 
     # --- what callers wait for
@@ -177,8 +179,8 @@ class GroupCommit:
     async def decide(self, name: str, decide: Callable[[Draft], T], *, needs: Needs | None = None) -> T: ...
 
     async def decide(self, name: str, decide: Decide, *, needs: Needs | None = None) -> Any:
-        """Decide this in the committer's task; gives its answer once it is durable. `name` is for the log. `needs`:
-        what the decision reads of rows that may not be in memory."""
+        """Decide a request in the committer's task; return its answer when it is durable. `name` is for the log.
+        `needs`: the rows that the decision reads and that may not be in memory."""
         return await self._queued(_Queued(name, self._new_answer(), decide, needs=needs))
 
     async def decide_once(
@@ -190,7 +192,7 @@ class GroupCommit:
         *,
         needs: Needs | None = None,
     ) -> V:
-        """The same for a request that may be retried: every retry gets the first answer, which may be a refusal."""
+        """`decide` for a request that may be retried: every retry gets the first answer, which may be a refusal."""
 
         def once(draft: Draft) -> Any:
             return repeats.decide_once(draft, request_id, answer, decide)
@@ -201,11 +203,11 @@ class GroupCommit:
         return cast("V", answered)
 
     async def decide_alone(self, name: str, decide: Callable[[Draft], Awaitable[T]]) -> T:
-        """The same for a decision that looks rows up in the store: nothing else is decided meanwhile."""
+        """`decide` for a decision that looks rows up in the store; nothing else is decided at the same time."""
         return cast("T", await self._queued(_Queued(name, self._new_answer(), decide, is_alone=True)))
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
-        """Decide a commit in the order of its session's numbers."""
+        """Decide a commit in the order of its session's commit numbers."""
         await in_turns(
             upload_sessions.check_commit(request, self._settings), Turns(BATCHES_CHECKED_IN_A_TURN)
         )
@@ -226,8 +228,8 @@ class GroupCommit:
         return cast("CommitAnswer", await queued.answer)
 
     async def catch_up(self) -> None:
-        """Wait until all is shown that is in the store now: for the write in progress, if there is one, and not for the
-        requests that are queued. Raises SequencerUnavailable, also where another committer may have written."""
+        """Wait until everything that is in the store now is shown. This waits for a write in progress, but not for
+        queued requests. Raises SequencerUnavailable, also if another committer may have written."""
         await self._all_shown.wait()
         await self._ensure_ready()
 
@@ -248,7 +250,7 @@ class GroupCommit:
         self._arrived.set()
 
     def _give_up(self, queued: _Queued, request: CommitRequest) -> bool:
-        """Take an early or queued commit back; False once it is being decided."""
+        """Withdraw an early or queued commit; return False if it is already being decided."""
         if self._early.of(request.session_id).get(request.number) is queued:
             self._early.take(request.session_id, request.number)
         elif queued.is_taken:
@@ -259,16 +261,16 @@ class GroupCommit:
     # --- the task
 
     def begin(self, term: Term) -> None:
-        """Accept requests, under this term. `run` comes next."""
+        """Accept requests under this term. Call `run` next."""
         self._term = term
 
     def stop(self) -> None:
-        """Accept nothing more, and decide no further group."""
+        """Accept no more requests and decide no further group."""
         self._is_stopped = True
         self._arrived.set()
 
     async def run(self) -> None:
-        """Perform groups until `stop`; then refuse what waits."""
+        """Perform groups until `stop`; then refuse the waiting requests."""
         while not self._is_stopped:
             await self._arrived.wait()
             self._arrived.clear()
@@ -284,7 +286,7 @@ class GroupCommit:
         self.refuse_waiting()
 
     def refuse_waiting(self) -> None:
-        """Fail all requests that wait for their turn."""
+        """Fail all requests that are still queued or early."""
         closing = SequencerUnavailable("the sequencer is closing; ask another")
         for request in [*self._queue, *self._early]:
             _fail(request, closing)
@@ -297,7 +299,8 @@ class GroupCommit:
         self._term.end(reason)
 
     def _next_group(self) -> list[_Queued]:
-        """What is decided next, without what its callers no longer wait for: that would only hold up the others."""
+        """Take the next group from the queue. Leave out requests whose callers no longer wait, because they would only
+        delay the others."""
         group = [self._queue.popleft()]
         while self._queue and not group[0].is_alone and len(group) < self._settings.max_group_requests:
             if self._queue[0].is_alone:
@@ -307,7 +310,7 @@ class GroupCommit:
         return [request for request in group if not request.answer.done()]
 
     async def _perform(self, group: list[_Queued]) -> None:
-        """Perform a group; where its rows are refused, its halves, one after the other."""
+        """Perform a group; if the store refuses its rows, perform its halves one after the other."""
         began = self._clock.monotonic()
         for request in group:
             request.is_taken = True
@@ -322,8 +325,8 @@ class GroupCommit:
         self._observer.group_performed(len(group), seconds)
 
     async def _perform_together(self, group: list[_Queued]) -> list[list[_Queued]]:
-        """Decide a group, write it, show it and answer. Returns the parts that are performed next: those of a group
-        that was refused, or the rest of one whose changes were many."""
+        """Decide a group, write it, show it and answer. Return the parts to perform next: the halves of a refused
+        group, or the rest of a group with many changes."""
         outcomes: list[_Outcome] = []
         rest: list[_Queued] = []
 
@@ -349,7 +352,7 @@ class GroupCommit:
         try:
             await self._view.show(draft)
         except Exception as error:  # noqa: BLE001 - as above
-            # It is written, but the view is no longer the store's, nor is the feed. Nobody may follow on from it.
+            # The changes are written, but neither the view nor the feed shows them. Nothing may be built on this state.
             self._view.journal = None
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
             self._end_term(f"what was written can't be shown: {cause_of(error)}")
@@ -365,8 +368,9 @@ class GroupCommit:
     async def _decide_and_write(
         self, group: list[_Queued], outcomes: list[_Outcome], rest: list[_Queued]
     ) -> Draft:
-        """The group's decisions, as they were written. Leaves in `rest` the requests that were not decided; the first
-        may be an early commit, which is not in `group`. Takes those out of `group` for which nothing was looked up."""
+        """Decide the requests of a group and write the changes; return the draft. Put requests that were not decided
+        into `rest`; the first may be an early commit that is not in `group`. Remove from `group` the requests whose
+        rows were not looked up."""
         turns = Turns(WORK_IN_A_TURN)
         draft = await self._drafted(group, rest, turns)
         waiting = deque(group)
@@ -389,12 +393,14 @@ class GroupCommit:
         return draft
 
     async def _drafted(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Draft:
-        """A draft with the rows that the group's decisions may need and that are not in memory; `rest`: see `_sought`.
-        They are asked for together with the time, as each answer may take long. No write is under way, so they are as
-        of the draft's state; they are kept no longer than the draft.
+        """Return a draft with the rows that the decisions may need and that are not in memory; `rest`: see `_sought`.
 
-        Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this state
-        is written over what another committer wrote."""
+        The rows are requested together with the time, because each answer may take long. No write is in progress, so
+        the rows match the draft's state. They are dropped with the draft.
+
+        If another committer takes the lease meanwhile, the store refuses this epoch, so nothing decided on this state
+        overwrites what that committer wrote.
+        """
         with _caused_by_no_request():
             await self._ensure_ready()
         sought = await self._sought(group, rest, turns)
@@ -406,8 +412,9 @@ class GroupCommit:
         return draft
 
     async def _sought(self, group: list[_Queued], rest: list[_Queued], turns: Turns) -> Sought:
-        """What the group's decisions may need and that is not in memory. Moves requests from `group` to `rest`, from
-        the first on that would have more than ROWS_OF_A_GROUP rows looked up: the first of all is never moved."""
+        """Return what the decisions may need and is not in memory. If the group would look up more than ROWS_OF_A_GROUP
+        rows, move the request at which this happens and all after it from `group` to `rest`; the first request always
+        stays."""
         sought = Sought()
         for number, request in enumerate(group):
             unknown = await self._look_ups.unknown(await self._needed(request, turns), turns)
@@ -433,7 +440,7 @@ class GroupCommit:
             return await self._store.now_ms()
 
     def _early_of(self, group: list[_Queued]) -> list[CommitRequest]:
-        """The commits that wait for one of the group's."""
+        """Return the commits that wait for one of the group's commits."""
         sessions_of = dict.fromkeys(
             request.commit.session_id for request in group if request.commit is not None
         )
@@ -441,7 +448,7 @@ class GroupCommit:
         return [request.commit for request in early if request.commit is not None]
 
     def _named_objects(self, commits: list[CommitRequest]) -> list[UUID]:
-        """The objects of earlier commits, as far as one can tell without the store."""
+        """Return the objects of earlier commits that these commits name, as far as memory tells."""
         named: dict[UUID, None] = {}
         for commit in commits:
             session = self._view.state.get(SessionRow, commit.session_id)
@@ -452,7 +459,7 @@ class GroupCommit:
     def _parts_of(
         self, group: list[_Queued], outcomes: list[_Outcome], error: RequestFailed
     ) -> list[list[_Queued]]:
-        """The halves of a group that the store refused, in the order of decision. A single request is failed."""
+        """Return the halves of a group that the store refused, in decision order. Fail it if it is a single request."""
         requests = [outcome.request for outcome in outcomes] or group
         if len(requests) > 1:
             middle = len(requests) // 2
@@ -462,8 +469,8 @@ class GroupCommit:
         return []
 
     def _not_decided(self, request: _Queued, error: Exception) -> SequencerError:
-        """The error of a decision that failed in a way that was not foreseen: a bug. Or this process was stopped for
-        longer than its lease, and what it read from the database before and after is of two terms."""
+        """Return the error for a decision that failed unexpectedly. Either it is a bug; or this process was stopped for
+        longer than its lease, and its reads before and after belong to different terms."""
         assert self._term is not None, "begin comes before run"
         if not self._term.left_s:
             return SequencerUnavailable(
@@ -472,7 +479,7 @@ class GroupCommit:
         return self._failed_alone(request, error)
 
     def _failed_alone(self, request: _Queued, error: Exception) -> RequestFailed:
-        """The error that a request which failed alone is answered."""
+        """Return the error for a request that failed alone, and log it."""
         self._observer.request_failed_alone(request.name)
         is_bug = not isinstance(error, RequestFailed)
         _log.error(
@@ -489,13 +496,13 @@ class GroupCommit:
         try:
             await timed(self._observer, self._clock, "write", writing)
         except (RequestFailed, LeaseLost):
-            raise  # Nothing was written.
+            raise  # nothing was written
         except BaseException:
-            self._view.is_stale = True  # Nobody knows what is in the store now.
+            self._view.is_stale = True  # it is unknown what is in the store now
             raise
 
     def _fail_group(self, group: list[_Queued], outcomes: list[_Outcome], error: Exception) -> None:
-        """Fail all requests of the group but commits that wait for an earlier number: they go on waiting."""
+        """Fail all requests of the group, except early commits, which continue to wait."""
         waiting = {id(request) for request in self._early}
         for request in [*group, *(outcome.request for outcome in outcomes)]:
             if id(request) not in waiting:
@@ -504,7 +511,7 @@ class GroupCommit:
     async def _decide(
         self, draft: Draft, request: _Queued, outcomes: list[_Outcome], turns: Turns
     ) -> _Queued | None:
-        """Decide one request. Returns the commit that waited for it, which is decided next."""
+        """Decide one request. Return the commit that waited for it, which must be decided next."""
         if request.commit is not None:
             return await self._decide_commit_in_turn(draft, request, request.commit, outcomes, turns)
         assert request.decide is not None, "a request is a commit or has a decision"
@@ -530,7 +537,8 @@ class GroupCommit:
         return None
 
     def _check_reserved(self, savepoint: Draft) -> None:
-        """Raise SequencerUnavailable where this request assigns offsets that are not reserved: it alone waits."""
+        """Raise SequencerUnavailable if this request assigns offsets that are not reserved; other requests are not
+        affected."""
         if self._view.checkpointer is not None:
             self._view.checkpointer.check_reserved(savepoint.changes)
 
@@ -544,7 +552,7 @@ class GroupCommit:
         outcomes: list[_Outcome],
         turns: Turns,
     ) -> _Queued | None:
-        """Decide a commit. Returns the one that waited for it."""
+        """Decide a commit. Return the commit that waited for it."""
         outcome = _Outcome(request)
         outcomes.append(outcome)
         savepoint = draft.savepoint()
@@ -561,7 +569,7 @@ class GroupCommit:
             outcome.error = self._not_decided(request, error)
             return None
         if outcome.answer is None:
-            outcomes.pop()  # It waits for an earlier number.
+            outcomes.pop()  # it waits for an earlier number
             return None
         savepoint.merge()
         session = draft.get(SessionRow, commit.session_id)
@@ -570,7 +578,7 @@ class GroupCommit:
     async def _decide_commit(
         self, draft: Draft, request: _Queued, commit: CommitRequest, turns: Turns
     ) -> CommitAnswer | None:
-        """The answer, or None when the commit now waits for an earlier number."""
+        """Return the answer; None if the commit now waits for an earlier number."""
         known = upload_sessions.known_answer(draft, commit)
         if known is not None:
             return known
@@ -591,7 +599,7 @@ class GroupCommit:
             self._early.put(commit, request)
             return None
         if commit.object is not None and self._view.is_collected(commit.object.object_id):
-            # Its bytes were collected: a batch that is retried so late is refused.
+            # The object's bytes were collected: the retried batch came too late and is refused.
             return upload_sessions.refuse_commit(draft, session, commit)
         return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
 
@@ -608,7 +616,7 @@ def _fail(request: _Queued, error: BaseException) -> None:
 
 @contextmanager
 def _caused_by_no_request() -> Iterator[None]:
-    """What the store refuses here is no request's fault: all of the group are told to ask again."""
+    """Turn the store's refusals into SequencerUnavailable: no request of the group caused them, so all must retry."""
     try:
         yield
     except RequestFailed as error:

@@ -1,10 +1,10 @@
-"""Deletion of a group that has many positions: they go page by page first, in a transaction each.
+"""Deletion of a group with many positions: the positions are deleted page by page first, one transaction per page.
 
-So no transaction has many rows, and commits are decided between two of them. Should a member join meanwhile, the
-deletion is refused, and the group stays without the positions that are gone by then.
+So no transaction has many rows, and commits are decided between the pages. If a member joins meanwhile, the deletion is
+refused, and the group stays without the positions that are already deleted.
 
-One deletion of a group goes on at a time. Else one that has deleted a page would go on with the group that was made
-again under the name, once another deletion was answered.
+Only one deletion of a group runs at a time. Otherwise a deletion that has deleted a page could continue with a new
+group of the same name, created after another deletion was answered.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from sequencer.store.rows import GroupOffsetRow, GroupRow
 POSITIONS_AT_ONCE = 5_000
 """Positions that one transaction deletes."""
 DELETIONS_OF_A_GROUP = 8
-"""Deletions of one group under way: one, and those that wait for it. Each takes one of its agent's calls."""
+"""Limit of deletions of one group: one that runs and others that wait for it. Each occupies one call of its agent."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The deletions of one group, those that wait counted."""
+    """The deletions of one group, including those that wait."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     length: int = 0
 
 
 class GroupDeletions:
-    """The deletions under way at this committer."""
+    """The deletions in progress at this committer."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
 
     @asynccontextmanager
     async def turn(self, group_id: str) -> AsyncIterator[None]:
-        """Waits for those that came before. Raises SequencerOverloaded where too many wait.
+        """Wait for earlier deletions of the group. Raises SequencerOverloaded if too many wait.
 
-        What a cancelled deletion has queued is decided before what the next one queues.
+        Requests that a cancelled deletion has queued are decided before those of the next one.
         """
         line = self._lines.setdefault(group_id, _Line())
         if line.length == DELETIONS_OF_A_GROUP:
@@ -63,8 +63,8 @@ class GroupDeletions:
 
 
 async def delete_positions_first(request: GroupRef, context: Context, group_commit: GroupCommit) -> None:
-    """Delete the positions of a group that has more than one transaction deletes, until something refuses it: the
-    decision that deletes the group says what. Raises SequencerError."""
+    """Delete positions of a group that has more of them than one transaction deletes, until a page is refused; the
+    decision that deletes the group then gives the reason. Raises SequencerError."""
     group = context.state.get(GroupRow, request.group_id)
     if group is None or group.positions <= POSITIONS_AT_ONCE:
         return

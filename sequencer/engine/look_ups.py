@@ -1,5 +1,5 @@
-"""What a group of requests reads of rows that are not in memory: found out before the group is decided, and looked up
-for all of its requests together, as each answer of the database may take long.
+"""Look-ups for a group of requests: find the rows that the requests read and that are not in memory. They are collected
+before the group is decided and looked up for all requests together, because each answer of the database may take long.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
 
 POSITIONS_AT_ONCE = 10_000
-"""Positions of groups that are read whole, by one statement."""
+"""Positions that one statement reads when all positions of groups are read."""
 KEYS_AS_A_RUN = 50
-"""As many keys are looked for in memory in the time of one run."""
+"""The number of keys whose look-up in memory costs as much as one run."""
 
 
 @dataclass(slots=True)
 class Sought:
-    """What is looked up: objects, rows by kind and key, and all positions of some groups. `rows`: how many rows it is
-    at most, besides objects."""
+    """What to look up: objects, rows by kind and key, and all positions of some groups. `rows`: upper limit of the
+    number of rows, objects not counted."""
 
     objects: list[UUID] = field(default_factory=list)
     keys: dict[type[Row], dict[Key, None]] = field(default_factory=lambda: {kind: {} for kind in LOOKED_UP})
@@ -39,7 +39,7 @@ class Sought:
         return bool(self.objects or self.groups or any(self.keys.values()))
 
     def add(self, other: Sought) -> None:
-        """Look this up as well."""
+        """Add the look-ups of `other` (keys and groups)."""
         for kind, keys in other.keys.items():
             self.keys[kind].update(keys)
         self.groups.update(other.groups)
@@ -48,7 +48,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What was found of it. `rows`: in the order of the kinds."""
+    """The rows that were found. `rows`: in the order of the kinds."""
 
     sought: Sought
     objects: Sequence[ObjectRow]
@@ -56,7 +56,7 @@ class LookedUp:
     rows: Sequence[Sequence[Row]]
 
     async def note_in(self, draft: Draft, turns: Turns) -> None:
-        """Have the draft know it, and that there is nothing else under these keys."""
+        """Add the rows to the draft, and note that nothing else exists under these keys."""
         draft.objects.update((row.object_id, row) for row in self.objects)
         await in_turns(draft.note_rows(self.sought.keys, self.rows), turns)
         draft.note_groups(self.sought.groups)
@@ -65,7 +65,7 @@ class LookedUp:
 
 
 class LookUps:
-    """Reads the rows that are not in memory, out of the store."""
+    """Reads rows that are not in memory from the store."""
 
     def __init__(self, view: View, store: RowStore, clock: Clock, observer: SequencerObserver) -> None:
         self._view = view
@@ -74,7 +74,7 @@ class LookUps:
         self._observer = observer
 
     async def unknown(self, needed: Needed, turns: Turns) -> Sought:
-        """What of this is not in memory."""
+        """Return the part of `needed` that is not in memory."""
         state, unknown = self._view.state, Sought(groups=dict.fromkeys(needed.groups))
         groups = (state.get(GroupRow, group_id) for group_id in needed.groups)
         unknown.rows = sum(group.positions for group in groups if group is not None)
@@ -87,7 +87,7 @@ class LookUps:
         return unknown
 
     async def look_up(self, sought: Sought) -> LookedUp:
-        """All of it, side by side. Raises as RowStore."""
+        """Look up everything concurrently. Raises like RowStore."""
         objects, positions, rows = await asyncio.gather(
             self._object_rows(sought.objects),
             self._positions_of(list(sought.groups)),

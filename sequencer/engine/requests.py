@@ -1,11 +1,11 @@
 """What each method of the interface does: the rule that decides it (DECISIONS) or the query that answers it (QUERIES).
 
-A decision changes rows: the committer runs it on a draft, in its turn, and answers once the changes are durable. A
-query reads what the committer shows. Both are functions of the request and of the committer's context.
+A decision changes rows: the committer runs it on a draft in its turn, and answers when the changes are durable. A query
+reads the state that the committer shows. Both are functions of the request and the committer's context.
 
-An entry names its method by the declaration (`Sequencer.renew_session`), so that a type checker compares the request
-and the answer with the interface's. Two methods are neither: `commit` is decided in the order of its session's numbers
-(sequencer.engine.group_commit), and `apply_retention` takes many transactions (sequencer.engine.expiry).
+An entry refers to its method through the declaration (`Sequencer.renew_session`), so that a type checker compares
+request and answer with the interface. Two methods are neither: `commit` is decided in the order of its session's commit
+numbers (sequencer.engine.group_commit), and `apply_retention` takes many transactions (sequencer.engine.expiry).
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ from tailrace.turns import Steps, Turns, in_turns
 R = TypeVar("R", bound=Value)
 A = TypeVar("A", bound=Value)
 Declared = Callable[[Sequencer, R], Coroutine[Any, Any, A]]
-"""A method of the interface, as it is declared there."""
+"""A method as the interface declares it."""
 
 QUERIES_IN_A_TURN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """What a query uses besides the request, on a committer or a follower. `reads` is the store by connections of its
-    own."""
+    """What a query uses besides the request, on a committer or a follower. `reads` is the store over separate
+    connections."""
 
     view: Shown
     reads: RowStore
@@ -106,8 +106,8 @@ class QueryContext:
 
 @dataclass(frozen=True, slots=True)
 class Context(QueryContext):
-    """What a committer's rules and queries use besides the request. `slack_ms` says by how much leases are longer, as
-    the database is slow."""
+    """What a committer's decisions and queries use besides the request. `slack_ms` returns how much longer leases last
+    because the database is slow."""
 
     view: View
     store: RowStore
@@ -118,19 +118,19 @@ class Context(QueryContext):
     silence: SilenceLog
 
     def has_left(self, agent: AgentRef) -> bool:
-        """Whether an agent that its neighbour suspects was silent for so long that its lease may be ended."""
+        """Whether a suspected agent has been silent for so long that its lease may be ended."""
         return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
     def has_run_out(self, agent: AgentRef) -> bool:
-        """Whether an agent was silent for a whole lease."""
+        """Whether an agent has been silent for a whole lease."""
         return self.view.heard.has_run_out(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
     def look_for_silent(self) -> None:
-        """Note that the committer is about to end leases that have run out."""
+        """Note that the committer is about to end expired leases."""
         self.view.heard.look(self.clock.monotonic(), self.settings, self.slack_ms())
 
     def log_silent(self, agents: Sequence[AgentRow]) -> None:
-        """Log that these agents' leases end, as nothing was heard of them."""
+        """Log that the leases of these agents end because they are silent."""
         heard, now = self.view.heard, self.clock.monotonic()
         self.silence.leases_end(
             agents, lambda agent: heard.silent_ms(AgentRef(agent.broker_id, agent.epoch), now) / 1000
@@ -138,7 +138,7 @@ class Context(QueryContext):
 
 
 class Waits(enum.Enum):
-    """What a checkpoint must have of a change before it is answered; see `sequencer.checkpoint.checkpointer`."""
+    """What a checkpoint must contain of a change before it is answered; see `sequencer.checkpoint.checkpointer`."""
 
     NOT = "nothing"
     SAVED = "a head has it: all that recovery needs to know of a topic"
@@ -149,10 +149,10 @@ class Waits(enum.Enum):
 class Decision:
     """How a method that changes rows is carried out.
 
-    `request_id`: the id under which the first answer is kept for retries; None: decide each time.
-    `is_alone`: it awaits look-ups in the store, so it is a group of its own.
-    `waits`: until when it is not answered.
-    `needs`: what it reads of rows that may not be in memory.
+    `request_id`: returns the id under which the first answer is kept for retries; None: every attempt is decided.
+    `is_alone`: the decision awaits look-ups in the store, so it forms a group by itself.
+    `waits`: what the answer waits for.
+    `needs`: returns the rows that the decision reads and that may not be in memory.
     """
 
     name: str
@@ -163,22 +163,22 @@ class Decision:
     needs: Callable[[HotState, Any], Needed] | None = None
 
     def needs_of(self, request: Any) -> Needs | None:
-        """What it reads for this request."""
+        """Return `needs` bound to this request."""
         needs = self.needs
         return None if needs is None else lambda state: needs(state, request)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """How a method that only reads is answered: at once, or by an awaitable. Those that a follower answers
-    (sequencer.methods) use a QueryContext alone."""
+    """How a read-only method is answered: directly or by an awaitable. Queries that a follower answers
+    (sequencer.methods) use only a QueryContext."""
 
     name: str
     answer: Callable[[Any, Any], Any]
 
 
 def _request_id(request: Value) -> UUID | None:
-    """None for what only validates: it changes nothing, whenever it comes."""
+    """Return the request's id; None for a request that only validates, because it changes nothing."""
     is_change = not getattr(request, "validate_only", False)
     return getattr(request, "request_id", None) if is_change else None
 
@@ -249,22 +249,22 @@ def _suspect_agent(draft: Draft, request: AgentRef, context: Context) -> Empty:
 def _init_producer(
     draft: Draft, request: InitProducer, context: Context
 ) -> ProducerGrant | Steps[ProducerGrant]:
-    """Kafka gives idempotent producers a new id each time, and their bumped epochs are checked per partition. A
-    transactional id keeps its producer id."""
+    """Grant a producer id. As in Kafka, an idempotent producer gets a new id each time, and its bumped epochs are
+    checked per partition. A transactional id keeps its producer id."""
     if request.transactional_id is None:
         return ProducerGrant(draft.next_value(PRODUCER_ID), 0)
     return transactions.init_producer(draft, request, context.settings)
 
 
 def _init_producer_id(request: InitProducer) -> UUID | None:
-    """A retry of an idempotent producer's request may get another id: the first is never used."""
+    """None for an idempotent producer: its retry may get another id, because the first id is never used."""
     return None if request.transactional_id is None else request.request_id
 
 
 async def _forget_objects(draft: Draft, request: ForgetObjects, context: Context) -> Empty:
     grace_ms = context.settings.deletion_grace_ms
     answer = await garbage.forget_objects(draft, context.store, request, grace_ms)
-    # Noted even if the write fails: the caller has deleted the bytes already.
+    # Note them even if the write fails: the caller has already deleted the bytes.
     context.view.note_collected(request.object_ids)
     return answer
 
@@ -299,7 +299,7 @@ async def _garbage(request: GarbageRequest, context: Context) -> Garbage:
     checkpointer = context.view.checkpointer
     if checkpointer is None:
         return answer
-    # A recovery from the last durable checkpoint needs every object that it names.
+    # A recovery from the last durable checkpoint needs every object that the checkpoint names.
     saved = [
         (object_id, key)
         for object_id, key in answer.objects
@@ -452,7 +452,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, _: groups.delete_offsets(draft, request),
             needs=lambda state, request: positions_needed(groups.positions_deleted(request)),
         ),
-        # Share groups: the row itself has the last answers, for retries.
+        # Share groups: the row itself keeps the last answers for retries.
         _decides(
             Sequencer.share_records,
             lambda draft, request, context: shares.share_records(draft, request, context.settings),

@@ -1,7 +1,7 @@
-"""Log lines about agents whose leases end because nothing was heard of them.
+"""Log lines about agents whose leases end because they are silent.
 
-Each agent has a line of its own: whoever is woken at night wants its id and its address. Where very many fall silent
-together, the first are named and the others counted.
+Each agent gets its own line, with its id and address for the operator. If very many agents fall silent together, the
+first are named and the others are only counted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _log = structlog.get_logger(__name__)
 
 NAMED_AT_ONCE = 20
 WINDOW_S = 30.0
-"""So many agents are named in this time."""
+"""At most NAMED_AT_ONCE agents are named within this time."""
 
 
 class SilenceLog:
-    """See the module; one for each committer."""
+    """See the module; a committer has one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class SilenceLog:
         self._named = 0
 
     def leases_end(self, agents: Sequence[AgentRow], silent_s: Callable[[AgentRow], float]) -> None:
-        """Say that these agents' leases end, and for how long each was silent."""
+        """Log that the leases of these agents end, and how long each agent was silent."""
         now = self._clock.monotonic()
         if now - self._began >= WINDOW_S:
             self._began, self._named = now, 0

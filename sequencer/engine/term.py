@@ -1,17 +1,18 @@
-"""A committer's term: one lease of the database, under one fencing epoch that no other term has.
+"""A committer's term: one lease on the database, under a fencing epoch that no other term has.
 
-The lease is valid for the length of the last renewal that the database confirmed, counted from before it was sent. A
-task of its own (`keep`) renews it three times in its length, whatever else the process is doing.
+The lease is valid for the length of the last renewal that the database confirmed, counted from before the renewal was
+sent. A separate task (`keep`) renews it three times per lease length, whatever else the process is doing.
 
-A term may go on after its lease ran out. The database may still have it under this epoch: then nobody else has
-committed since, and one late renewal (`confirm`) makes the term valid again. The term is over when the database says
-that another committer has the lease, or when this process ends it.
+A term may outlive its lease. If the database still shows the lease under this epoch, nobody else has committed since,
+and one late renewal (`confirm`) makes the term valid again. The term is over when the database says that another
+committer has the lease, or when this process ends it.
 
-A database that answers slowly gets longer leases (`lease_for`), so that a renewal is answered while the one before it
-is valid. Its length is agreed through the row alone: whoever wants the lease waits for the end in the row.
+A database that answers slowly gets longer leases (`lease_for`), so that each renewal is answered while the previous one
+is still valid. The row alone states the length of the lease: anybody who wants the lease waits until the end stated in
+the row.
 
-Invariant: `asked_at + lease` on this process's clock is never after the end in the row: the database adds the same
-length to a later moment, and no renewal shortens what an earlier one gave. So at most one term is valid.
+Invariant: `asked_at + lease` on this process's clock is never after the end in the row. The database adds the same
+length to a later moment, and no renewal shortens an earlier one. So at most one term is valid.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 ROUND_TRIPS_A_LEASE = 4
-"""A renewal is asked a third of the lease after the answer to the one before it: a lease of three round trips would be
-renewed just in time."""
+"""A renewal is sent one third of the lease after the answer to the previous one. So a lease of three round trips would
+be renewed only just in time."""
 REMEMBERED_ROUND_TRIPS = 4
 RENEWALS_TO_CONFIRM = 3
-"""The renewal under way may be of before the database became slow; the next asks for a short lease still, as one late
-answer is no reason for a longer one; the third is long enough."""
+"""The renewal in progress may have been sent before the database became slow. The next one still requests a short
+lease, because one late answer does not lengthen it. The third one is long enough."""
 MAX_LEASE_MS = LONGEST_LEASE_MS // 2
 _MAX_PAUSE_S = 1.0
 _STEP_S = 0.25
 
 
 def lease_for(shortest_ms: int, round_trip_s: float) -> int:
-    """The length of the next lease, in ms, over a database that takes so long to answer."""
+    """Return the length of the next lease in ms, for a database with this round trip."""
     return max(shortest_ms, min(MAX_LEASE_MS, round(round_trip_s * 1000 * ROUND_TRIPS_A_LEASE)))
 
 
 class Term:
-    """See the module. `begin`, then `keep` as a task; `stop_renewing` and `release` at the end.
+    """See the module. Call `begin`, then run `keep` as a task; call `stop_renewing` and `release` at the end.
 
     Args:
         holder: a name that no other term has, in this process or another.
         address: where others reach this committer.
-        lease_ms: the shortest lease: before a database that answers at once.
+        lease_ms: the shortest lease, for a database that answers at once.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Term:
         self._renewal: asyncio.Task[None] | None = None
         self._is_held = False
         self.over: str | None = None
-        """Why this term is over, for good."""
+        """The reason why this term is over; None if it is not."""
         self.epoch = 0
 
     async def begin(self) -> None:
@@ -98,15 +99,15 @@ class Term:
 
     @property
     def left_s(self) -> float:
-        """Seconds for which no other process can be the committer; 0 when this is not known."""
+        """Seconds for which no other process can be the committer; 0 if this is unknown."""
         if self.over is not None or not self._is_held:
             return 0.0
         return max(0.0, self._valid_until - self._clock.monotonic())
 
     @property
     def round_trip_s(self) -> float:
-        """How long the database took to answer lately: the second slowest of the last answers, as one that is late for
-        once is no reason to have fail-overs take longer."""
+        """How long the database's recent answers took: the second slowest of the last answers, because one late answer
+        should not make fail-overs slower."""
         return min(sorted(self._round_trips)[-2:], default=0.0)
 
     async def keep(self) -> None:
@@ -114,16 +115,17 @@ class Term:
         pause = self._lease_ms / 3000
         while self.over is None:
             await self._clock.sleep(pause)
-            # After a failure: several times in what is left.
+            # After a failure, retry several times in the remaining time.
             pause = min(_MAX_PAUSE_S, self._lease_ms / 10_000)
             with outlived(_log, "the committer's lease could not be renewed", SequencerError):
                 await self._renewed()
                 pause = self._lease_ms / 3000
 
     async def confirm(self, margin_s: float = 0.0) -> None:
-        """Return once the lease is valid for more than `margin_s`: at once, or after a renewal. If the database takes
-        no renewal, as its disk is full, also when it says that nobody has taken the lease until now: what this process
-        knows is true until then, and what it writes is checked as ever.
+        """Return when the lease is valid for more than `margin_s`: at once, or after a renewal.
+
+        If the database accepts no renewal, for example because its disk is full, also return if it says that nobody has
+        taken the lease so far. What this process knows is true until then, and its writes are checked as usual.
 
         Raises SequencerUnavailable: the term is over, or the database does not answer.
         """
@@ -141,7 +143,7 @@ class Term:
             raise SequencerUnavailable("the committer's lease was renewed too late; ask again")
 
     async def _renewed(self) -> None:
-        """Wait for the renewal that is under way, or for a new one. It goes on when who waits for it gives up."""
+        """Wait for the renewal in progress, or for a new one. The renewal continues if its waiters give up."""
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew(), name="sequencer: renewal of the lease")
             self._renewal.add_done_callback(_seen)
@@ -162,8 +164,9 @@ class Term:
             self.end(f"another committer has taken the lease from epoch {self.epoch}")
 
     async def _measured(self, asked: Coroutine[Any, Any, T]) -> T:
-        """The database's answer; how long it took sets the length of the next lease. A time in which this process was
-        stopped, or its loop was held, says nothing of the database, and counts as one step."""
+        """Return the database's answer, and record how long it took, which determines the length of the next lease.
+        Time in which this process was stopped or its loop was blocked says nothing about the database and counts as one
+        step."""
         answer = asyncio.ensure_future(asked)
         seconds = 0.0
         try:
@@ -190,23 +193,24 @@ class Term:
             )
 
     def check(self) -> None:
-        """Raise SequencerUnavailable when the term is over."""
+        """Raise SequencerUnavailable if the term is over."""
         if self.over is not None:
             raise SequencerUnavailable(f"this committer's term is over: {self.over}")
 
     def end(self, reason: str) -> None:
-        """End the term: nothing is answered or renewed under it any more."""
+        """End the term: from now on nothing is answered or renewed under it."""
         if self.over is None:
             self.over = reason
 
     async def stop_renewing(self) -> None:
-        """Cancel the renewal under way: its waiters fail, as the term has ended."""
+        """Cancel the renewal in progress. Its waiters fail, because the term has ended."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
 
     async def release(self) -> None:
-        """Let the next committer begin at once. The write of this term must have ended."""
+        """Release the lease, so that the next committer can begin at once. The last write of this term must have
+        ended."""
         self.end("it was given back")
         await self.stop_renewing()
         if not self._is_held:
@@ -217,6 +221,6 @@ class Term:
 
 
 def _seen(renewal: asyncio.Task[None]) -> None:
-    """Mark an error as retrieved that nobody waits for any more."""
+    """Mark an error as retrieved, in case nobody waits for the renewal any more."""
     if not renewal.cancelled():
         renewal.exception()

@@ -1,10 +1,11 @@
-"""Budgets that belong to the cluster, and each agent's share of them, by what it wants. Pure.
+"""Budgets of the cluster, and each agent's share of them according to its demand. Pure.
 
-What holds, for a budget that does not change:
-- the shares of all agents that were heard of within `keep_seconds` are never above the budget together: an agent whose
-  share grows gets no more than the others have left until they have renewed and know theirs;
-- an agent's share becomes at least what it wants, or an equal part of the budget, within two renewals of all;
-- what nobody wants is divided equally, so that a burst finds some.
+Invariants, for a budget that does not change:
+- the shares of all agents that were heard from within `keep_seconds` never exceed the budget: an agent whose share
+  grows gets only what the others leave, until they have renewed and know their smaller shares;
+- within two renewals of all agents, an agent's share becomes at least its demand or an equal part of the budget,
+  whichever is less;
+- budget without demand is divided equally, so that a burst finds some.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from sequencer.api import AgentLease, RenewAgent
 from sequencer.settings import SequencerSettings
 
 WORK_OUT_SECONDS = 0.5
-"""The level of all shares is worked out no more often: a renewal looks at no other agent."""
+"""Least time between two computations of the shares' level; a single renewal looks at no other agent."""
 LEARN_SECONDS = 2.0
-"""A new committer hears of all agents first: they keep the shares of the one before. An agent that joins keeps its own
-settings until its second renewal: at its first, the others may still hold the whole budget."""
+"""A new committer hears from all agents first; they keep the shares of the previous committer. An agent that joins
+keeps its own settings until its second renewal, because at its first the others may still hold the whole budget."""
 LEAST_PART = 0.1
-"""Of an equal part: what an agent gets that wants nothing now."""
+"""What an agent without demand gets, as a fraction of an equal part."""
 LEAST_ROWS, MOST_ROWS = 2_000.0, 1_000_000.0
 FEWER, MORE = 0.8, 1.1
 
 
 def level_of(budget: float, wanted: Iterable[float]) -> tuple[float, float]:
-    """The level up to which each gets what it wants, and what each gets beyond that.
+    """Return the level up to which each agent gets its demand, and what each gets in addition.
 
-    Max-min fairness: nobody's share can grow without that of one who has less becoming smaller.
+    This is max-min fairness: no share can grow unless a smaller share shrinks.
     """
     left, sizes = budget, sorted(wanted)
     for index, size in enumerate(sizes):
@@ -61,17 +62,17 @@ class SharedBudget:
         self._next = -math.inf
 
     def knows(self, agent: int) -> bool:
-        """Whether the agent was heard of lately."""
+        """Whether the agent was heard from recently."""
         return agent in self._agents
 
     def note(self, agent: int, wanted: float, now: float) -> None:
-        """The agent wants so much; what it has is not changed."""
+        """Note an agent's demand, without a change of its share."""
         known = self._agents.setdefault(agent, _Known(0.0, 0.0, now))
         known.wanted = min(wanted, self.budget) if wanted > 0 else 0.0
         known.heard = now
 
     def grant(self, agent: int, wanted: float, now: float) -> float:
-        """The agent's share from now on."""
+        """Note an agent's demand and return its new share."""
         self.note(agent, wanted, now)
         if now >= self._next:
             self._work_out(now)
@@ -98,14 +99,15 @@ class SharedBudget:
 
 
 def next_rows(rows: float, busy: float, target: float) -> float:
-    """The cluster's rows a second, after a time in which the committer worked for this part of it."""
+    """Return the cluster's rows per second, given the fraction of time in which the committer was busy."""
     if busy > target:
         return max(LEAST_ROWS, rows * FEWER)
     return min(MOST_ROWS, rows * MORE) if busy < target * FEWER else rows
 
 
 class ClusterBudgets:
-    """What one committer shares out, from its term's beginning on. In memory: the next one learns it anew."""
+    """The budgets that one committer divides during its term. They are in memory; the next committer learns the demand
+    again."""
 
     def __init__(self, settings: SequencerSettings, now: float) -> None:
         keep_seconds = settings.agent_lease_ms / 1000
@@ -117,11 +119,11 @@ class ClusterBudgets:
         self._busy_seconds, self._measured_at = 0.0, now
 
     def worked(self, seconds: float) -> None:
-        """The committer has performed a group, for so long."""
+        """Count the time that the committer spent on a group."""
         self._busy_seconds += seconds
 
     def answer(self, lease: AgentLease, request: RenewAgent, now: float) -> AgentLease:
-        """The renewed lease, with the agent's shares."""
+        """Return the renewed lease with the agent's shares."""
         self._measure(now)
         return msgspec.structs.replace(
             lease,

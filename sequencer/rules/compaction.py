@@ -1,17 +1,17 @@
-"""Compaction in the sequencer: which runs to compact, and the swap of old runs for new ones.
+"""Compaction in the sequencer: choose runs to compact, and swap old runs for new ones.
 
 Invariants of a swap:
-- a retry under its id gets its first answer;
+- a retry with the same id gets the first answer;
 - readers see either all old runs or all new ones;
-- only runs that are exactly as they were read are replaced; what was deleted in between stays deleted;
+- only runs that are exactly as the compactor read them are replaced; what was deleted meanwhile stays deleted;
 - running maxima stay monotone;
-- only stable offsets are replaced, and an aborted range loses exactly what was replaced of it: it is deleted with its
-  marker, never before and never after.
+- only stable offsets are replaced, and an aborted range loses exactly the part that was replaced: it is deleted
+  together with its marker, never before and never after.
 
-Parquet runs are replaced like others, when small objects are merged (sequencer.rules.levels). Then also:
-- the new run has exactly the offsets of the old ones, and keeps the time of the newest of them: a merge makes nothing
-  younger;
-- a small object has a row of its own as long as it is live, and no other object has one.
+Merges of small objects (sequencer.rules.levels) replace Parquet runs in the same way. In addition:
+- the new run has exactly the offsets of the old ones, and keeps the time of the newest of them, so a merge makes no
+  record younger;
+- a small object has a row of its kind as long as it is live, and no other object has one.
 """
 
 from __future__ import annotations
@@ -60,19 +60,20 @@ from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from tailrace.turns import Turns
 
 MAX_PAGE_BYTES = 4 << 20
-"""Encoded bytes of a page of candidates, and of one candidate's runs; one run may pass it by its own size."""
+"""Limit of a page of candidates, and of one candidate's runs, in encoded bytes; the last run may exceed it."""
 MAX_LOOKED_AT = 500
-"""Partitions whose runs are read for one page."""
+"""Limit of partitions whose runs are read for one page."""
 RANGES_IN_A_TURN = 10_000
 ROWS_IN_A_TURN = 10_000
 LEAST_AT_ONCE, MOST_AT_ONCE = 16, 1_000
-"""Runs that one statement reads: as long as nothing is known of them, and otherwise."""
+"""Runs that one statement reads: the first for a partition about whose runs nothing is known yet; the second is the
+limit."""
 _ALL_BYTES = 1 << 62
 
 
 @dataclass(slots=True)
 class _Room:
-    """What a page still has room for: runs and encoded bytes."""
+    """The space left in a page, in runs and in encoded bytes."""
 
     runs: int
     bytes: int = MAX_PAGE_BYTES
@@ -85,7 +86,8 @@ class _Room:
 async def find_candidates(
     state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
 ) -> CompactionCandidates:
-    """A page of partitions worth compacting, each with its oldest stretch of runs to replace; or one of merges."""
+    """Return a page of partitions worth compacting, each with its oldest replaceable sequence of runs; or a page of
+    merges."""
     if request.max_runs < 1:
         raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
     commit_number = state.counter(COMMIT_NUMBER)
@@ -97,7 +99,7 @@ async def find_candidates(
 async def _find_uncompacted(
     state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
 ) -> CompactionCandidates:
-    """A page of partitions whose oldest mixed runs are due."""
+    """Return a page of partitions whose oldest mixed runs are due."""
     now = await store.now_ms()
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)
@@ -131,7 +133,7 @@ async def _find_uncompacted(
 async def _find_merges(
     state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
 ) -> CompactionCandidates:
-    """A page of small objects that belong together. Runs are read only of those."""
+    """Return a page of small objects to merge. Only their runs are read."""
     now_ms = await store.now_ms()
     limits = TopicLimits(state, settings)
     merges: list[MergeCandidate] = []
@@ -150,7 +152,7 @@ async def _find_merges(
 
 
 async def _small_objects(state: HotState, after: tuple[UUID, int] | None) -> dict[UUID, list[SmallObjectRow]]:
-    """The small objects of topics that have several, in the order of topic ids."""
+    """Return the small objects of topics that have several, ordered by topic id."""
     turns = Turns(ROWS_IN_A_TURN)
     of_topics: dict[UUID, list[SmallObjectRow]] = {}
     for topic_id, object_id in state.keys(SmallObjectRow):
@@ -164,7 +166,8 @@ async def _small_objects(state: HotState, after: tuple[UUID, int] | None) -> dic
 async def _runs_to_merge(
     state: HotState, store: RowStore, group: Iterable[SmallObjectRow], room: _Room
 ) -> list[Run]:
-    """The live runs of the group's first objects, in its order; of two at least, then until the room is full."""
+    """Return the live runs of the group's first objects, in order: at least two objects, then as many as the room
+    allows."""
     runs: list[Run] = []
     for count, small in enumerate(group):
         if count > 1 and room.is_full:
@@ -179,7 +182,7 @@ async def _runs_to_merge(
 
 
 def _runs_of_one(request: CompactionRequest, topic: TopicRow) -> int:
-    """How many runs a candidate of the topic may have."""
+    """Return how many runs a candidate of the topic may have."""
     if request.runs_each < 1:
         return request.max_runs
     return max(request.runs_each, request.max_runs // topic.partitions)
@@ -193,7 +196,7 @@ async def _candidate(
     room: _Room,
     skipped: set[tuple[UUID, int, int]],
 ) -> CompactionCandidate | None:
-    # Read before the runs: a transaction that ends in between is above this last stable offset.
+    # Read this before the runs: a transaction that ends in between is above this last stable offset.
     stable = state.last_stable_offset(row)
     aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
     runs = await _oldest_stretch(store, row, stable=stable, room=room, skipped=skipped)
@@ -221,8 +224,8 @@ async def _candidate(
 async def _oldest_stretch(
     store: RowStore, row: PartitionRow, stable: int, room: _Room, skipped: set[tuple[UUID, int, int]]
 ) -> list[Run]:
-    """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`;
-    until the room is full."""
+    """Return the first consecutive mixed and marker runs between log start and `stable`, at least one of them mixed, as
+    many as the room allows."""
     together: list[Run] = []
     has_mixed = False
     size = 0
@@ -249,13 +252,13 @@ async def _oldest_stretch(
                 together.clear()
                 size = 0
         offset = page[-1].end_offset
-        # Runs may have many batches, so that few fill the room; and many Parquet runs or markers may stand first.
+        # Runs may have many batches, so that few of them fill the room; or many Parquet or marker runs may come first.
         most = min(MOST_AT_ONCE, _still_fit(room, len(together), size) if has_mixed else 2 * most)
     return together if has_mixed else []
 
 
 def _still_fit(room: _Room, runs: int, size: int) -> int:
-    """How many more runs there is room for after so many of this size, if they are like those."""
+    """Return for how many more runs there is room if they are as large as these on average."""
     return max(1, min(room.runs - runs, 1 + (room.bytes - size) * runs // size))
 
 
@@ -301,9 +304,11 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
 
 
 async def _runs_to_replace(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
-    """The runs to replace that still exist, none if all were deleted. Raises SwapRefused if there are other runs.
+    """Return the runs to replace that still exist; none if all were deleted. Raises SwapRefused if there are other
+    runs.
 
-    Commits wait meanwhile: of other runs it reads one at most."""
+    Commits wait meanwhile, so this reads at most one other run.
+    """
     subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if row is None or replacement.end_offset <= row.log_start_offset:
@@ -329,7 +334,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
         for index, (base_offset, object_id) in enumerate(replacement.replaced)
         if _end_of(replacement, index) > row.log_start_offset
     ]
-    # Runs below the log start may still exist or be removed already.
+    # Runs below the log start may still exist or may already be removed.
     kept = [(run.base_offset, run.object_id) for run in runs if run.end_offset > row.log_start_offset]
     below = [(run.base_offset, run.object_id) for run in runs if run.end_offset <= row.log_start_offset]
     if kept != expected or not set(below) <= set(replacement.replaced):
@@ -340,7 +345,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
 
 
 async def _shorten_aborted(draft: Draft, store: RowStore, replacement: ReplacementRun) -> None:
-    """Remove the replaced offsets from aborted ranges: their records and markers don't exist after the swap."""
+    """Remove the replaced offsets from aborted ranges: their records and markers do not exist after the swap."""
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     assert row is not None, "its runs are there"
     begin, end = replacement.base_offset, replacement.end_offset
@@ -363,7 +368,7 @@ async def _shorten_aborted(draft: Draft, store: RowStore, replacement: Replaceme
 
 
 async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: int) -> bool:
-    """Whether a run between the offsets may hold an aborted producer's records: markers and Parquet runs hold none."""
+    """Whether a run between the offsets may hold records of an aborted producer; markers and Parquet runs hold none."""
     while begin < end:
         page = await store.runs_from(
             row.topic_id,
@@ -382,7 +387,7 @@ async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: in
 
 
 def _end_of(replacement: ReplacementRun, index: int) -> int:
-    """Where a replaced run ended: runs tile."""
+    """Return the end of a replaced run: the next run begins where it ends."""
     if index + 1 < len(replacement.replaced):
         return replacement.replaced[index + 1][0]
     return replacement.end_offset
@@ -391,8 +396,8 @@ def _end_of(replacement: ReplacementRun, index: int) -> int:
 def _replacement_row(
     draft: Draft, replacement: ReplacementRun, old: list[Run], object_id: UUID, number: int
 ) -> RunRow:
-    # The running maximum before the first old run is not above that run's, so this is never too low; that of
-    # the next run is not below the last old run's, so it is never too high.
+    # The running maximum before the first old run is not above that run's own, so the new value is never too low. The
+    # running maximum of the next run is not below that of the last old run, so the new value is never too high.
     running_max = max(replacement.max_timestamp, old[0].running_max_timestamp)
     if replacement.max_timestamp > old[-1].running_max_timestamp:
         raise InvalidRequest(

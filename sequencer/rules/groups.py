@@ -1,11 +1,12 @@
-"""Groups: their coordinator's state and their offsets, each change fenced by owner, generation and member.
+"""Groups: the coordinator's state and the offsets. Each change is fenced by owner, generation and member.
 
 Invariants:
-- only the group's owner, under its live lease, changes the group's state; its generation never falls;
+- only the group's owner, under its live lease, changes the group's state; its generation never decreases;
 - a group gets its row with its first member or offset; a look-up creates none;
 - offsets are accepted from members of the current generation, or from outside while the group is empty;
 - offsets of a transaction are pending and invisible until it ends;
-- a coordinator's states and positions are numbered by turns: an earlier turn that arrives late replaces no later one.
+- a coordinator numbers its states and positions by turns: one of an earlier turn that arrives late does not replace one
+  of a later turn.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ from tailrace.limits import INT32, later
 from tailrace.turns import Steps
 
 LOOKS_AT_MEMBERS = 4
-"""How often the members of a group are looked at in the time after which they would be forgotten."""
+"""How often a group with members is examined within the time after which its members would be forgotten."""
 
 
 def load_group(draft: Draft, request: LoadGroup) -> GroupState:
     """Make this agent, under this lease, the group's owner, and return the stored state.
 
-    A group without a row gets one only at `save_group`: several agents may hold it empty, the first to save owns it.
+    A group without a row gets one only at `save_group`: several agents may load it as empty; the first to save it owns
+    it.
     """
     agent = live_agent(draft, request.broker_id, request.lease_epoch)
     row = draft.get(GroupRow, request.group_id)
@@ -102,7 +104,7 @@ def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) 
 
 
 def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) -> Empty:
-    """Store the owner's state of a group. A group that was never saved becomes this agent's."""
+    """Store the owner's state of a group. A group that was never saved gets this agent as its owner."""
     state = request.group
     known = draft.get(GroupRow, state.group_id)
     is_untaken = known is None or (known.owner < 0 and known.generation == 0)
@@ -114,7 +116,7 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
         raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
     _check_turn(row, request.turn)
     if 0 < request.turn <= row.turn:
-        return Empty()  # a later one arrived first
+        return Empty()  # a state of a later turn arrived first
     _check_size(draft, len(state.blob) - len(row.blob), settings)
     draft.put(
         replace_row(
@@ -133,7 +135,8 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
 
 
 def _check_size(draft: Draft, more: int, settings: SequencerSettings) -> None:
-    """Raise LimitReached for a group that grows above the bytes of all groups. One that doesn't grow goes on."""
+    """Raise LimitReached if the group grows and all groups together exceed their limit. A group that does not grow is
+    accepted."""
     if more > 0 and draft.grow_groups(more) > settings.max_group_bytes:
         raise LimitReached(
             f"{draft.durable.group_bytes} bytes of groups, {more} more; max_group_bytes is {settings.max_group_bytes}"
@@ -141,13 +144,13 @@ def _check_size(draft: Draft, more: int, settings: SequencerSettings) -> None:
 
 
 def _check_turn(row: GroupRow, turn: int) -> None:
-    """Raise StaleGroup for a turn of a later term: it belongs to a deleted group of this name."""
+    """Raise StaleGroup for a turn of a later term: it belongs to a deleted group of the same name."""
     if turn >= first_turn(row.term + 1):
         raise StaleGroup(f"turn {turn} is of another group {row.group_id!r}, which was deleted")
 
 
 def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
-    """Delete an empty group, its offsets, and what it knows of partitions as a share group."""
+    """Delete an empty group, its offsets, and its state as a share group."""
     row = draft.get(GroupRow, request.group_id)
     if row is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
@@ -162,8 +165,8 @@ def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
 
 
 def delete_some(draft: Draft, request: GroupRef, keys: Iterable[PositionKey]) -> Steps[bool]:
-    """Delete these positions, which were looked up, of a group that is to be deleted, as far as they exist. False, and
-    nothing is deleted, where `delete_group` would refuse it, or has answered this request."""
+    """Delete these positions, which must have been looked up, of a group that is about to be deleted. Return False and
+    delete nothing if `delete_group` would refuse the request or has already answered it."""
     row = draft.get(GroupRow, request.group_id)
     if row is None or row.members or repeats.is_answered(draft, request.request_id):
         return False
@@ -196,7 +199,8 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
 
 
 def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> Steps[OffsetErrors]:
-    """Store positions of a member of the current generation or for an empty group; a transaction's are pending."""
+    """Store positions for a member of the current generation or for an empty group; positions of a transaction stay
+    pending."""
     if any(position.leader_epoch not in INT32 for position in request.offsets):
         raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
     row = _check_committer(draft, request, settings)
@@ -231,17 +235,17 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
 
 
 def positions_committed(request: CommitOffsets) -> Iterable[PositionKey]:
-    """The positions that `commit_offsets` reads."""
+    """Return the keys of the positions that `commit_offsets` reads."""
     return ((request.group_id, position.topic_id, position.partition) for position in request.offsets)
 
 
 def _is_overtaken(request: CommitOffsets, known: GroupOffsetRow | PendingOffsetRow | None) -> bool:
-    """Whether a later commit arrived before this one, and left this."""
+    """Whether a later commit arrived before this one and stored this position."""
     return known is not None and 0 < request.turn <= known.turn
 
 
 def _overtake(draft: Draft, request: CommitOffsets) -> None:
-    """Drop the positions that open transactions sent before these: as in Kafka, the later one stays."""
+    """Drop pending positions that open transactions sent before this commit: as in Kafka, the later one wins."""
     keys = dict.fromkeys(
         (request.group_id, position.topic_id, position.partition) for position in request.offsets
     )
@@ -276,8 +280,8 @@ def _pending_row(position: GroupOffsetRow, producer_id: int) -> PendingOffsetRow
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
-    """Delete some of a group's positions, which were looked up, and what open transactions will make of them, as in
-    Kafka. One that does not exist is ignored."""
+    """Delete some of a group's positions, which must have been looked up, and the pending ones of open transactions, as
+    Kafka does. A position that does not exist is ignored."""
     if draft.get(GroupRow, request.group_id) is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     errors: list[PartitionError] = []
@@ -300,13 +304,13 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
 
 
 def positions_deleted(request: DeleteOffsets) -> Iterable[PositionKey]:
-    """The positions that `delete_offsets` reads."""
+    """Return the keys of the positions that `delete_offsets` reads."""
     return ((request.group_id, *partition) for partition in request.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one step of expiry did: how many of the groups are done, and how many rows of partitions were deleted."""
+    """The result of one expiry step: how many of the groups are done, and how many share partitions were deleted."""
 
     groups: int
     partitions: int
@@ -320,9 +324,11 @@ def due_ms(
     *,
     positions_ms: int = 0,
 ) -> int:
-    """When something of the group may be over. `positions_ms`: none of its positions is over before it, as far as they
-    were read; the row alone says when they may be, too. One with members under a live coordinator is looked at again
-    before they could be forgotten."""
+    """Return when something of the group may expire next.
+
+    `positions_ms`: none of the positions that were read expires before this; the row alone gives another bound. A group
+    with members and a live coordinator is examined again before its members could be forgotten.
+    """
     if row.members:
         if row.owner < 0:
             return row.updated_ms + settings.orphaned_members_ms
@@ -338,17 +344,17 @@ def due_ms(
 
 
 def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
-    """Whether the group's coordinator is live under the lease with which it took the group."""
+    """Whether the group's coordinator is live under the lease with which it loaded the group."""
     return owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch
 
 
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_partitions: int
 ) -> Steps[Expired]:
-    """Delete what has expired besides positions (sequencer.rules.positions): members without a coordinator, what groups
-    without members have read as share groups, empty groups.
+    """Delete what has expired, apart from positions (sequencer.rules.positions): members without a coordinator, the
+    share partitions of groups without members, and empty groups.
 
-    Stops after about `max_partitions` of share groups; a group may take several steps.
+    Stops after about `max_partitions` share partitions; a group may take several steps.
     """
     expired = 0
     with_pending: set[str] | None = None
@@ -381,12 +387,12 @@ def expire_groups(
 
 
 def shares_over_ms(row: GroupRow, settings: SequencerSettings) -> int:
-    """When a share group without members is forgotten with what it has read."""
+    """Return when a share group without members is forgotten with its share partitions."""
     return row.updated_ms + settings.share_offsets_retention_ms
 
 
 def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
-    """Remove the members of a group whose coordinator is gone, if none of them has looked for another.
+    """Remove the members of a group whose coordinator is gone, if none of them has looked for another coordinator.
 
     Only a coordinator notices that members leave. The time is counted from when the group was first seen without one.
     """
@@ -408,7 +414,7 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
 
 
 def list_groups(state: HotState, request: ListGroups) -> GroupListings:
-    """Groups by id."""
+    """Return a page of groups, ordered by id."""
     room = PageRoom()
     listed: list[GroupListing] = []
     for group_id in state.group_ids.after(request.after):
@@ -429,7 +435,8 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
 
 
 def groups_asked(state: HotState, request: LagsRequest) -> Iterable[GroupRow]:
-    """The requested groups in order, from the one where the page begins. Groups of other coordinators are not read."""
+    """Yield the requested groups in order, from the first one of the page. Groups of other coordinators are not
+    read."""
     least = "" if request.after is None else request.after[0]
     if request.owner < 0:
         ids: Iterable[str] = state.group_ids.starting_at(least)

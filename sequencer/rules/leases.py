@@ -1,12 +1,12 @@
 """Leases: agents and the ring they form, named leases, and which agent coordinates a group.
 
-An agent's row says whether it is live. Nothing else compares clocks: expiry is a change of the row.
+An agent's row says whether the agent is live. Nothing else compares clocks: expiry is a change of the row.
 
 Invariants:
-- a broker id belongs to one process of an agent at one advertised address and is never reused; each registration of
-  that process raises its epoch, once however often it arrives;
-- the ring's generation never falls, and changes with every change of the ring;
-- a named lease's epoch rises whenever it is taken anew.
+- a broker id belongs to one agent process at one advertised address and is never reused. Each registration of that
+  process increases its epoch, once however often the request arrives;
+- the ring's generation never decreases, and changes with every change of the ring;
+- a named lease's epoch increases each time the lease is taken anew.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 MAX_DEPARTED = 32
 MAX_GONE_AGENTS = 1_000
-"""Agents without a lease whose rows are kept for their return."""
+"""Limit of rows kept for agents without a lease, in case they return."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
@@ -60,29 +60,30 @@ MAX_LEASE_MS = 24 * 3600 * 1000
 
 
 SLOW_ROUND_TRIP_S = 0.1
-"""Below this, a database is not slow."""
+"""A database with a shorter round trip than this is not slow."""
 ROUND_TRIPS_OF_SLACK = 10
-"""A renewal waits for the group before it and for its own, each of which asks for the time and writes: four round
-trips. The next one takes four again. Two more are to spare."""
+"""A renewal waits for the previous group and for its own; each of them reads the time and writes: four round trips. The
+next renewal takes four again. Two more are a reserve."""
 MAX_SLACK_MS = 60_000
 
 MAX_LISTENERS = 16
-"""Limit of an agent's listeners: all agents keep those of all others."""
+"""Limit of an agent's listeners, because all agents keep the listeners of all others."""
 
 
 def slack_ms(round_trip_s: float) -> int:
-    """By how much leases and silences are longer before a database that takes so long to answer."""
+    """Return how much longer leases and silences last with a database of this round trip."""
     if round_trip_s < SLOW_ROUND_TRIP_S:
         return 0
     return min(MAX_SLACK_MS, round(round_trip_s * 1000 * ROUND_TRIPS_OF_SLACK))
 
 
 class LastHeard:
-    """When each agent was last heard of, on the committer's clock. In memory: a write per second and agent is too much.
+    """When the committer last heard from each agent, on its own clock. Kept in memory, because a write per second and
+    agent would be too much.
 
-    An agent that was not heard of since the state was loaded counts as heard of then: the committer before may have
+    An agent that was not heard from since the state was loaded counts as heard then: the previous committer may have
     heard from it a moment earlier, and nobody could renew while there was no committer. A committer that was stopped
-    for a while begins anew in the same way.
+    for a while starts again in the same way.
     """
 
     def __init__(self, now: float) -> None:
@@ -91,14 +92,15 @@ class LastHeard:
         self._renewing: dict[int, int] = {}
 
     def note(self, lease: AgentLease, now: float, *, is_renewal: bool = False) -> None:
-        """The agent has just registered or renewed."""
+        """Note that the agent has just registered or renewed."""
         self._heard[lease.broker_id] = lease.epoch, now
         if is_renewal:
             self._renewing[lease.broker_id] = lease.epoch
 
     def look(self, now: float, settings: SequencerSettings, slack_ms: int = 0) -> None:
-        """The committer looks whose lease has run out: three times in its own. If it did not for half an agent's, nor
-        for the whole of its own, it was stopped, or the database was away, and it could hear nobody."""
+        """Note that the committer checks for expired leases, which it does three times per length of its own lease. If
+        it has not done so for half an agent lease, and for the whole of its own, it was stopped or the database was
+        unreachable, and it could not hear from anybody."""
         long_ms = max(settings.agent_lease_ms / 2, settings.committer_lease_ms)
         if (now - self._looked) * 1000 > long_ms + slack_ms:
             self._began = now
@@ -106,14 +108,14 @@ class LastHeard:
         self._looked = now
 
     def silent_ms(self, agent: AgentRef, now: float) -> float:
-        """How long the agent has been silent under this epoch."""
+        """Return how long the agent has been silent under this epoch."""
         epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
         return (now - (at if epoch == agent.epoch else self._began)) * 1000
 
     def has_stopped(
         self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
     ) -> bool:
-        """Whether an agent that renewed its lease has missed a renewal. It may be dead or only late."""
+        """Whether an agent that has renewed its lease before has missed a renewal. It may be dead or only late."""
         is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
         return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
 
@@ -124,23 +126,23 @@ class LastHeard:
     def has_run_out(
         self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
     ) -> bool:
-        """Whether the agent has been silent for a whole lease. After an outage all agents look for the committer
-        together, and find it within some seconds."""
+        """Whether the agent has been silent for a whole lease. After an outage all agents look for the committer at the
+        same time, and find it within some seconds."""
         return self.silent_ms(agent, now) >= settings.agent_lease_ms + slack_ms
 
 
 def silence_ms(settings: SequencerSettings) -> int:
-    """The silence after which a suspected agent's lease is ended."""
+    """Return the silence after which a suspected agent's lease is ended."""
     return min(settings.agent_silence_ms, settings.agent_lease_ms // 2)
 
 
 def register_agent(
     draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
-    """Lease a broker id: the one that this instance had before, or a new one. Fences other agents at the address.
+    """Lease a broker id: the one that this instance had before, or a new one. Fence other agents at the address.
 
-    A restarted process is a new broker to clients (decision 19): they take a broker id that they know for down, and
-    don't connect to it before their backoff ends.
+    A restarted process is a new broker to clients (decision 19). If it kept its broker id, clients would consider the
+    broker down and would not connect to it before their backoff ends.
     """
     if not is_name(info.host) or any(
         port not in PORTS for port in (info.port, info.peer_port, info.http_port)
@@ -185,7 +187,7 @@ def register_agent(
 
 
 def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
-    """The agent's row. Raises LeaseLost unless it lives under this epoch."""
+    """Return the agent's row. Raises LeaseLost unless the agent is live under this epoch."""
     row = draft.get(AgentRow, broker_id)
     if row is None or row.epoch != epoch or row.expires_ms == 0:
         current = "none" if row is None else f"epoch {row.epoch}{' (over)' if row.expires_ms == 0 else ''}"
@@ -198,7 +200,8 @@ def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
 def renew_agent(
     draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
-    """Extend an agent's lease and store whether it drains. The row is written once a third of the lease is over."""
+    """Extend an agent's lease and store whether it drains. The row is written only if a third of the lease has passed
+    or draining begins."""
     row = live_agent(draft, request.broker_id, request.epoch)
     begins_to_drain = (
         request.draining and not row.draining
@@ -227,7 +230,7 @@ def renew_agent(
 
 
 def release_agent(draft: Draft, request: AgentRef) -> Empty:
-    """Give a lease back. One that is over is ignored. The broker id remains this agent's."""
+    """Release a lease; ignore one that has ended. The broker id stays reserved for this agent."""
     row = draft.get(AgentRow, request.broker_id)
     if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
         draft.put(replace_row(row, expires_ms=0))
@@ -236,8 +239,8 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
 
 
 def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> AgentRow | None:
-    """A neighbour reports the agent as silent: end its lease if it was silent here for too long, too. Returns the agent
-    whose lease this ends."""
+    """A neighbour reports the agent as silent: end its lease if it has been silent here for too long as well. Return
+    the agent whose lease ends."""
     row = draft.get(AgentRow, request.broker_id)
     if row is None or row.epoch != request.epoch or row.expires_ms == 0 or not has_left:
         return None
@@ -247,9 +250,9 @@ def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> AgentRo
 
 
 def forget_agents(draft: Draft) -> None:
-    """Delete the rows of agents without a lease, the oldest first, except the last MAX_GONE_AGENTS.
+    """Delete the rows of agents without a lease, oldest first, except the last MAX_GONE_AGENTS.
 
-    An agent that returns after that gets a new broker id. No id is given twice, so no client finds another broker under
+    An agent that returns after that gets a new broker id. Ids are never reused, so no client finds another broker under
     an id that it remembers.
     """
     gone = sorted(row.broker_id for row in draft.all(AgentRow) if row.expires_ms == 0)
@@ -258,8 +261,8 @@ def forget_agents(draft: Draft) -> None:
 
 
 def expire_agents(draft: Draft, has_run_out: Callable[[AgentRef], bool]) -> list[AgentRow]:
-    """End the leases that ran out; whose. An agent that was heard of keeps its lease: its renewal may be waiting for
-    the database."""
+    """End the expired leases; return their agents. An agent that was heard from keeps its lease: its renewal may be
+    waiting for the database."""
     expired = [
         row
         for row in draft.all(AgentRow)
@@ -273,7 +276,7 @@ def expire_agents(draft: Draft, has_run_out: Callable[[AgentRef], bool]) -> list
 
 
 def expire_sessions(draft: Draft) -> int:
-    """Close the upload sessions whose lease ran out; how many."""
+    """Close the upload sessions with expired leases; return how many."""
     expired = [row for row in draft.open_sessions() if row.expires_ms <= draft.now_ms]
     for row in expired:
         draft.put(replace_row(row, closed_ms=draft.now_ms))
@@ -281,7 +284,7 @@ def expire_sessions(draft: Draft) -> int:
 
 
 def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
-    """The live agents by broker id, and the last of those that have left."""
+    """Return the ring: the live agents by broker id, and those that left last."""
     rows = sorted(agents, key=lambda row: row.broker_id)
     gone = [row for row in rows if row.expires_ms == 0][-MAX_DEPARTED:]
     return Ring(
@@ -294,7 +297,7 @@ def _member(row: AgentRow) -> Member:
 
 
 def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
-    """Take a named lease that is free, or renew the one held."""
+    """Take a named lease that is free, or renew the held one."""
     if not is_name(request.name) or not 0 < request.lease_ms <= MAX_LEASE_MS:
         raise InvalidRequest(
             f"lease {request.name[:100]!r} for {request.lease_ms} ms: a name, and 1 to {MAX_LEASE_MS} ms"
@@ -326,14 +329,14 @@ def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
 def locate_group(
     state: HotState, request: LocateGroup, has_stopped: Callable[[AgentRef], bool] = lambda agent: False
 ) -> GroupOwner:
-    """The group's coordinator: its owner while that lives and does not drain, else the first such candidate.
+    """Return the group's coordinator: its owner if it is live and not draining, else the first such candidate.
 
     Changes nothing: the agent that loads the group becomes its owner (`rules.groups`). Agents whose candidates differ
-    for a moment may name two; the first to load the group owns it, and the other's clients are redirected to it.
+    for a moment may name two coordinators; the first to load the group owns it, and redirects the clients of the other.
 
     Raises:
-        SequencerUnavailable: no agent is live, or the owner has stopped renewing its lease (`has_stopped`): it will
-            soon be heard of again or have left. A client that is sent to a dead agent takes long to retry.
+        SequencerUnavailable: no agent is live, or the owner has stopped renewing its lease (`has_stopped`); soon it
+            will have renewed or left. A client that is sent to a dead agent takes long to retry.
     """
     row = state.get(GroupRow, request.group_id)
     owner = None if row is None else placeable_agent(state, row.owner)
@@ -356,7 +359,7 @@ def locate_group(
 
 
 def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> GroupRow:
-    """An empty group without an owner. Raises InvalidRequest, LimitReached."""
+    """Return an empty group without an owner. Raises InvalidRequest, LimitReached."""
     if not is_name(group_id):
         raise InvalidRequest(
             f"a group id of {len(group_id.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
@@ -378,7 +381,7 @@ def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> Group
 
 
 def placeable_agent(state: Draft | HotState, broker_id: int) -> AgentRow | None:
-    """The agent's row if it is live and does not drain, and so may own groups."""
+    """Return the agent's row if it is live and not draining, so that it may own groups."""
     row = state.get(AgentRow, broker_id)
     return row if row is not None and row.expires_ms > 0 and not row.draining else None
 

@@ -1,20 +1,20 @@
 """Levels: which small Parquet objects of a topic are merged into one.
 
-Compaction makes an object whenever enough records wait, for a thin topic one an hour. So a topic's past is divided into
-stretches of time, fewer and longer the older they are, and the small objects of one stretch become one:
+Compaction makes an object whenever enough records wait; for a topic with little traffic that is one per hour. So a
+topic's past is divided into stretches of time, which get fewer and longer with age, and the small objects of one
+stretch are merged into one:
 
 - the hours of today: two stretches,
 - the days of this period before today: two,
-- each period before: one. A period has 30 days, or as many as the topic's retention.
+- each earlier period: one. A period has 30 days, or as many as the topic's retention if that is less.
 
-So a topic's small objects are at most two of a day, and five of its last 30 days. An object's time is that of the swap
-that put its newest records there; an object of `SMALL_BYTES` or more is left as it is.
+So a topic has at most two small objects per day, and five for its last 30 days. An object's time is the time of the
+swap that brought its newest records; an object of `SMALL_BYTES` or more is left as it is.
 
-Two stretches of n hours (or days) are divided by the binomial transform of Bentley and Saxe (1980) for two
-components: the first has the largest triangular number of hours that n has room for, the second has the others. While
-n grows to the next triangular number only the second grows, so an hour's records are written again at most about
-sqrt(2n) times, for any sizes. A record is written at most `MOST_WRITES` times, if its topic gets at most one object an
-hour.
+Two stretches of n hours (or days) are divided by the binomial transform of Bentley and Saxe (1980) for two components:
+the first has the largest triangular number of hours that is at most n, the second has the rest. While n grows to the
+next triangular number only the second one grows, so the records of an hour are rewritten at most about sqrt(2n) times,
+whatever the sizes. A record is written at most `MOST_WRITES` times if its topic gets at most one object per hour.
 
 Pure.
 """
@@ -28,33 +28,33 @@ from uuid import UUID
 from sequencer.store.rows import SmallObjectRow
 
 SMALL_BYTES = 64 << 20
-"""An object as large as this is not merged any more."""
+"""An object of this size or more is not merged any more."""
 MOST_WRITES = 14
-"""By compaction once, and by merges: 6 in its day, 6 in its period, once at the period's end."""
+"""Once by compaction, and by merges: 6 times in its day, 6 in its period, once at the end of the period."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 PERIOD_DAYS = 30
 
 Stretch = tuple[int, int]
-"""A name: the first day and hour of the stretch, counted from the topic's first."""
+"""The name of a stretch: its first day and hour, counted from the topic's first."""
 
 
 def period_days(retention_ms: int) -> int:
-    """Days of a topic's periods; 0 where nothing is merged, as its records go within the day.
+    """Return the length of a topic's periods in days; 0 if nothing is merged because records expire within the day.
 
-    A record is deleted with the newest of its object, so this is what Kafka's segment.ms is.
+    A record is deleted together with the newest record of its object, so this corresponds to Kafka's segment.ms.
     """
     return PERIOD_DAYS if retention_ms < 0 else min(PERIOD_DAYS, retention_ms // DAY_MS)
 
 
 def first_part(count: int) -> int:
-    """How many of so many hours or days are in the first of their two stretches."""
+    """Return how many of `count` hours or days are in the first of their two stretches."""
     root = (1 + isqrt(1 + 8 * count)) // 2
     return root * (root - 1) // 2
 
 
 def stretch_of(time_ms: int, now_ms: int, days: int) -> Stretch:
-    """The stretch that a time lies in, as of now. `days`: of a period."""
+    """Return the stretch that contains a time, as of now. `days`: length of a period."""
     today, hours = divmod(max(time_ms, now_ms) // HOUR_MS, 24)
     day, hour = divmod(time_ms // HOUR_MS, 24)
     if day == today:
@@ -69,14 +69,14 @@ def stretch_of(time_ms: int, now_ms: int, days: int) -> Stretch:
 def to_merge(
     topic_id: UUID, objects: Iterable[SmallObjectRow], *, now_ms: int, retention_ms: int
 ) -> list[list[SmallObjectRow]]:
-    """The groups of a topic's small objects that are to be merged, each of two or more, in the order of time.
+    """Return the groups of a topic's small objects to merge, each of two or more objects, in time order.
 
-    Objects of one millisecond stay in the order given.
+    Objects of the same millisecond stay in the given order.
     """
     days = period_days(retention_ms)
     if not days:
         return []
-    # Topics begin their days at different times, so that not all of them are merged at midnight.
+    # Topics begin their days at different times, so that they are not all merged at midnight.
     shift_ms = topic_id.int % DAY_MS
     groups: dict[Stretch, list[SmallObjectRow]] = {}
     for row in sorted(objects, key=lambda row: row.ended_ms):

@@ -1,15 +1,15 @@
 """Idempotent producers: whether a batch is new, a duplicate, early or of an old epoch.
 
-A producer numbers its records per partition, from 0, wrapping from 2^31 - 1 to 0. The state of one (producer,
-partition) is its epoch and the last five batches stored, which is as many as a client keeps in flight.
+A producer numbers its records per partition from 0, and wraps from 2^31 - 1 to 0. The state of one producer in one
+partition is its epoch and the last five stored batches, because a client keeps at most five in flight.
 
 Invariants:
 - a batch is stored once: a retry gets its first offset, as long as the batch is remembered;
-- within an epoch the stored sequences rise, and have no gap but before a batch that may skip (it was acknowledged on
-  receipt, and those before it may be lost);
-- an epoch never falls, and a higher one starts at sequence 0, or at a batch that may skip.
+- within an epoch the stored sequences increase without gaps, except before a batch that may skip (it was acknowledged
+  on receipt, and the batches before it may be lost);
+- an epoch never decreases, and a higher epoch starts at sequence 0 or at a batch that may skip.
 
-Pure: the caller passes the rows in that hold the states, and writes the changed ones.
+Pure: the caller supplies the rows with the states, and writes the changed rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REMEMBERED_BATCHES = 5
 
 
 class ProducerState(msgspec.Struct, frozen=True, gc=False):
-    """One producer on one partition. `recent`: the last batches stored in this epoch, oldest first.
+    """One producer in one partition. `recent`: the last batches stored in this epoch, oldest first.
 
     `resumes_at`: the next sequence, if it does not follow from the last batch (see `resume_at`).
     """
@@ -41,8 +41,8 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
-    """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it. UNKNOWN_PRODUCER_ID
-    with an offset: an earlier transaction stored its sequences there."""
+    """The result of a check. NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse
+    it. UNKNOWN_PRODUCER_ID with an offset: an earlier transaction stored its sequences at that offset."""
 
     error: BatchError
     base_offset: int = -1
@@ -50,11 +50,11 @@ class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
 
 STORE = SequenceCheck(BatchError.NONE)
 _remembered = partial(tuple.__new__, RememberedBatch)
-"""A `RememberedBatch` of a tuple, without a call in Python: there is one for each batch."""
+"""Makes a `RememberedBatch` from a tuple without a Python-level call; there is one per batch."""
 
 
 def last_sequence(base_sequence: int, record_count: int) -> int:
-    """The sequence of a batch's last record."""
+    """Return the sequence of a batch's last record."""
     return (base_sequence + record_count - 1) % SEQUENCES
 
 
@@ -69,8 +69,8 @@ def check_sequence(
     """Check the sequence of one batch of an idempotent producer.
 
     Without a state only sequence 0 is accepted. A batch ahead of the expected sequence leaves a gap that may still
-    close. A batch behind it that is not remembered can never be stored in order. `may_skip`: the sequences before the
-    batch are taken as lost, so that it leaves no gap.
+    close. A batch behind it that is not remembered can never be stored in order. `may_skip`: treat missing sequences
+    before the batch as lost, so that it leaves no gap.
     """
     if not 0 <= base_sequence < SEQUENCES or record_count < 1 or epoch < 0:
         return SequenceCheck(BatchError.OUT_OF_ORDER_SEQUENCE)
@@ -99,7 +99,7 @@ def check_sequence(
 def advance(
     state: ProducerState | None, epoch: int, base_sequence: int, record_count: int, base_offset: int
 ) -> ProducerState:
-    """The state after the batch was stored at `base_offset`."""
+    """Return the state after the batch was stored at `base_offset`."""
     stored = _remembered((base_sequence, (base_sequence + record_count - 1) % SEQUENCES, base_offset))
     if state is None or state.epoch != epoch:
         return ProducerState(epoch, [stored])
@@ -107,13 +107,14 @@ def advance(
 
 
 def resume_at(state: ProducerState | None, epoch: int, base_sequence: int) -> ProducerState:
-    """The state as if all batches before this sequence had been stored: a recovery can't read some of them."""
+    """Return the state as if all batches before this sequence had been stored. A recovery uses it when it can't read
+    some of them."""
     recent = state.recent if state is not None and state.epoch == epoch else []
     return ProducerState(epoch, recent, base_sequence)
 
 
 def state_of(row: ProducerRow | None) -> ProducerState | None:
-    """The state that a row holds. It shares the row's list, which nobody changes."""
+    """Return the state that a row holds. It shares the row's list, which must not be changed."""
     return None if row is None else ProducerState(row.producer_epoch, row.recent)
 
 
@@ -126,7 +127,7 @@ def producer_row(
     last_timestamp: int,
     updated_ms: int,
 ) -> ProducerRow:
-    """The row that holds a state."""
+    """Return the row for a state."""
     return ProducerRow(
         topic_id=topic_id,
         partition=partition,

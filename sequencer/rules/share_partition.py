@@ -1,24 +1,25 @@
-"""What becomes of the records of one partition in one share group (KIP-932), with no I/O and no clock.
+"""The states of the records of one partition in one share group (KIP-932), without I/O and clock.
 
-    record      | who may have it                         | left when
-    (untouched) | anybody: it is at or after `end`        | it is acquired, or skipped as no record for members
-    AVAILABLE   | anybody                                 | it is acquired
-    ACQUIRED    | its member, until the lock is over      | its member says so, or the lock is over
-    REFUSED     | an agent, until the lock is over: given | it is in the group's dead-letter topic
-                | up, where the group has such a topic    |
-    DONE        | nobody: accepted, given up, skipped, or | never
-                | no record at all                        |
+    record      | who may have it                          | leaves this state when
+    (untouched) | anybody: it is at or after `end`         | it is acquired, or skipped as no record for members
+    AVAILABLE   | anybody                                  | it is acquired
+    ACQUIRED    | its member, until the lock expires       | its member acknowledges it, or the lock expires
+    REFUSED     | an agent, until the lock expires: it was | it is in the group's dead-letter topic
+                | given up, and the group has such a topic |
+    DONE        | nobody: accepted, given up, skipped, or  | never
+                | not a record at all                      |
 
 A record is given up when its member rejects it or when it was delivered too often.
 
 Invariants:
-- the spans tile [start, end): in order, without a hole; the first is not done, and neighbours differ;
-- an acquired record is one member's until its lock is over;
-- what is done stays done, and `start` never falls;
-- where a group has a dead-letter topic, what is given up is done no sooner than it is there; it may be there twice;
-- no record is handed out more often than the limit, nor while `end` is further from `start` than the window.
+- the spans cover [start, end) in order and without gaps; the first is not done, and neighbours differ;
+- an acquired record belongs to one member until its lock expires;
+- a done record stays done, and `start` never decreases;
+- if the group has a dead-letter topic, a given-up record is done only when it is in that topic; it may be there twice;
+- no record is delivered more often than the limit, and none is acquired for the first time while `end` is too far from
+  `start` (`max_in_flight`).
 
-Offsets are handed out, not records: where compaction left holes, the member finds no record and says so (GAP).
+Offsets are acquired, not records: if compaction left gaps, the member finds no record there and says so (GAP).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sequencer.store.rows import ShareLock
 
 
 class SpanState(IntEnum):
-    """How a record is; the numbers are stored."""
+    """The state of a record; the numbers are stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -43,7 +44,7 @@ class SpanState(IntEnum):
 
 
 class Span(NamedTuple):
-    """Offsets in the same state: from `first` up to before `end`. `deliveries`: how often they were handed out."""
+    """Offsets [first, end) in the same state. `deliveries`: how often they were delivered."""
 
     first: int
     end: int
@@ -52,12 +53,12 @@ class Span(NamedTuple):
     lock: ShareLock | None = None
 
     def within(self, first: int, end: int) -> Span:
-        """The part of it between two offsets; its `first` is not before its `end` if there is none."""
+        """Return the part between two offsets; if there is none, its `first` is not before its `end`."""
         return self._replace(first=max(first, self.first), end=min(end, self.end))
 
 
 class NotAcquired(Exception):
-    """A member acknowledges what it has not acquired, or no longer has."""
+    """A member acknowledges records that it has not acquired or no longer holds."""
 
 
 Change = Callable[[Span], Span]
@@ -67,8 +68,8 @@ NO_LIMITS = ShareLimits()
 
 @dataclass(slots=True)
 class SharePartition:
-    """The state, and the group's settings: its limits, and whether it has a dead-letter topic. Each call leaves the
-    invariants true, or raises and changes nothing."""
+    """The state of a share partition, with the group's limits and whether it has a dead-letter topic. Each call keeps
+    the invariants, or raises and changes nothing."""
 
     start: int
     end: int
@@ -77,14 +78,15 @@ class SharePartition:
     has_dead_letters: bool = False
 
     def trim(self, log_start: int) -> None:
-        """Be done with what the log no longer has."""
+        """Mark everything below the log start as done."""
         if log_start > self.start:
             self.end = max(self.end, log_start)
             gone = [(self.start, log_start, True)]
             self._set(span for span, is_gone in _labelled(self.spans, gone) if not is_gone)
 
     def expire(self, now_ms: int) -> None:
-        """Take records back whose lock is over. Without a dead-letter topic, nothing waits for it any more."""
+        """Release records whose locks have expired. If the group has no dead-letter topic, mark records as done that
+        wait for it."""
         self._change_all(
             lambda span: span.lock is not None and span.lock.until_ms <= now_ms,
             lambda span: (
@@ -95,8 +97,8 @@ class SharePartition:
             self._change_all(lambda span: span.state is SpanState.REFUSED, _done)
 
     def release(self, member_id: str, session: int) -> None:
-        """Take back what a member has of a session, or (0) of all, as if it had never been handed out: its application
-        may not have seen it."""
+        """Release what a member holds in a session, or in all sessions if `session` is 0. It does not count as a
+        delivery, because the application may not have seen the records."""
         self._change_all(
             lambda span: (
                 span.lock is not None
@@ -107,8 +109,8 @@ class SharePartition:
         )
 
     def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock) -> None:
-        """Do what a member says of records that it has; `lock`: what it has of those that it renews. What is before
-        `start` is done already. Raises NotAcquired."""
+        """Apply a member's acknowledgements of records that it holds; renewed records get `lock`. Offsets before
+        `start` are done already. Raises NotAcquired."""
         if acknowledged and acknowledged[-1].last_offset >= max(self.start, self.end):
             raise NotAcquired(
                 f"offset {acknowledged[-1].last_offset}; nothing was handed out from {self.end} on"
@@ -125,7 +127,7 @@ class SharePartition:
         self._set(changed)
 
     def refused(self, lock: ShareLock) -> list[AcquiredRecords]:
-        """Have an agent write what was given up, and no other before the lock is over."""
+        """Let an agent write the given-up records; until the lock expires no other agent gets them."""
         waiting = [span for span in self.spans if span.state is SpanState.REFUSED and span.lock is None]
         self._change_all(
             lambda span: span.state is SpanState.REFUSED and span.lock is None,
@@ -134,7 +136,7 @@ class SharePartition:
         return [AcquiredRecords(span.first, span.end - 1, span.deliveries) for span in waiting]
 
     def written(self, stretches: Iterable[tuple[int, int]]) -> None:
-        """Be done with what is in the dead-letter topic."""
+        """Mark records as done that are in the dead-letter topic."""
         labelled = _labelled(self.spans, ((first, end, True) for first, end in stretches))
         self._set(
             _done(span) if is_written and span.state is SpanState.REFUSED else span
@@ -142,7 +144,7 @@ class SharePartition:
         )
 
     def acquire(self, asked: AcquireSpan, lock: ShareLock) -> list[AcquiredRecords]:
-        """Hand out what is available of the offsets that were read, as far as the bounds allow."""
+        """Acquire available records among the offsets that were read, within the limits."""
         acquired: list[Span] = []
         left = asked.max_records
         spans: list[Span] = []
@@ -162,12 +164,12 @@ class SharePartition:
         return [AcquiredRecords(span.first, span.end - 1, span.deliveries) for span in _merged(acquired)]
 
     def _acquire_new(self, asked: AcquireSpan, left: int, lock: ShareLock) -> list[Span]:
-        """Hand out what nobody ever had, in order, from `end` on."""
+        """Acquire offsets that were never acquired, in order, from `end` on."""
         new: list[Span] = []
         acquired: list[Span] = []
         oldest = self.spans[:1]
         if asked.first_offset > self.end:
-            return acquired  # what is between was not read
+            return acquired  # the offsets in between were not read
         for first, end, is_skipped in _pieces(self.end, asked.end_offset, asked.skipped):
             room = self.limits.max_in_flight - (first - oldest[0].first if oldest else 0)
             if room <= 0 or (left <= 0 and not is_skipped):
@@ -194,7 +196,7 @@ class SharePartition:
         return acquired
 
     def available(self) -> tuple[int, int] | None:
-        """The first stretch that could be acquired, as far as the log has it; None while the window is full."""
+        """Return the first range that could be acquired, as far as the log has it; None while the window is full."""
         first = next((span.first for span in self.spans if span.state is SpanState.AVAILABLE), self.end)
         end = first
         for span in self.spans:
@@ -206,7 +208,7 @@ class SharePartition:
 
     @property
     def done_after_start(self) -> int:
-        """How many offsets at or after `start` are done."""
+        """Number of done offsets at or after `start`."""
         return sum(span.end - span.first for span in self.spans if span.state is SpanState.DONE)
 
     def _given_back(self, span: Span) -> Span:
@@ -231,7 +233,7 @@ class SharePartition:
             self._set([change(span) if is_meant(span) else span for span in self.spans])
 
     def _set(self, spans: Iterable[Span]) -> None:
-        """Take over these spans: neighbours that are alike as one, without those at the front that are done."""
+        """Take over these spans: merge equal neighbours, and remove done spans at the front."""
         merged = _merged(spans)
         while merged and merged[0].state is SpanState.DONE:
             del merged[0]
@@ -252,7 +254,7 @@ def _acquired(span: Span, lock: ShareLock) -> Span:
 
 
 def _stretches(acknowledged: Acknowledged) -> Iterator[tuple[int, int, AcknowledgeType]]:
-    """Stretches of offsets of which the same is said, as first offset, end and what is said."""
+    """Yield ranges with the same acknowledgement, as first offset, end and type."""
     first, end = acknowledged.first_offset, acknowledged.last_offset + 1
     if len(acknowledged.types) == 1:
         yield first, end, acknowledged.types[0]
@@ -266,8 +268,8 @@ def _stretches(acknowledged: Acknowledged) -> Iterator[tuple[int, int, Acknowled
 def _labelled(
     spans: Iterable[Span], stretches: Iterable[tuple[int, int, L]]
 ) -> Iterator[tuple[Span, L | None]]:
-    """The spans, cut where the stretches begin and end, each with the label of the stretch that it lies in. Both are in
-    order, and looked through once."""
+    """Cut the spans where the ranges begin and end; yield each piece with the label of its range, or None. Both inputs
+    are in order and are read once."""
     rest = iter(stretches)
     stretch = next(rest, None)
     for span in spans:
@@ -297,7 +299,8 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _pieces(first: int, end: int, skipped: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
-    """The offsets from `first` up to before `end`, cut where skipped ones begin and end."""
+    """Yield [first, end) in pieces, cut where skipped ranges begin and end; the flag says whether a piece is
+    skipped."""
     for skip_first, skip_end in skipped:
         if skip_end <= first:
             continue

@@ -1,15 +1,15 @@
-"""Share groups: which member gets which record, and what it says of it (KIP-932).
+"""Share groups: which member gets which record, and how it acknowledges the record (KIP-932).
 
-Any agent may ask for any partition: the committer decides, one request after the other, so there is no leader of a
-share partition whose state could be lost or two of which could exist. An agent reads records first and then asks to
-hand them out; it hands out what the answer says and nothing else.
+Any agent may send requests for any partition. The committer decides them one after the other, so there is no leader of
+a share partition that could lose its state or exist twice. An agent reads records first, and then requests to deliver
+them; it delivers what the answer says and nothing else.
 
 Invariants:
-- what an answer says is durable: a record that was accepted is never handed out again, and one that is acquired is
-  nobody else's before its lock is over;
-- locks end by themselves: an expired one is taken back by the next request for the partition, whoever asks;
-- only members of the group acquire, and a group that is deleted takes its state along;
-- a request asked twice (by its id) is carried out once, also by the next committer.
+- what an answer says is durable: an accepted record is never delivered again, and an acquired record belongs to nobody
+  else until its lock expires;
+- locks end by themselves: the next request for the partition, from any agent, releases the expired ones;
+- only members of the group acquire records; deleting a group deletes its state;
+- a request that is retried with its id is carried out once, also by the next committer.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ MAX_LOCK_MS = 3_600_000
 MAX_DELIVERIES = 100
 MAX_IN_FLIGHT = 10_000
 AN_AGENT = ""
-"""Who has what is to be written to a dead-letter topic; no member's id."""
+"""The member id in the locks of records that an agent writes to a dead-letter topic; no member has it."""
 KEPT_ANSWERS = 8
-"""Of one partition, for retries."""
+"""Answers kept per partition, for retries."""
 SPANS_AS_A_STEP = 20
-"""This many spans take as long as one run of a commit."""
+"""The number of spans that cost as much as one run of a commit."""
 OFFSET_BYTES = 48
 
 
 def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettings) -> Steps[ShareAnswer]:
-    """Take a member's acknowledgements and hand out records to it. What fails in one partition fails there alone."""
+    """Apply a member's acknowledgements and acquire records for it. A failure in one partition does not affect the
+    others."""
     _check(request)
     group = draft.get(GroupRow, request.group_id)
     is_member = group is not None and group.type == SHARE_GROUP and request.member_id in group.members
@@ -155,7 +156,8 @@ def _worked(
     is_member: bool,
     has_dead_letters: bool,
 ) -> tuple[ShareRow, ShareOutcome]:
-    """One partition's work. Returns its row, the same if nothing has changed that must be kept."""
+    """Do the work on one partition. Return its row (the same object if nothing changed that must be stored) and the
+    outcome."""
     state = opened(row, request.limits, has_dead_letters=has_dead_letters)
     state.trim(partition.log_start_offset)
     state.expire(now_ms)
@@ -190,7 +192,7 @@ def _worked(
 
 
 def _answered(row: ShareRow, request_id: UUID | None) -> ShareAnswered | None:
-    """What this request was answered before."""
+    """Return the earlier answer to this request, if it is kept."""
     return next((answer for answer in row.answered if answer.request_id == request_id), None)
 
 
@@ -227,7 +229,7 @@ def _carry_out(
 def opened(
     row: ShareRow, limits: ShareLimits = NO_LIMITS, *, has_dead_letters: bool = False
 ) -> SharePartition:
-    """The state that a row keeps."""
+    """Return the state that a row stores."""
     spans: list[Span] = []
     first = row.start_offset
     for kept in row.spans:
@@ -248,7 +250,7 @@ def opened(
 
 
 def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequence[ShareAnswered]) -> ShareRow:
-    """The row that keeps this state."""
+    """Return the row that stores this state."""
     numbers: dict[ShareLock, int] = {}
     spans = [
         ShareSpan(
@@ -270,7 +272,7 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
 
 
 def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets:
-    """Where a group is in the partitions that it has read; as many as fit in an answer."""
+    """Return a page of the group's positions in the partitions that it has read."""
     room = PageRoom()
     offsets: list[ShareOffset] = []
     for key in state.shares_of.get(request.group_id, NO_PARTITION_KEYS).after(request.after):
@@ -290,7 +292,7 @@ def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets
 def alter_share_offsets(
     draft: Draft, request: AlterShareOffsets, settings: SequencerSettings
 ) -> Steps[OffsetErrors]:
-    """Have a group without members begin anew in some partitions, or forget them."""
+    """Restart a group without members at the given offsets of some partitions, or forget the partitions."""
     group = draft.get(GroupRow, request.group_id)
     if group is None or group.type != SHARE_GROUP:
         raise UnknownGroup(f"there is no share group {request.group_id!r}")
@@ -314,5 +316,5 @@ def alter_share_offsets(
         elif draft.get(ShareRow, *key) is not None:
             draft.delete(ShareRow, *key)
             draft.visible_change()
-    draft.put(replace_row(group, updated_ms=draft.now_ms))  # its retention begins anew
+    draft.put(replace_row(group, updated_ms=draft.now_ms))  # its retention starts again
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)

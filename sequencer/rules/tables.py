@@ -1,10 +1,11 @@
-"""Tables over topics: which retired objects their snapshots may still name.
+"""Tables over topics: which retired objects their snapshots may still refer to.
 
-The writer of a topic's table pins it before it lists the files of a snapshot. Objects retired at or after the pin's
-time are not collected. The pin moves on as snapshots expire: to the time at which the files of the oldest remaining
-one were listed. So a writer that dies leaves too many objects, never too few.
+The writer of a topic's table pins it before it lists the files of a snapshot. Objects that are retired at or after the
+pin's time are not collected. As snapshots expire, the pin moves to the time at which the files of the oldest remaining
+snapshot were listed. So a writer that dies leaves too many objects, never too few.
 
-One time holds for Parquet objects of all topics, that of the oldest pin: an object's row does not have its topic.
+One time applies to the Parquet objects of all topics, that of the oldest pin, because an object's row does not name its
+topic.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def release_table(draft: Draft, request: ReleaseTable) -> Empty:
 
 
 def table_pins(state: HotState, request: TablePinsRequest, now_ms: int) -> TablePins:
-    """The topics with a table."""
+    """Return a page of the topics that have a table."""
     after = request.after
     ids = (row.topic_id for row in state.all(TablePinRow) if after is None or row.topic_id > after)
     room = PageRoom()
@@ -66,5 +67,5 @@ def table_pins(state: HotState, request: TablePinsRequest, now_ms: int) -> Table
 
 
 def kept_from_ms(state: HotState | Draft) -> int:
-    """Parquet objects that were retired at or after this are kept."""
+    """Return the time from which on retired Parquet objects are kept."""
     return min((row.kept_from_ms for row in state.all(TablePinRow)), default=_ENDLESS_MS)

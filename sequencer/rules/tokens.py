@@ -1,6 +1,6 @@
-"""Delegation tokens: what may be stored, and when one expires. Pure.
+"""Delegation tokens: which are accepted, and when they expire. Pure.
 
-Agents keep none: a login by a token asks for it.
+Agents keep no tokens: each login with a token requests it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ FINGERPRINT_DIGITS = 64
 MAX_RENEWERS = 100
 MAX_RENEWERS_BYTES = 4_096
 FORGOTTEN_AT_ONCE = 100
-"""Expired tokens that make room for a new one."""
+"""Number of expired tokens that are deleted to make room for a new one."""
 
 
 def tokens(state: HotState, request: TokensRequest, now_ms: int) -> Tokens:
-    """The token of a fingerprint, or a page of those that concern a principal, or of all; none that has expired."""
+    """Return the token of a fingerprint, or a page of the tokens that concern a principal, or of all. Expired tokens
+    are left out."""
     if request.fingerprint is not None:
         row = state.get(DelegationTokenRow, request.fingerprint)
         return Tokens([] if row is None or row.expires_ms <= now_ms else [_token(row, now_ms)])
@@ -98,7 +99,7 @@ def _check_limits(draft: Draft, owner: str, settings: SequencerSettings) -> None
 
 
 def _forget_expired(draft: Draft, rows: Iterable[DelegationTokenRow]) -> bool:
-    """Delete those of these that have expired, some at a time. Returns whether there were any."""
+    """Delete some of these tokens that have expired. Return whether there were any."""
     expired = [*islice((row for row in rows if row.expires_ms <= draft.now_ms), FORGOTTEN_AT_ONCE)]
     for row in expired:
         draft.delete(DelegationTokenRow, row.fingerprint)
@@ -106,7 +107,7 @@ def _forget_expired(draft: Draft, rows: Iterable[DelegationTokenRow]) -> bool:
 
 
 def alter_token(draft: Draft, request: AlterToken) -> DelegationToken:
-    """Renew a token, or have it expire. Raises UnknownToken, TokenExpired, NotTokenOwner."""
+    """Renew a token, or make it expire. Raises UnknownToken, TokenExpired, NotTokenOwner."""
     row = draft.get(DelegationTokenRow, request.fingerprint)
     if row is None:
         raise UnknownToken("there is no delegation token of this HMAC")
@@ -137,6 +138,6 @@ def _token(row: DelegationTokenRow, now_ms: int) -> DelegationToken:
 
 
 def _bytes_of(row: DelegationTokenRow) -> int:
-    """An upper bound of the encoded size."""
+    """Return an upper bound of the encoded size."""
     texts = (row.fingerprint, row.token_id, row.owner, row.requester)
     return 64 + text_bytes(*texts, *row.renewers)

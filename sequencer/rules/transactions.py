@@ -1,18 +1,18 @@
-"""Transactions: who may write under a transactional id, what its transaction holds, and how it ends.
+"""Transactions: who may write under a transactional id, what its transaction contains, and how it ends.
 
-A transaction's end is one change: the markers of all its partitions, its group offsets and its own row become
+The end of a transaction is one change: the markers of all its partitions, its group offsets and its own row become
 durable and visible together or not at all. So there are no intermediate states.
 
 Invariants:
 - a transactional id has one producer id and epoch; a producer with an older one is fenced;
-- the transactions of a producer are numbered; a batch is stored only in the transaction it was sent in: the one
-  that was open when an agent received it (by number), or the one of its epoch (where every end raises it);
+- the transactions of a producer are numbered. A batch is stored only in the transaction in which it was sent: the one
+  that was open when an agent received it (by number), or the one of its epoch (if every end bumps the epoch);
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
 - a retried end gets its first answer and ends nothing else;
-- what a client sent in one transaction adds nothing to a later one, however late it arrives;
-- an end leaves out a topic or group that was deleted in between, and does not fail.
+- requests that a client sent in one transaction add nothing to a later one, however late they arrive;
+- the end of a transaction skips topics and groups that were deleted meanwhile; it does not fail.
 
-Work per partition of a transaction is `Steps`, one unit for each.
+Work per partition of a transaction is `Steps`, with one unit per partition.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 LAST_EPOCH = 32766
-"""After this epoch a new producer id is granted: an epoch is an int16, and Kafka never grants the largest."""
+"""The last epoch of a producer id; after it a new producer id is granted. An epoch is an int16, and Kafka never grants
+the largest value."""
 MARKER_LENGTH = 78
 """Bytes of a control batch with one marker (tailrace.record_batch.control_batch)."""
 
@@ -88,16 +89,16 @@ MARKER_LENGTH = 78
 
 
 LOOKUPS_AS_A_STEP = 100
-"""This many look-ups of a transaction's partitions take as long as ending one."""
+"""The number of partition look-ups of a transaction that cost as much as ending one partition."""
 FEW_PARTITIONS = 16
 PartitionSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
-"""By producer id: a transaction's partitions as a list and as a set."""
+"""By producer id: the partitions of its transaction as a list and as a set."""
 Joined = dict[int, list[tuple[UUID, int]]]
 """By producer id: partitions in which a commit stored batches of its open transaction."""
 
 
 def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> Steps[ProducerGrant]:
-    """Grant the caller the transactional id, with a higher epoch than any before and no open transaction."""
+    """Grant the transactional id to the caller, with a new epoch and no open transaction."""
     name = request.transactional_id
     if name is None or not is_name(name):
         raise InvalidRequest(
@@ -146,7 +147,7 @@ def _new_transactional_id(
 
 
 def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
-    """The row with the next epoch, or the first of a new producer id."""
+    """Return the row with the next epoch, or with epoch 0 of a new producer id."""
     producer_id, epoch = row.producer_id, row.producer_epoch + 1
     if epoch > LAST_EPOCH:
         producer_id, epoch = draft.next_value(PRODUCER_ID), 0
@@ -154,7 +155,7 @@ def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
 
 
 def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
-    """The transactional id's row, if the caller is its current producer."""
+    """Return the transactional id's row if the caller is its current producer."""
     row = draft.get(TransactionRow, named.transactional_id)
     if row is None or row.producer_id != named.producer_id:
         now = "unknown" if row is None else f"of producer {row.producer_id}"
@@ -197,7 +198,7 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
 
 
 def _check_number(row: TransactionRow, meant: int, now: int) -> None:
-    """Raise InvalidTransactionState if a request was meant for another transaction than it would change now."""
+    """Raise InvalidTransactionState if a request was meant for another transaction than the one it would change now."""
     if meant not in (-1, now):
         raise InvalidTransactionState(
             f"transactional id {row.transactional_id!r} is at transaction {row.number}; this was sent in {meant}"
@@ -268,12 +269,12 @@ def _begun(draft: Draft, row: TransactionRow, settings: SequencerSettings) -> Tr
 
 
 def may_begin(draft: Draft, settings: SequencerSettings) -> bool:
-    """Whether one more transaction may be open."""
+    """Whether one more transaction may be opened."""
     return len(draft.durable.open_transactions) < settings.max_open_transactions
 
 
 def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow | None:
-    """The row of the transactional id that this producer id belongs to."""
+    """Return the row of the transactional id that currently has this producer id."""
     durable = state.durable if isinstance(state, Draft) else state
     name = durable.transactional_ids.get(producer_id)
     row = None if name is None else state.get(TransactionRow, name)
@@ -283,7 +284,7 @@ def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow 
 def current_transactions(
     state: HotState, request: CurrentTransactionsRequest
 ) -> Steps[CurrentTransactionsAnswer]:
-    """The number of the transaction that each batch belongs to. Each batch is a unit of work."""
+    """Return the number of the transaction that each batch belongs to. Each batch is a unit of work."""
     known: PartitionSets = {}
     current: list[CurrentTransaction] = []
     for query in request.batches:
@@ -312,7 +313,8 @@ def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PartitionSets
 
 
 def _partitions_of(row: TransactionRow, known: PartitionSets) -> Collection[tuple[UUID, int]]:
-    """The partitions of the transaction; many as a set, which `known` keeps beside the list it was made from."""
+    """Return the transaction's partitions. If they are many, return a set, which `known` keeps with the list that it
+    was made from."""
     if len(row.partitions) <= FEW_PARTITIONS:
         return row.partitions
     kept = known.get(row.producer_id)
@@ -354,9 +356,9 @@ def note_stored(
     joined: Joined,
     settings: SequencerSettings,
 ) -> None:
-    """Store the first offset that a run has of each producer's transaction.
+    """Store the first offset of each producer's transaction in a run.
 
-    The transaction begins here if none is open. `join_partitions` adds the partition to it.
+    A transaction begins here if none is open; otherwise `join_partitions` must add the partition to it.
     """
     for producer_id, first_offset in first_offsets.items():
         row = transaction_of(draft, producer_id)
@@ -374,7 +376,7 @@ def note_stored(
 
 
 def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -> None:
-    """Add the partitions of one commit's runs to their transactions, each transaction's in one change."""
+    """Add the partitions of one commit's runs to their transactions, with one change per transaction."""
     for producer_id, partitions in joined.items():
         row = transaction_of(draft, producer_id)
         assert row is not None and row.state is TransactionState.ONGOING, (
@@ -386,7 +388,7 @@ def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -
 def transaction_for_offsets(
     draft: Draft, request: CommitOffsets, named: TransactionRef, settings: SequencerSettings
 ) -> TransactionRow:
-    """The open transaction that a group's positions wait for."""
+    """Return the open transaction that a group's positions wait for."""
     row = _current(draft, named)
     if request.joins:
         return _add(draft, row, partitions=[], groups=[request.group_id], settings=settings)
@@ -403,7 +405,7 @@ def transaction_for_offsets(
 
 
 def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGrant]:
-    """Commit or abort the open transaction, or return the answer that this end got before."""
+    """Commit or abort the open transaction, or return the first answer if this is a retry."""
     named = request.transaction
     known = draft.get(TransactionRow, named.transactional_id)
     if known is not None:
@@ -432,8 +434,8 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
 
 
 def positions_read(state: HotState, request: EndTransaction) -> Iterable[PositionKey]:
-    """The positions that `end_transaction` reads, of those that were pending in this state. Of a position that becomes
-    pending in the same group of requests, the commit that sends it reads it."""
+    """Return the keys of the positions that `end_transaction` reads, of those that are pending in this state. If a
+    position becomes pending in the same group of requests, the commit that sends it has already looked it up."""
     row = state.get(TransactionRow, request.transaction.transactional_id)
     if row is None or not request.is_commit:
         return []
@@ -442,7 +444,7 @@ def positions_read(state: HotState, request: EndTransaction) -> Iterable[Positio
 
 
 def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:
-    """The first answer to an end that is certainly a retry; None to decide it anew."""
+    """Return the first answer to an end that is certainly a retry; None if it must be decided."""
     named = ProducerRef(request.transaction.producer_id, request.transaction.producer_epoch)
     is_current = named == row.producer
     if is_current and request.number in (-1, row.number):
@@ -464,17 +466,18 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
 
 
 def _is_end_of(end: EndedTransaction, row: TransactionRow, named: ProducerRef, number: int) -> bool:
-    """Whether a request by this producer names this end; `number` is -1 if the caller knows none."""
+    """Whether a request of this producer means this end; `number` is -1 if the caller does not know it."""
     if named != end.producer:
         return False
     if number >= 0:
         return number == end.number
-    # If the end granted no new epoch, a transaction begun since (and aborted by a time-out) has the same name.
+    # If the end granted no new epoch, a transaction begun since then (and aborted by a time-out) has the same producer
+    # id and epoch.
     return named != end.granted or row.number == end.number
 
 
 def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> Steps[TransactionRow]:
-    """End the open transaction: markers, ranges, group offsets. The caller puts the returned row."""
+    """End the open transaction: markers, ranges, group offsets. Return its row; the caller puts it."""
     assert row.state is TransactionState.ONGOING, f"{row.transactional_id!r} is {row.state}"
     for topic_id, number in row.partitions:
         opened = draft.get(OpenRangeRow, topic_id, number, row.producer_id)
@@ -523,7 +526,8 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
 
 
 def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
-    """Append a marker at the partition's end, in one row with the markers that this transaction put just before."""
+    """Append a marker at the partition's end. Join it with the markers that the same change put just before into one
+    row."""
     topic_id, number = partition.topic_id, partition.partition
     last = draft.last_published(topic_id, number)
     is_joined = (
@@ -575,7 +579,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
         ):
             before = draft.get(GroupOffsetRow, group_id, pending.topic_id, pending.partition)
             if before is not None and 0 < pending.turn < before.turn:
-                continue  # a later one of another transaction
+                continue  # the position was committed later, by another transaction
             position = GroupOffsetRow(
                 group_id=group_id,
                 topic_id=pending.topic_id,
@@ -598,7 +602,7 @@ def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
 
 
 def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:
-    """Abort what a producer of this epoch has open on these partitions: its transaction, or a range without one."""
+    """Abort what a producer of this epoch has open in these partitions: its transaction, or a range without one."""
     if request.producer_epoch not in INT16:
         raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
     row = transaction_of(draft, request.producer_id)
@@ -633,8 +637,8 @@ def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
 
 
 def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
-    """Abort the transactions that have timed out and fence their producers; how many. Stops once `max_rows` rows have
-    changed."""
+    """Abort the transactions that have timed out and fence their producers; return how many. Stop when `max_rows` rows
+    have changed."""
     aborted = 0
     for count, name in enumerate(draft.durable.open_transactions):
         if count % LOOKUPS_AS_A_STEP == 0:
@@ -652,7 +656,7 @@ def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
 
 
 def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
-    """The requested transactional ids that exist, or all, by id; as many as fit in an answer."""
+    """Return a page of the requested transactional ids that exist, or of all, ordered by id."""
     requested = request.transactional_ids
     ids = (
         state.transaction_names.after(request.after)

@@ -1,12 +1,12 @@
-"""Upload sessions and what is committed under them.
+"""Upload sessions, and the commits under them.
 
 Invariants:
-- a session's numbers are applied in order, each once; a retry of a number gets its first answer;
-- closing changes the session's row, so no commit is applied after it;
-- the first commit of a session closes its predecessor: no commit of the old lane follows one of the new;
+- a session's commit numbers are applied in order, each once; a retry of a number gets its first answer;
+- closing a session changes its row, so no commit is applied after it;
+- the first commit of a session closes its predecessor: no commit of a lane's old session follows one of the new;
 - a run's row names an object that has a row.
 
-A writer's session (sequencer.rules.writes) has no numbers: it is only the prefix and the lease.
+A writer's session (sequencer.rules.writes) has no commit numbers: it is only a prefix and a lease.
 """
 
 from __future__ import annotations
@@ -61,15 +61,16 @@ from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.turns import Steps
 
 BATCHES_AS_A_RUN = 10
-"""This many batches take as long as a run."""
+"""The number of batches that cost as much as a run."""
 WORK_IN_A_STEP = 16
-"""In runs: a step is as cheap as a run, so it isn't taken at each."""
+"""Work per step, in runs. A step costs as much as a run, so it is not taken after each run."""
 BATCHES_IN_A_STEP = 100
 COMPACTOR_BROKER_ID = -1
-"""A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
+"""A session opened under this broker id belongs to the compactor; `agent_epoch` is the epoch of its named lease."""
 COMPACTOR_LEASE = "compactor"
 WRITER_BROKER_ID = -2
-"""A session opened under this broker id is a writer's: of a job that is no agent, and commits by `commit_write`."""
+"""A session opened under this broker id belongs to a writer: a job that is not an agent and commits with
+`commit_write`."""
 
 _LEAST, _MOST = INT32[0], INT32[-1]
 _LEAST_EPOCH, _MOST_EPOCH = INT16[0], INT16[-1]
@@ -86,7 +87,7 @@ def open_session(
     settings: SequencerSettings,
     slack_ms: int = 0,
 ) -> SessionGrant:
-    """Grant a new prefix to a live agent (or to the compactor); to a writer the one of the session that it names."""
+    """Grant a new prefix to a live agent or to the compactor; grant a writer the prefix of its named session."""
     lease_ms = settings.session_lease_ms
     if request.broker_id == WRITER_BROKER_ID:
         if request.name is None:
@@ -113,7 +114,7 @@ def open_session(
                 f"no live agent {request.broker_id} of epoch {request.agent_epoch}; register again"
             )
         folder = "mixed"
-    # The first part spreads sessions over the store's partitions; a random id needs no further hash.
+    # The first part spreads sessions over the store's partitions; the id is random and needs no hash.
     prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
     lease_ms += slack_ms
     row = SessionRow(
@@ -140,10 +141,11 @@ def _granted(row: SessionRow, lease_ms: int, identity: Identity, settings: Seque
 
 
 def _writers_session(draft: Draft, name: UUID, settings: SequencerSettings) -> UUID | None:
-    """The live session of this name, which is kept in the place of a predecessor. Each opening has an id of its own:
-    what was uploaded under one that is over may be collected, and is never committed under the next.
+    """Return the id of the live session with this name; the row stores the name as predecessor. Each opening creates a
+    session with a new id: objects uploaded under an expired session may be collected, and are never committed under the
+    next one.
 
-    Raises LimitReached where there is none, and as many are open as may be.
+    Raises LimitReached if there is no such session and the limit of open ones is reached.
     """
     rows = draft.open_sessions_of(WRITER_BROKER_ID)
     for row in rows:
@@ -155,7 +157,7 @@ def _writers_session(draft: Draft, name: UUID, settings: SequencerSettings) -> U
 
 
 def live_session(draft: Draft, session_id: UUID) -> SessionRow:
-    """The session's row. Raises SessionClosed unless it is open and its lease runs."""
+    """Return the session's row. Raises SessionClosed unless it is open and its lease is valid."""
     session = draft.get(SessionRow, session_id)
     if session is None:
         raise SessionClosed(f"session {session_id} is not known; open another")
@@ -170,7 +172,7 @@ def live_session(draft: Draft, session_id: UUID) -> SessionRow:
 def renew_session(
     draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> SessionGrant:
-    """Extend a live session's lease. The row is written once a tenth of the lease is over."""
+    """Extend a live session's lease. The row is written only if a tenth of the lease has passed."""
     session = live_session(draft, request.session_id)
     is_writers = session.broker_id == WRITER_BROKER_ID
     lease_ms = (settings.writer_lease_ms if is_writers else settings.session_lease_ms) + slack_ms
@@ -182,7 +184,7 @@ def renew_session(
 
 
 def close_session(draft: Draft, request: SessionRef) -> Empty:
-    """Close a session. One that is closed or unknown is ignored."""
+    """Close a session. Do nothing if it is closed or unknown."""
     session = draft.get(SessionRow, request.session_id)
     if session is not None and session.closed_ms is None:
         draft.put(replace_row(session, closed_ms=draft.now_ms))
@@ -190,7 +192,8 @@ def close_session(draft: Draft, request: SessionRef) -> Empty:
 
 
 def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[None]:
-    """Raise InvalidRequest or LimitReached for a commit that no session may make. Each batch is a unit of work."""
+    """Raise InvalidRequest or LimitReached for a commit that is invalid under any session. Each batch is a unit of
+    work."""
     if request.number < 0:
         raise InvalidRequest(f"commit number {request.number}; numbers start at 0")
     if request.object is None:
@@ -204,7 +207,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
         lengths = 0
         for batch in run.batches:
             length = batch.length
-            # Whether the values fit the fields of a record batch that is not empty.
+            # Whether the values fit the fields of a non-empty record batch.
             if not (
                 0 < length <= _MOST
                 and 0 < batch.record_count <= _MOST
@@ -243,21 +246,22 @@ def check_object(described: ObjectDescription, prefix: str) -> None:
 
 
 def names_earlier_object(session: SessionRow | None, request: CommitRequest) -> bool:
-    """Whether the commit's object may be in the store: a retried batch names that of an earlier commit. One that has
-    the key of the commit's own number is new, or the number was applied before. The store refuses the id of another."""
+    """Whether the commit's object may already have a row: a retried batch names the object of an earlier commit. An
+    object with the key of the commit's own number is new, unless the number was already applied. The store refuses an
+    id that another object has."""
     if request.object is None:
         return False
     return session is None or request.object.key != uploaded_key(session.prefix, request.number)
 
 
 def _is_of_later_commit(key: str, session: SessionRow) -> bool:
-    """Whether the key is of a commit after the session's next: that commit's object will not be looked up."""
+    """Whether the key belongs to a later commit than the session's next; that commit will not look its object up."""
     number, following = key.removeprefix(session.prefix), uploaded_key("", session.next_number)
     return number.isdigit() and len(number) >= len(following) and number > following
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
-    """The first answer to this number, None if it is not kept any more."""
+    """Return the first answer to this commit number; None if it is not kept (any more)."""
     row = draft.get(CommitRow, request.session_id, request.number)
     return None if row is None else _answers.decode(row.answer)
 
@@ -280,7 +284,7 @@ def apply_commit(
 
 
 def refuse_commit(draft: Draft, session: SessionRow, request: CommitRequest) -> CommitAnswer:
-    """Answer the session's next commit, whose object does not exist, by refusing every batch."""
+    """Answer the session's next commit by refusing every batch, because its object was collected."""
     return _answer(draft, session, request, _refusals(draft, request.runs))
 
 
@@ -325,8 +329,8 @@ def commit_object(
     elif (
         stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms // 2 <= draft.now_ms
     ):
-        # The collector may be deleting the object, or may begin to before this is written: no run may name it again.
-        # A transaction of the database may take half the grace.
+        # The collector may be deleting the object, or may begin to before this is written, so no run may name it again.
+        # A database transaction may take half of the grace period.
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[AddedRun] = []
@@ -355,7 +359,8 @@ def commit_object(
 
 
 def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
-    """The keys of the producers whose states `commit_object` may need for these runs; one may come twice."""
+    """Return the keys of the producers whose states `commit_object` may need for these runs; duplicates are
+    possible."""
     keys: list[ProducerKey] = []
     for run in runs:
         topic_id, partition = run.topic_id, run.partition
@@ -367,7 +372,7 @@ def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
 
 
 def object_row(described: ObjectDescription) -> ObjectRow:
-    """An object's row before any run names it."""
+    """Return an object's row before any run names it."""
     return ObjectRow(
         object_id=described.object_id,
         kind=described.kind,
@@ -391,7 +396,8 @@ def _log_start(draft: Draft, proposal: RunProposal) -> int:
 def _commit_run(
     draft: Draft, object_id: UUID, proposal: RunProposal, joined: Joined, settings: SequencerSettings
 ) -> tuple[RunOutcome, AddedRun | None]:
-    """The outcome of a proposal, and its run if it stores a batch. Changes the partition and the producers."""
+    """Return the outcome of a proposal, and its run if it stores a batch. Changes the rows of the partition and the
+    producers."""
     topic_id, number = proposal.topic_id, proposal.partition
     partition = draft.live_partition(topic_id, number)
     if partition is None:
@@ -417,7 +423,7 @@ def _commit_run(
     partition = advanced(partition, assigned.end_offset, assigned.max_timestamp)
     key = TopicPartition(topic_id, number)
     draft.changes.of(PartitionRow)[key] = partition
-    # By position: there is one for each run of each commit.
+    # Positional arguments are faster, and there is one row per run of each commit.
     row = RunRow(
         topic_id,
         number,
@@ -437,7 +443,7 @@ def _commit_run(
 
 
 def _checks(draft: Draft, topic_id: UUID, proposal: RunProposal, settings: SequencerSettings) -> RunChecks:
-    """What decides on a proposal's batches, by the draft's rows of producers and transactions."""
+    """Return the checks for a proposal's batches, from the draft's rows of producers and transactions."""
     number, batches = proposal.partition, proposal.batches
     producer_ids = {batch.producer_id: None for batch in batches}
     producer_ids.pop(NO_PRODUCER_ID, None)
