@@ -1,15 +1,16 @@
-"""The bound of large answers: while they are made, and until their clients have taken them.
+"""The memory of large answers: it is held while an answer is made, and until its client has received it.
 
-A handler whose answer may be large says how large before it makes it, and waits for that much (`Room.needs`). Once it
-has made a part, it gets more only where that is free at once; else it drops what it has made, gives its memory back,
-waits for twice as much and begins anew (`made_anew`). So whoever waits holds nothing of it and has made nothing, and
-whoever holds some of it waits for no other budget. A client that takes its answer too slowly while others wait is
-closed (`KafkaConnection.staleness`). An answer of less than FREE_BYTES needs no room: its request was charged for that.
+A handler whose answer may be large says how large before it makes it, and waits for that much memory (`Room.needs`).
+Once it has made a part, it gets more only if that is free at once. Otherwise it drops what it has made, gives back its
+memory, waits for twice as much and starts over (`made_anew`). So a request that waits holds none of this memory and has
+made nothing, and a request that holds some of it waits for no other budget. A client that reads its answer too slowly
+while others wait is disconnected (`KafkaConnection.staleness`). An answer of less than FREE_BYTES needs no room: its
+request's charge covers it.
 
-An answer that is larger than all of this memory is charged `MemoryBudget.largest`. One at a time can be, so all answers
-together take no more than the budget of this memory and `AnswerMemory.most`.
+An answer that needs more than all of this memory is charged `MemoryBudget.largest`. Only one such answer is made at a
+time, so all answers together take no more than this memory's budget plus `AnswerMemory.most`.
 
-Sizes are estimates of an answer's objects and bytes together. Once it is written, its bytes count.
+Sizes are estimates of an answer's objects and bytes together. Once it is encoded, its bytes count.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from sequencer.pages import Page, pages
 from tailrace.clock import Clock
 
 PART = 8
-"""One part in so many of the memory budget is what large answers have together, beside it."""
+"""Large answers together get this fraction (1 / PART) of the memory budget, in addition to it."""
 LARGEST_PART = 2
-"""One part in so many is the most that one answer may take: it is made while no other one of such a size is."""
+"""One answer may take this fraction (1 / LARGEST_PART) of the memory budget. Only one answer of such a size is made at
+a time."""
 FREE_BYTES = 16 * 1024
 WAIT_SECONDS = 30.0
-"""A request that has waited so long for its answer's memory is given up: its client has given it up, too."""
+"""A request that has waited this long for its answer's memory is dropped: its client has given up, too."""
 PAGE_BYTES = 2 * 1024 * 1024
-"""A page of the sequencer's listings, with what is made of it."""
+"""The estimate of one page of the sequencer's listings, with the objects made from it."""
 LISTING_BYTES = 16 * 1024 * 1024
-"""What a listing of several pages is taken for at first."""
+"""The first estimate of a listing of several pages."""
 ENTRY_BYTES = 400
-"""An entry of a listing: the sequencer's row, the answer's, and its bytes."""
+"""The estimate of one entry of a listing: the sequencer's row, the answer's row, and its bytes."""
 
 Q = TypeVar("Q", bound=Value)
 P = TypeVar("P", bound=Page)
@@ -46,7 +48,7 @@ R = TypeVar("R")
 
 
 class _Outgrown(Exception):
-    """What was made so far must be dropped, as there is no memory for more beside it. `size`: what to wait for."""
+    """There is no memory for more, so what was made so far must be dropped. `size`: how many bytes to wait for."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -54,7 +56,7 @@ class _Outgrown(Exception):
 
 
 class AnswerMemory:
-    """Bytes of large answers. Owned by one event loop. `most`: what one answer may take."""
+    """The memory of large answers, in bytes. Owned by one event loop. `most`: the limit of one answer."""
 
     def __init__(self, memory_budget_bytes: int, clock: Clock) -> None:
         self.most = memory_budget_bytes // LARGEST_PART
@@ -67,15 +69,15 @@ class AnswerMemory:
 
     @property
     def is_contended(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a request waits for this memory."""
         return self._budget.is_contended
 
     def deadline(self) -> float:
-        """Until when a request waits that begins to wait now."""
+        """Return when a request that starts to wait now gives up (monotonic seconds)."""
         return self._clock.monotonic() + WAIT_SECONDS
 
     async def take(self, size: int, deadline: float) -> Grant:
-        """As much as this, or as one answer can be charged. Raises NoRoomForAnswer."""
+        """Take `size` bytes, or the largest charge if that is less; wait until `deadline`. Raises NoRoomForAnswer."""
         charge = min(size, self._budget.largest)
         seconds = max(deadline - self._clock.monotonic(), 0.0)
         if not await self._budget.take(charge, self._clock, seconds):
@@ -83,12 +85,13 @@ class AnswerMemory:
         return Grant(self._budget, charge)
 
     def try_take(self, size: int) -> Grant | None:
-        """The same, if it is there at once and nobody waits before."""
+        """Take the memory if it is free and no request waits for it; otherwise return None."""
         charge = min(size, self._budget.largest)
         return Grant(self._budget, charge) if self._budget.try_take(charge) else None
 
     def extended(self, grant: Grant | None, size: int) -> Grant | None:
-        """The grant, now of this size, or None where there is no more. One that has all of the memory may pass it."""
+        """Return the grant, enlarged to `size`, or None if that is not free. A grant of all the memory may exceed
+        it."""
         grant = grant or Grant(self._budget, 0)
         charge = min(size, self._budget.largest)
         if grant.bytes < charge:
@@ -99,7 +102,7 @@ class AnswerMemory:
 
 
 class Room:
-    """What one answer has of the memory. `used`: what it takes so far, as far as its handler knows."""
+    """One answer's part of the memory. `used`: bytes that the answer takes so far, as far as its handler knows."""
 
     __slots__ = ("_deadline", "_grant", "_is_begun", "_memory", "_size", "used")
 
@@ -107,17 +110,17 @@ class Room:
         self._memory = memory
         self._deadline: float | None = None
         self._grant: Grant | None = None
-        self._is_begun = False  # whether a part of the answer is made
+        self._is_begun = False  # whether a part of the answer was made
         self._size = FREE_BYTES
         self.used = 0
 
     async def needs(self, size: int) -> None:
-        """Have room for `size` bytes in all, before anything of the answer is made. What there was is given back while
-        more is waited for.
+        """Reserve `size` bytes in all, before any part of the answer is made. While it waits for more, it holds
+        nothing.
 
         Raises:
-            AnswerTooLarge: no answer may be so large.
-            NoRoomForAnswer: others had all of it for too long.
+            AnswerTooLarge: the size exceeds the limit of one answer.
+            NoRoomForAnswer: other answers held the memory for too long.
         """
         if size <= self._size:
             return
@@ -131,7 +134,7 @@ class Room:
         self._size = size
 
     def has(self, size: int) -> bool:
-        """Whether there is room for `size` bytes in all without waiting. Raises AnswerTooLarge."""
+        """Whether `size` bytes in all can be reserved without waiting; if so, reserve them. Raises AnswerTooLarge."""
         if size > self._size and self._grant is None:
             self._check(size)
             self._grant = self._memory.try_take(size)
@@ -140,10 +143,11 @@ class Room:
         return size <= self._size
 
     async def made(self, make: Callable[[], Awaitable[R]]) -> R:
-        """What `make` gives. It is begun anew, with more room, as often as it outgrows what there is.
+        """Return the result of `make`. If it outgrows its room, start it again with more, as often as needed.
 
         Raises:
-            NoRoomForAnswer: others had all of it for too long.
+            AnswerTooLarge: the size exceeds the limit of one answer.
+            NoRoomForAnswer: other answers held the memory for too long.
         """
         while True:
             try:
@@ -158,14 +162,14 @@ class Room:
     async def listing(
         self, ask: Callable[[Q], Awaitable[P]], request: Q, size: Callable[[P], int]
     ) -> list[P]:
-        """All pages of a sequencer's listing. Where there are several, none is kept while room for all is waited for.
-        Those who call it are `made_anew`.
+        """Return all pages of a sequencer's listing. If there are several, keep none while waiting for memory for all.
+        Handlers that call this are `made_anew`.
 
         Args:
-            size: how many bytes of an answer a page leads to.
+            size: returns the bytes of an answer that a page leads to.
 
         Raises:
-            AnswerTooLarge: no answer may be so large.
+            AnswerTooLarge: the size exceeds the limit of one answer.
         """
         await self._reserve(PAGE_BYTES)
         page = await ask(request)
@@ -181,7 +185,7 @@ class Room:
         return found
 
     def grow(self, more: int) -> None:
-        """Count what was made and could not be known before. Raises AnswerTooLarge."""
+        """Count bytes of the answer that were not known before they were made. Raises AnswerTooLarge."""
         self._is_begun = True
         self.used += more
         if self.used > self._size:
@@ -190,7 +194,7 @@ class Room:
             self._grant.resize(self.used)
 
     async def _reserve(self, more: int) -> None:
-        """Have room for a guess, which is no reason to refuse."""
+        """Reserve an estimate. It is capped at the limit of one answer, so it never raises AnswerTooLarge."""
         size = min(self.used + more, max(self.used, self._memory.most))
         if not self._is_begun:
             await self.needs(size)
@@ -198,7 +202,7 @@ class Room:
             self._extend(size)
 
     def _extend(self, size: int) -> None:
-        """More room without waiting, as a part of the answer is made."""
+        """Reserve more without waiting, because a part of the answer was made. Raises AnswerTooLarge, _Outgrown."""
         self._check(size)
         grant = self._memory.extended(self._grant, size)
         if grant is None:
@@ -216,7 +220,7 @@ class Room:
             )
 
     def written(self, size: int) -> bool:
-        """The answer has this many bytes. Returns whether they are held, until `release`."""
+        """Hold only the encoded answer's `size` bytes. Return whether they are held, until `release`."""
         if self._grant is None:
             return False
         if size <= FREE_BYTES:
@@ -226,7 +230,7 @@ class Room:
         return True
 
     def release(self) -> None:
-        """Give back what there is; again does nothing."""
+        """Give back the memory; a second call does nothing."""
         if self._grant is not None:
             self._grant.release()
             self._grant = None
@@ -234,7 +238,7 @@ class Room:
 
 
 class _NoBound(Room):
-    """Of those who ask a handler without a dispatcher. It keeps nothing, so all of them share it."""
+    """The room of callers that call a handler without a dispatcher. It holds nothing, so all of them share it."""
 
     __slots__ = ()
 
@@ -266,7 +270,8 @@ C = TypeVar("C", bound=_Context)
 
 
 def made_anew(handler: Callable[[S, C, A], Awaitable[R]]) -> Callable[[S, C, A], Awaitable[R]]:
-    """A handler whose answer grows while it is made; see `Room.made`. It changes nothing, so it may be begun anew."""
+    """Wrap a handler whose answer grows while it is made (see `Room.made`). It must change nothing, so that it can
+    start again."""
 
     @wraps(handler)
     async def handle(services: S, context: C, request: A) -> R:

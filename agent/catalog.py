@@ -1,8 +1,9 @@
-"""The catalog: topics, ring, users and ACLs as an agent knows them, kept current by asking with the version it has.
+"""The catalog: the topics, ring, users and ACLs as the agent knows them. It asks the sequencer for changes since its
+version.
 
-A Metadata answer, or a look-up of something unknown, asks the sequencer first, so metadata is right the moment after
-it changed. All others use what is known, and ask when it may be old: a name, id or partition that is unknown here, or
-that the sequencer refuses as unknown.
+A Metadata request, or a look-up of something unknown, asks the sequencer first, so metadata is correct right after a
+change. All others use the current snapshot, and ask only when it may be out of date: it doesn't have a name, id or
+partition, or the sequencer refuses one as unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_DEPARTED = 32
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic and the settings that follow from its configs and the cluster's. `is_internal`: clients can't write to
+    """A topic, and the settings that follow from its configs and the cluster's. `is_internal`: clients can't write to
     it."""
 
     topic: Topic
@@ -51,11 +52,12 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one metadata version and ring generation. Immutable; replaced as a whole.
+    """All metadata at one version and ring generation. Immutable; replaced as a whole.
 
-    `partitions`: of all topics together.
-    `departed`: the last agents that have left the ring, as the sequencer says or as this one saw it, by broker id.
-    `answers`: Metadata answers that were made from it. `unified_names`: see `agent.handlers.colliding_names`.
+    `partitions`: how many all topics have together.
+    `departed`: the last agents that have left the ring, as the sequencer or this agent saw it, by broker id.
+    `answers`: Metadata answers that were made from this snapshot. `unified_names`: see
+    `agent.handlers.colliding_names`.
     """
 
     cluster_id: str
@@ -72,7 +74,7 @@ class Snapshot:
 
     @property
     def ring(self) -> Ring:
-        """Who is in the ring, and its generation."""
+        """The members of the ring, and its generation."""
         return self.replicas.ring
 
 
@@ -87,7 +89,7 @@ class KnownSecurity:
 
 @dataclass(frozen=True, slots=True)
 class KnownClientConfigs:
-    """Everything that is configured for clients, at one version."""
+    """All configs of clients, at one version."""
 
     version: int = 0
     configs: tuple[ClientConfig, ...] = ()
@@ -96,7 +98,7 @@ class KnownClientConfigs:
 
     @classmethod
     def of(cls, version: int, configs: Iterable[ClientConfig]) -> KnownClientConfigs:
-        """Those that the sequencer gave."""
+        """Build from the sequencer's rows."""
         kept = tuple(configs)
         groups, metrics = (
             {row.name: row.configs for row in kept if row.scope is scope}
@@ -117,23 +119,23 @@ EMPTY = Snapshot(
 
 
 class Catalog:
-    """Owns the snapshot. Refreshes are single flight with one follow-up: a caller's refresh always starts after it
-    asked, so what it sees is at least as new as its call."""
+    """Owns the snapshot. At most one refresh runs and one waits to follow it. A caller's refresh always starts after
+    its call, so the snapshot that it gets is at least as new as the call."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self.snapshot = EMPTY
         self.security = KnownSecurity()
         self.on_removed_users: Callable[[frozenset[str]], None] = lambda users: None
-        """Called with those that have no credentials any more."""
+        """Called with the users that no longer have credentials."""
         self.client_configs = KnownClientConfigs()
         self.on_client_configs: Callable[[KnownClientConfigs], None] = lambda configs: None
-        """Called with those that are new."""
+        """Called with new client configs."""
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
     async def refresh(self) -> Snapshot:
-        """The newest snapshot, requested after this call began."""
+        """Return the newest snapshot, requested after this call began. Raises SequencerError."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
             self._next.add_done_callback(_retrieve_error)
@@ -141,7 +143,7 @@ class Catalog:
         return self.snapshot
 
     def is_current(self, newest: NewestVersions | None) -> bool:
-        """Whether this has all that was newest at the sequencer; unknown where it did not say."""
+        """Whether this catalog has the newest versions of the sequencer; False if they are not given."""
         return (
             newest is not None
             and self.snapshot.version >= newest.metadata
@@ -167,7 +169,7 @@ class Catalog:
         answer = await self._sequencer.metadata(
             MetadataRequest(known.version, known.ring.generation, takes_changes=True, takes_ring_changes=True)
         )
-        if answer.security_version > self.security.version:  # a follower may be behind what is known
+        if answer.security_version > self.security.version:  # a follower may be behind this catalog
             await self._ask_security()
         if answer.client_configs_version > self.client_configs.version:
             await self._ask_client_configs()
@@ -195,16 +197,16 @@ class Catalog:
             self.on_client_configs(self.client_configs)
 
     def of_one_request(self) -> RequestTopics:
-        """The topics that one request names."""
+        """Return a look-up for the topics of one request."""
         return RequestTopics(self)
 
     async def know(self, names: Iterable[str]) -> None:
-        """Ask once if one of these topics isn't known: it may have been created a moment ago."""
+        """Refresh if one of these topics is unknown: it may have been created a moment ago."""
         if any(name not in self.snapshot.by_name for name in names):
             await self.refresh()
 
     async def has_moved_on(self, seen: Snapshot) -> bool:
-        """Whether the topics differ from those in `seen`; asks, and knows of no change while nobody can be asked."""
+        """Refresh, and return whether the topics differ from `seen`; False if the sequencer can't be reached."""
         try:
             return (await self.refresh()).version != seen.version
         except SequencerError:
@@ -212,20 +214,20 @@ class Catalog:
 
 
 class RequestTopics:
-    """Looks up the topics that one request names. The sequencer is asked once, however many of them are unknown: its
-    answer is newer than the request."""
+    """Looks up the topics of one request. Refreshes at most once, however many topics are unknown: the answer is newer
+    than the request."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._is_current = False
 
     async def by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
-        """The topic, asking if it isn't known, or is known with fewer than this many partitions."""
+        """Return the topic. Refresh if it is unknown, or known with fewer than `partitions` partitions."""
         known = self._catalog.snapshot.by_name.get(name)
         return known if has(known, partitions) else (await self._current()).by_name.get(name)
 
     async def by_id(self, topic_id: UUID, partitions: int = 0) -> KnownTopic | None:
-        """The same by the topic's id."""
+        """As `by_name`, by the topic's id."""
         known = self._catalog.snapshot.by_id.get(topic_id)
         return known if has(known, partitions) else (await self._current()).by_id.get(topic_id)
 
@@ -242,13 +244,14 @@ def has(known: KnownTopic | None, partitions: int) -> bool:
 
 
 def _retrieve_error(refresh: asyncio.Task[None]) -> None:
-    """Whoever waited for the error may be gone; asyncio would log one that nobody retrieves."""
+    """Retrieve the task's error: if its waiters are gone, asyncio would log it as never retrieved."""
     if not refresh.cancelled():
         refresh.exception()
 
 
 def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
-    """The agents that have left by the time of this ring, the latest MAX_DEPARTED; one that came back has not."""
+    """Return the latest MAX_DEPARTED agents that had left at the time of this ring. One that came back is not among
+    them."""
     live = {member.broker_id for member in ring.members}
     named = (*ring.departed, *known.departed, *known.ring.members)
     left = [member for member in named if member.broker_id not in live]
@@ -285,7 +288,7 @@ def _replicas_after(known: Snapshot, answer: Metadata) -> Replicas:
 def _topics_after(
     known: Snapshot, answer: Metadata, broker_configs: dict[str, str]
 ) -> dict[UUID, KnownTopic]:
-    """The topics as the answer leaves them. Only what changed is looked at, unless the cluster's configs did."""
+    """Return the topics after the answer. Only changed topics are processed, unless the cluster's configs changed."""
     if answer.topics is not None:
         return _known_topics(answer.topics, broker_configs)
     if broker_configs == known.broker_configs and not answer.changed and not answer.deleted:

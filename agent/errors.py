@@ -1,4 +1,4 @@
-"""Where errors become Kafka's error codes: the one place."""
+"""The only place where errors become Kafka error codes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from tailrace.record_batch import (
 
 
 class NoRoomForAnswer(Exception):
-    """Others' answers take all the memory that there is for them, and did so for as long as a client waits."""
+    """Other answers held all the memory for large answers for as long as a client waits."""
 
 
 class NoRoomForRequest(Exception):
-    """The same of what others' requests are as objects."""
+    """Other requests' objects held all their memory for as long as a client waits."""
 
 
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
@@ -89,7 +89,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 
 
 class RequestRefused(Exception):
-    """One part of a request (a topic, a config, a user) can't be done; carries Kafka's code."""
+    """One part of a request (a topic, a config, a user) is refused with a Kafka error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -104,11 +104,11 @@ class AnswerTooLarge(RequestRefused):
 
 
 EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
-"""What a handler answers with an error code; anything else is a bug."""
+"""Errors that a handler answers with an error code. Any other error is a bug."""
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """The Kafka error that says what went wrong: the refusal's own, or the first match of the table."""
+    """Return the Kafka error code for an error: the refusal's own, or the first match in the table."""
     if isinstance(error, RequestRefused):
         return error.code
     for kind, code in _CODES:
@@ -126,8 +126,8 @@ PARTITION_CODES: dict[PartitionError, ErrorCode] = {
 BATCH_CODES: dict[BatchError, ErrorCode] = {
     BatchError.NONE: ErrorCode.NONE,
     BatchError.DUPLICATE: ErrorCode.NONE,
-    # Not OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka takes that as a reason to raise its epoch, for all its partitions,
-    # and sends under the new one what another agent may have stored before it died: twice there. Decision 0012.
+    # Not OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka would bump its epoch for all its partitions and send again, under the
+    # new epoch, batches that another agent may have stored before it died. They would be stored twice. Decision 0012.
     BatchError.SEQUENCE_GAP: ErrorCode.REQUEST_TIMED_OUT,
     BatchError.OUT_OF_ORDER_SEQUENCE: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     BatchError.UNKNOWN_PRODUCER_ID: ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -137,7 +137,7 @@ BATCH_CODES: dict[BatchError, ErrorCode] = {
 }
 
 FIRST_ABORTABLE_PRODUCE_VERSION = 11
-"""From this Produce version on clients know TRANSACTION_ABORTABLE (KIP-890, part 1)."""
+"""From this Produce version on, clients know TRANSACTION_ABORTABLE (KIP-890, part 1)."""
 
 _RETRIED = (SequencerUnavailable, SequencerOverloaded, LeaseLost, StaleGroup)
 
@@ -145,10 +145,10 @@ _RETRIED = (SequencerUnavailable, SequencerOverloaded, LeaseLost, StaleGroup)
 def produce_code(
     error: BatchError, version: int, *, is_transactional: bool, is_alone: bool = False
 ) -> ErrorCode:
-    """The code of one batch's outcome in a Produce response.
+    """Return the code of one batch's outcome in a Produce response.
 
     Args:
-        is_alone: no other agent can have what is missing before a gap; then it is an error as Kafka's.
+        is_alone: no other agent can have the batches missing before a gap, so a gap gets Kafka's error.
     """
     if error is BatchError.SEQUENCE_GAP and is_alone:
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -162,15 +162,15 @@ def produce_code(
 
 
 def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:
-    """The code for a request about a transaction.
+    """Return the code for a request about a transaction.
 
-    An absent sequencer is COORDINATOR_NOT_AVAILABLE: the one that every client takes, in every such request, as
-    "look for the coordinator and ask again". So is a limit that is reached for the time being (of transactional ids,
-    of open transactions): to Java's producer POLICY_VIOLATION is fatal here. An id that nobody knows is a wrong
-    mapping, as Kafka says.
+    If the sequencer is unreachable, the code is COORDINATOR_NOT_AVAILABLE: in every such request, every client then
+    looks for the coordinator and retries. A limit that is reached for now (of transactional ids, of open transactions)
+    gets the same code, because Java's producer treats POLICY_VIOLATION as fatal here. An unknown id gets
+    INVALID_PRODUCER_ID_MAPPING, as in Kafka.
 
     Args:
-        knows_fenced: whether the request's version is one that has PRODUCER_FENCED (KIP-588).
+        knows_fenced: whether the request's version knows PRODUCER_FENCED (KIP-588).
     """
     if isinstance(error, (*_RETRIED, LimitReached)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

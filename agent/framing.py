@@ -1,4 +1,4 @@
-"""Request frames: what the first bytes of one say, and what the memory budget is charged for it. Pure.
+"""Request frames: reads a frame's first bytes and computes its charge to the memory budget. Pure.
 
     | size     | API key  | API version | correlation id | ...
     | 4 bytes  | 2 bytes  | 2 bytes     | 4 bytes        |
@@ -15,43 +15,43 @@ import msgspec
 
 SIZE_BYTES = 4
 FIRST_BYTES = 4 * 1024
-"""What must have come of a frame (all of a shorter one) before it is charged and gets its buffer."""
+"""A frame is charged and gets its buffer once this many of its bytes have arrived, or all bytes of a shorter one."""
 REQUEST_BYTES = 6 * 1024
-"""What a request costs beside its frame: tasks, futures and rows, as measured for a produce request of one batch."""
+"""The cost of a request besides its frame: tasks, futures and rows, as measured for a produce request of one batch."""
 DECODED_FACTOR = 16
-"""What a byte of a request other than Produce costs: such requests are decoded into objects. Records are not."""
+"""The cost of each byte of a request other than Produce: such requests are decoded into objects. Records are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """The largest frames that are read: of Produce requests, and of all others."""
+    """The largest frames that are read: of Produce requests, and of all other requests."""
 
     produce_bytes: int
     decoded_bytes: int
 
     @classmethod
     def of(cls, max_frame_bytes: int, largest_charge: int) -> FrameLimits:
-        """Frames of at most `max_frame_bytes` whose charge the memory budget can ever grant."""
+        """Limit frames to `max_frame_bytes`, and to sizes whose charge the memory budget can grant."""
         room = largest_charge - REQUEST_BYTES
         return cls(min(max_frame_bytes, room), min(max_frame_bytes, room // DECODED_FACTOR))
 
 
 class FrameHead(msgspec.Struct, frozen=True, gc=False):
-    """A frame that may be read: `size` bytes after the size itself, charged with `charge` bytes of memory."""
+    """A frame that may be read: `size` bytes after the size field, charged `charge` bytes of memory."""
 
     size: int
     charge: int
 
 
 class FrameRefused(msgspec.Struct, frozen=True, gc=False):
-    """A frame whose size is not positive, or above what is `allowed`."""
+    """A frame whose size is not positive, or above `allowed`."""
 
     size: int
     allowed: int
 
 
 def read_head(data: memoryview, position: int, limits: FrameLimits) -> FrameHead | FrameRefused | None:
-    """The frame that begins at `position`; None while too little of it has come."""
+    """Return the frame that begins at `position`; None if too few of its bytes have arrived."""
     available_bytes = len(data) - position - SIZE_BYTES
     if available_bytes < 0:
         return None

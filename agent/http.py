@@ -1,4 +1,4 @@
-"""An agent's pages: the overview that people read, its readiness, and the gauges that it asks the sequencer for."""
+"""An agent's HTTP pages: the overview, its readiness, and the gauges that need a call to the sequencer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger("agent.http")
 
 SEQUENCER_PATIENCE_SECONDS = 2.0
 MAX_LAGS = 10_000
-"""Lags that are metrics; `tailrace group` lists all of them."""
+"""The most lags shown as metrics; `tailrace group` lists all."""
 
 
 class AgentPages:
@@ -52,7 +52,7 @@ class AgentPages:
 
     @property
     def routes(self) -> Mapping[str, Page]:
-        """The overview."""
+        """The overview page."""
         return {"/": self._overview}
 
     async def readiness(self) -> Readiness:
@@ -72,13 +72,13 @@ class AgentPages:
         return Readiness(reasons)
 
     async def login(self, request: web.Request) -> web.Response | None:
-        """The refusal of a request that has no login, where clients must log in."""
+        """Return the refusal of a request that is not logged in, if clients must log in; otherwise None."""
         if self.agent is None:
             return None if request.path in OPEN_PATHS else web.Response(status=503, text="starting\n")
         return None if self.agent.http_login is None else await self.agent.http_login(request)
 
     def _metadata_request(self) -> MetadataRequest:
-        """A cheap request: only what changed since the agent's snapshot."""
+        """Return a cheap request: it returns only what changed since the agent's snapshot."""
         if self.agent is None:
             return MetadataRequest()
         snapshot = self.agent.catalog.snapshot
@@ -107,7 +107,8 @@ class AgentPages:
         return _table(title, ("topic", *(item.replace("_", " ") for item in _SPENT), "total"), rows)
 
     async def _update_lags(self) -> None:
-        """Of the groups that this agent coordinates; the first agent of the ring adds those without a coordinator."""
+        """Set the lags of the groups that this agent coordinates. The ring's first agent adds those without a
+        coordinator."""
         broker_id = None if self.agent is None else self.agent.broker_id
         if self.agent is None or broker_id is None:
             return
@@ -200,9 +201,9 @@ class AgentPages:
 
 _NOTHING = "-"
 _SPENT = ("put", "get", "cross_zone", "sql", "compute")
-"""What an agent's bill has; storage is the cluster's."""
+"""The items of an agent's bill. Storage is billed to the cluster."""
 MAX_SHOWN = 500
-"""Rows of one table; the command line lists all."""
+"""The most rows of one table; the command line lists all."""
 
 _STYLE = (
     ":root{color-scheme:light dark}"

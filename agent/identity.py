@@ -1,4 +1,4 @@
-"""Who an agent is, to the ring and to clients."""
+"""An agent's identity in the ring and to clients."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class AgentIdentity:
     valid_until: float
     coordinates_until: float
     is_leaving: bool = False
-    """Whether clients are sent to other agents, as this one is about to close their connections."""
+    """Whether the agent sends its clients to other agents, because it is about to close their connections."""
     _renewal: asyncio.Future[None] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, lease: AgentLease, info: AgentInfo, asked_at: float) -> AgentIdentity:
-        """As a lease says that was requested at `asked_at`."""
+        """Build the identity from a lease that was requested at `asked_at`."""
         identity = cls(lease.broker_id, lease.epoch, info, asked_at, asked_at)
         identity.renew(lease, asked_at)
         return identity
 
     def renew(self, lease: AgentLease, asked_at: float) -> None:
-        """The lease was taken, or extended."""
+        """Set the identity from a lease that was taken or renewed."""
         self.broker_id, self.lease_epoch = lease.broker_id, lease.epoch
         self.valid_until = asked_at + lease.lease_ms / 1000
         self.coordinates_until = asked_at + min(lease.lease_ms, lease.silence_ms or lease.lease_ms) / 1000
@@ -43,13 +43,13 @@ class AgentIdentity:
             renewal.set_result(None)
 
     def next_renewal(self) -> asyncio.Future[None]:
-        """Done when the lease is renewed the next time. Shared: don't cancel it."""
+        """Return a future that is done at the next renewal of the lease. It is shared: don't cancel it."""
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().create_future()
         return self._renewal
 
     def lapse(self, now: float) -> None:
-        """The lease is over."""
+        """End the lease at `now`."""
         self.valid_until = self.coordinates_until = now
 
     @property

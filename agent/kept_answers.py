@@ -1,9 +1,9 @@
-"""Large Metadata answers, kept as they are sent: made once, however many clients ask.
+"""Keeps large encoded Metadata answers: each is made once, however many clients ask.
 
-All clients ask for metadata anew when an agent comes or goes, and each of them every five minutes. Making the answer of
-10,000 partitions takes tens of milliseconds; sending it once more costs what the socket costs.
+All clients ask for metadata when an agent joins or leaves, and each client asks every five minutes. Making the answer
+for 10,000 partitions takes tens of milliseconds; sending a kept answer costs only the socket write.
 
-Kept beside the snapshot that they were made from, and gone with it.
+The answers are kept with the snapshot that they were made from, and dropped with it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from cache.eviction import S3Fifo
 from cache.single_flight import SingleFlight
 
 MAX_BYTES = 16 << 20
-"""Of all answers of one snapshot. One that is larger is not kept."""
+"""The limit of all answers of one snapshot. A larger answer is not kept."""
 
 
 class KeptAnswers:
-    """Answers by what was asked."""
+    """Encoded answers by request."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._kept: S3Fifo[Hashable, bytes] = S3Fifo(max_bytes)
         self._making: SingleFlight[Hashable, bytes] = SingleFlight()
 
     async def get(self, request: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer that is kept, or what `make` gives; those who ask meanwhile wait for the same."""
+        """Return the kept answer, or the result of `make`. Callers that ask meanwhile wait for the same result."""
         kept = self._kept.get(request)
         if kept is None:
             return await self._making.do(request, lambda: self._make(request, make))

@@ -1,10 +1,10 @@
-"""When a connection's client is sent to ask who leads now (decision 16).
+"""Decides when a connection's client is told to look for the new leaders (decision 16).
 
-Any agent serves any partition, but a client that never hears of an agent that joined doesn't use it before its
-metadata is old (five minutes by default), and is cut off from all agents that it knows when this one dies. So after the
-ring has changed, a connection of which another agent leads a partition now has its produce and fetch requests refused
-once: all of them for WINDOW_SECONDS, as what is in flight belongs together, and not again for PAUSE_SECONDS. In a small
-ring the same is done when an agent has joined: a client must know more than one.
+Any agent serves any partition. But a client that never learns of a new agent doesn't use it until its metadata expires
+(five minutes by default), and loses all agents that it knows when this one dies. So after the ring has changed, a
+connection refuses its produce and fetch requests once if another agent now leads one of its partitions. It refuses all
+of them for WINDOW_SECONDS, because requests in flight belong together, and none for PAUSE_SECONDS after the first. In a
+small ring it also refuses when an agent has joined: a client must know more than one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ WINDOW_SECONDS = 0.1
 PAUSE_SECONDS = 30.0
 SMALL_RING = 4
 MAX_USED = 100
-"""Written partitions that a connection remembers; a new leader of the others sends nobody away."""
+"""The most written partitions that a connection remembers. A new leader of any other causes no refusal."""
 
 
 class KnownLeadership:
-    """One connection's. The ring as it was at its first request counts as known to the client."""
+    """What one connection's client knows of the ring. It is assumed to know the ring as of its first request."""
 
     __slots__ = ("_known", "_last", "_refused_until", "_silent_until", "_used")
 
@@ -36,13 +36,13 @@ class KnownLeadership:
         self._silent_until = 0.0
 
     def note(self, partition: TopicPartition) -> None:
-        """The client has written to this partition."""
+        """Note that the client has written to this partition."""
         if partition != self._last and len(self._used) < MAX_USED:
             self._used.add(partition)
             self._last = partition
 
     def knows(self, ring: Ring) -> bool:
-        """Whether the client need not be told of this ring: `sends_away` would say no."""
+        """Whether the client knows this ring, so that `sends_away` would return False."""
         return self._known is not None and self._known.generation == ring.generation
 
     def sends_away(
@@ -53,8 +53,8 @@ class KnownLeadership:
         now: float,
         partitions: Iterable[TopicPartition] = (),
     ) -> bool:
-        """Whether a request is to be refused: the ring has changed, and of what the client wrote, or of `partitions`,
-        another agent leads something now."""
+        """Whether to refuse a request: the ring has changed, and another agent now leads a partition that the client
+        has written to, or one of `partitions`."""
         ring = replicas.ring
         before = self._known or ring
         if now < self._refused_until:
@@ -75,7 +75,7 @@ class KnownLeadership:
 
 
 def _has_joined(before: Ring, ring: Ring) -> bool:
-    """Whether an agent has joined a ring that is small."""
+    """Whether an agent has joined, and the ring is small."""
     known = {member.broker_id for member in before.members}
     joined = [member for member in ring.members if member.broker_id not in known and not member.draining]
     return bool(joined) and len(ring.members) <= SMALL_RING

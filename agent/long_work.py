@@ -1,10 +1,10 @@
-"""Long requests share the event loop: with each other, by client, and with all that is short.
+"""Long requests share the event loop, client by client, with each other and with all short requests.
 
-A request that has used the loop for longer than `FREE_SECONDS`, or that came in a long frame, goes on only when it is
-its client's turn (`LongWork.shared`). Its work is cut into steps elsewhere (`tailrace.turns`): a step ends where the
-request waits for something, if only for its next turn.
+A request that has used the loop for longer than `FREE_SECONDS`, or that came in a long frame, continues only in its
+client's turns (`LongWork.shared`). `tailrace.turns` cuts its work into steps: a step ends when the request waits for
+something, even if only for its next turn.
 
-Time is measured to say when a request is long, and how long others have the loop after its step. Where no time passes,
+Time is measured to decide when a request is long, and how long others have the loop after its step. If no time passes,
 as in a simulation, short frames are never long, and others have one pass of the loop.
 """
 
@@ -21,30 +21,31 @@ from agent.passes import Passes
 T = TypeVar("T")
 
 FREE_SECONDS = 0.001
-"""What each request may use of the loop before it waits for its client's turn."""
+"""How long each request may use the loop before it waits for its client's turns."""
 LONG_FRAME_BYTES = 8 * 1024
-"""A request of this size may have thousands of elements: it waits for its client's turn from the beginning. A Produce
-request whose bytes are records has few: it is as short as any."""
+"""A request of this size may have thousands of elements, so it waits for its client's turns from the start. A Produce
+request that consists mostly of records has few elements, and counts as short."""
 IDLE_SECONDS = 0.00005
 """A pass of the loop that takes less had nothing to do."""
 REST = 1
-"""How much longer than a step others may use the loop after it. Reads of several partitions are long, too: with 3,
-some hundred a second waited for seconds beside producers that used all of a core."""
+"""How many times as long as a step others may use the loop after it. Reads of several partitions are long requests,
+too: with 3, a hundred reads per second waited for seconds next to producers that used a whole core."""
 
 
 class LongWork:
     """Gives turns to the long requests of one event loop.
 
-    In one pass of the loop at most one of them does a step, for the clients in turn, however many requests each has.
-    After it the others have the loop until they need it no more, or have used it REST times as long as the step: then
-    the long requests together take half of the loop's time. On an idle loop they wait for nobody, unless something
-    is on its way back to it (`is_expected`): a step would have that wait, in each of the threads that it comes through.
+    In one pass of the loop at most one long request runs a step. Clients take turns, however many requests each has.
+    After a step the other requests have the loop until they no longer need it, or have used it for REST times the
+    step's time. So long requests together take up to half of the loop's time while others need it. On an idle loop they
+    run without a wait, unless batches are being stored or committed (`is_expected`): a step would delay their results,
+    once in each thread that the results pass through.
 
     Args:
         monotonic: seconds.
         is_expected: whether batches are being stored or committed.
 
-    `passes`: what short requests together do in a pass.
+    `passes`: limits the work of short requests in a pass of the loop.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class LongWork:
         self.passes = Passes()
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._sharing: set[asyncio.Task[Any] | None] = set()
-        """The tasks whose work is shared."""
+        """The tasks whose work is in `shared` now."""
         self._looks = False
         self._has_given = False
         self._looked_at = self._rests_until = 0.0
 
     async def shared(self, client: Hashable, work: Coroutine[Any, Any, T], *, is_long: bool = False) -> T:
-        """What `work` gives. Once it is long, each of its steps waits for a turn of the client: for one turn, also if
-        it is a part of shared work."""
+        """Return the result of `work`. Once it is long, each of its steps waits for a turn of the client. Work shared
+        within shared work waits for one turn only."""
         task = asyncio.current_task()
         if task in self._sharing:
             return await work
@@ -103,7 +104,7 @@ class LongWork:
                 error = thrown
 
     def _turn(self, client: Hashable) -> Generator[Any, None, None]:
-        """Wait until the client may do its next step."""
+        """Wait until the client may run its next step."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.setdefault(client, deque()).append(turn)
@@ -114,10 +115,10 @@ class LongWork:
         self._looked_at = self._monotonic()
 
     def _look(self) -> None:
-        """Once in each pass of the loop, as long as somebody waits: whether the next step may be done."""
+        """Decide whether the next step may run. Called once per pass of the loop while requests wait."""
         now = self._monotonic()
         passed = now - self._looked_at
-        if self._has_given:  # the step was done in this pass, just before
+        if self._has_given:  # the step ran in this pass, just before
             self._has_given = False
             self._rests_until = now + REST * passed
         elif now >= self._rests_until:
@@ -133,7 +134,8 @@ class LongWork:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _give_next(self) -> bool:
-        """Give a turn to the client whose last one is longest ago; whether there was one that still waits."""
+        """Give a turn to the client that waited longest since its last one. Return False if no request waits any
+        more."""
         while self._waiting:
             client = next(iter(self._waiting))
             turns = self._waiting.pop(client)

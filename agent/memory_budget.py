@@ -1,14 +1,14 @@
-"""The bound of all bytes that were read from clients' sockets and are not answered yet, with what they cost as objects.
-(What produce requests of many batches cost beyond that has a bound of its own: `agent.produce.request_memory`.)
+"""The memory budget of all bytes that were read from clients' sockets and are not answered yet, and of their objects.
+(What produce requests of many batches need beyond that has its own budget: `agent.produce.request_memory`.)
 
-A frame is charged before it gets a buffer of its own, and a frame whose first bytes have not come is charged nothing: a
-declared size costs its sender, not us. What is there already when it is counted (the first bytes of a frame, answers
-that are not taken) is counted without asking: a sixteenth of the limit is kept free for it, and more of it leaves less
-for frames.
+A frame is charged before it gets its own buffer. A frame whose first bytes have not arrived is not charged: a declared
+size costs its sender, not the agent. Bytes that are already in memory when they are counted (the first bytes of a
+frame, answers that clients have not read) are counted without a check. A sixteenth of the limit is kept free for them;
+if they need more, less is left for frames.
 
-Small and large charges wait in queues of their own, each served in order of arrival. An eighth of the limit is for
-small ones alone, so that one large request that waits, or many that are on their way, don't stop heartbeats; and while
-a large one waits small ones get no more than that eighth, so that what is given back adds up for the large one.
+Small and large charges wait in separate queues, each served in order of arrival. An eighth of the limit is reserved for
+small charges, so that large requests that wait or are being handled don't stop heartbeats. While a large charge waits,
+small charges get only that eighth, so that released memory adds up for the large one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tailrace.clock import Clock, wait_for
 SMALL_BYTES = 72 * 1024
 """The largest small charge: a produce request of 64 KiB with its objects."""
 SMALL_PART = 8
-"""One part in so many is for small charges alone."""
+"""This fraction (1 / SMALL_PART) of the limit is reserved for small charges."""
 COUNTED_PART = 16
-"""One part in so many is for what is counted unasked."""
+"""This fraction (1 / COUNTED_PART) of the limit is kept free for bytes that are counted without a check."""
 
 
 class Claim:
@@ -39,9 +39,9 @@ class Claim:
 
 
 class MemoryBudget:
-    """Bytes to share. Owned by one event loop and never used from elsewhere.
+    """A budget of bytes. Owned by one event loop, and used only there.
 
-    `used` is what is charged and counted now; `is_contended` whether somebody waits.
+    `used`: bytes charged and counted now. `is_contended`: whether a charge waits.
     """
 
     def __init__(self, limit: int) -> None:
@@ -56,16 +56,17 @@ class MemoryBudget:
 
     @property
     def largest(self) -> int:
-        """The largest charge there may be: so much less than large ones may have that what is counted fits beside."""
+        """The largest possible charge. It is less than large charges may use together, so that counted bytes fit in,
+        too."""
         return self.limit - 2 * self._for_small
 
     @property
     def is_over(self) -> bool:
-        """Whether more is used than there is: what was counted unasked came on top."""
+        """Whether more than the limit is used, because of bytes that were counted without a check."""
         return self.used > self.limit
 
     def try_take(self, size: int) -> bool:
-        """Charge `size` bytes if nobody waits before it and they are free."""
+        """Charge `size` bytes if they are free and no charge waits for them. Return whether they were charged."""
         if size <= SMALL_BYTES:
             if self._small or not self._fits_small(size):
                 return False
@@ -76,7 +77,7 @@ class MemoryBudget:
         return True
 
     def claim(self, size: int, granted: Callable[[], None]) -> Claim:
-        """Wait for `size` bytes; `granted` is called by the loop once they are charged."""
+        """Wait for `size` bytes. The loop calls `granted` once they are charged."""
         assert size <= self.largest, f"a charge of {size} bytes; at most {self.largest} can be had"
         claim = Claim(size, granted)
         (self._small if size <= SMALL_BYTES else self._large)[claim] = None
@@ -84,7 +85,8 @@ class MemoryBudget:
         return claim
 
     async def take(self, size: int, clock: Clock, seconds: float) -> bool:
-        """Charge `size` bytes, waiting for them; False, and nothing is charged, if that takes too long."""
+        """Charge `size` bytes, and wait for them. Return False, with nothing charged, if that takes longer than
+        `seconds`."""
         if self.try_take(size):
             return True
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -102,7 +104,7 @@ class MemoryBudget:
         return is_granted
 
     def withdraw(self, claim: Claim) -> None:
-        """Wait no more. What was charged, but not yet reported by `granted`, is given back."""
+        """Stop waiting. Give back a charge that was granted but not reported by `granted` yet."""
         if claim.is_granted:
             claim.is_granted = False
             self.give(claim.size)
@@ -111,7 +113,7 @@ class MemoryBudget:
         self._hand_over()
 
     def give(self, size: int) -> None:
-        """Give a charge back, whole, and grant what fits now."""
+        """Give back a whole charge, and grant the waiting charges that now fit."""
         self.used -= size
         if size <= SMALL_BYTES:
             self._small_used -= size
@@ -120,8 +122,9 @@ class MemoryBudget:
             self._hand_over()
 
     def keep(self, size: int) -> None:
-        """Charge what is in memory already, whether it fits or not; it was charged until now as a part of more. Small
-        and large are what they are for `give`, so that one large request that waits gets its turn."""
+        """Charge bytes that are already in memory, whether they fit or not; until now they were part of a larger
+        charge. They count as small or large by their own size, as in `give`, so that a large request that waits gets
+        its turn."""
         self.used += size
         if size <= SMALL_BYTES:
             self._small_used += size
@@ -143,7 +146,8 @@ class MemoryBudget:
         return large + size <= self._for_charges - self._for_small and self.used + size <= self._for_charges
 
     def _hand_over(self) -> None:
-        """Grant in order of arrival, charged here and now: nobody can come in between."""
+        """Grant waiting charges in order of arrival. They are charged at once, so no other charge can come in
+        between."""
         while self._large and self._fits_large((claim := next(iter(self._large))).size):
             del self._large[claim]
             self._grant(claim)
@@ -165,7 +169,7 @@ class MemoryBudget:
 
 
 class Grant:
-    """Bytes of the budget, until `release`."""
+    """Bytes of the budget, held until `release`."""
 
     __slots__ = ("_budget", "_is_counted", "bytes")
 
@@ -175,7 +179,7 @@ class Grant:
         self.bytes = size
 
     def resize(self, size: int) -> None:
-        """What was really read: less, or more where a first batch must be whole."""
+        """Hold `size` bytes instead: those that were really read. That may be more if a first batch had to be whole."""
         self._budget.count(size)
         if self._is_counted:
             self._budget.count(-self.bytes)
@@ -185,11 +189,11 @@ class Grant:
         self.bytes = size
 
     def release(self) -> None:
-        """Give all of it back; again does nothing."""
+        """Give back all of it; a second call does nothing."""
         self.resize(0)
 
 
 def release(grant: Grant | None) -> None:
-    """Give back what there is of a grant."""
+    """Release the grant, if there is one."""
     if grant is not None:
         grant.release()

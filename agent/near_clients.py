@@ -1,11 +1,11 @@
-"""Clients near by, on this machine or in its rack, get a small send buffer: their answers leave piece by piece.
+"""Clients on this machine or in its rack get a small send buffer, so their answers leave in small pieces.
 
-Linux grows a socket's send buffer to some MiB, and takes an answer of 8 MiB in one go when the client is near. By then
-the client has read little of it, so every byte was copied into memory that is in no cache of the CPU, and has pushed
-out what the agent needs next. Out of a small buffer the client reads what was just copied.
+Linux grows a socket's send buffer to some MiB. If the client is near, it accepts an answer of 8 MiB at once. By then
+the client has read little of it, so every byte was copied into memory that is in no CPU cache, and has evicted data
+that the agent needs next. With a small buffer the client reads bytes that were just copied.
 
-A buffer that is too small for the way costs throughput: what it holds is sent once in a round trip. So clients farther
-away keep the buffer that the kernel makes for them.
+A buffer that is too small for the round trip costs throughput: its contents are sent once per round trip. So clients
+farther away keep the kernel's buffer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from contextlib import suppress
 from typing import Protocol
 
 SEND_BUFFER_BYTES = 208 * 1024
-"""Linux allows so much by default (`net.core.wmem_max`), and Kafka's brokers have 100 KiB for every client."""
+"""Linux allows this much by default (`net.core.wmem_max`). Kafka's brokers use 100 KiB for every client."""
 NEAR_MICROSECONDS = 200
-"""A round trip within which the buffer is sent once is enough for a GiB in a second."""
+"""With round trips up to this, sending the buffer once per round trip reaches one GiB per second."""
 
 _LEAST_ROUND_TRIP = struct.Struct("=148xI")
-"""`tcpi_min_rtt` of Linux's `struct tcp_info`: microseconds, all bits set while nothing was measured."""
+"""`tcpi_min_rtt` of Linux's `struct tcp_info`, in microseconds; all bits are set before the first measurement."""
 
 
 class TcpSocket(Protocol):
-    """A connected socket, as far as its options go: asyncio's or uvloop's."""
+    """The socket options of a connected socket: asyncio's or uvloop's."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
 
@@ -34,17 +34,17 @@ class TcpSocket(Protocol):
 
 
 def bound_send_buffer(connected: TcpSocket) -> None:
-    """Bound the send buffer of a new connection if its client is near. Nothing is done on systems other than Linux."""
+    """Limit the send buffer of a new connection if its client is near. Does nothing on systems other than Linux."""
     if sys.platform != "linux":
         return
-    with suppress(OSError):  # the client has gone already: the connection ends by itself
+    with suppress(OSError):  # the client is gone, and the connection ends by itself
         if is_near(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LEAST_ROUND_TRIP.size)):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
 def is_near(info: bytes) -> bool:
-    """Whether the shortest round trip in a `struct tcp_info` is within NEAR_MICROSECONDS. Before 4.6, Linux does not
-    say."""
+    """Whether the shortest round trip in a `struct tcp_info` is within NEAR_MICROSECONDS. Linux before 4.6 does not
+    report it."""
     if len(info) < _LEAST_ROUND_TRIP.size:
         return False
     (microseconds,) = _LEAST_ROUND_TRIP.unpack(info)

@@ -1,7 +1,9 @@
-"""Each agent watches the next one of the ring, and tells the sequencer when it falls silent: before its lease ends.
+"""Each agent watches the next agent of the ring, and reports it to the sequencer when it falls silent, before its lease
+ends.
 
-The sequencer decides: it ends the lease of an agent of which it has not heard for a while either. So an agent that
-only its neighbour can't reach keeps its lease. One that only the sequencer can't hear keeps it until it ends by itself.
+The sequencer decides: it ends the lease if it has not heard from the agent for a while either. So an agent that only
+its neighbour can't reach keeps its lease. An agent that only the sequencer can't hear keeps its lease until the lease
+expires.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ PAUSE_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0
 SHORT_SILENCE_SECONDS = 15.0
 LONG_PAUSE_SECONDS = 5.0
-"""The pause after a longer silence than that of one that is still in the ring: the sequencer hears it."""
+"""The pause after a longer silence of an agent that is still in the ring: the sequencer can hear it."""
 
 
 def neighbour_of(ring: Ring, broker_id: int) -> Member | None:
-    """The member after this one, in the order of broker ids and round, of those that don't drain; None for one that is
-    alone."""
+    """Return the next member in the order of broker ids, wrapping around, among those that serve peers and are not
+    draining. Return None if there is none."""
     others = [
         member
         for member in ring.members
@@ -42,7 +44,7 @@ class NeighbourWatch:
     """Pings the neighbour. `run` until cancelled, then `close`.
 
     Args:
-        connect: a way to a member's peer address; must not wait.
+        connect: returns a link to a member's peer address; must not wait.
         refresh: gets the newest ring from the sequencer.
     """
 
@@ -67,7 +69,7 @@ class NeighbourWatch:
         self._is_reported = False
 
     async def run(self) -> None:
-        """Ping the neighbour; report silence to the sequencer."""
+        """Ping the neighbour, and report its silence to the sequencer."""
         while True:
             await self._clock.sleep(self._pause())
             with outlived(log, "the sequencer could not be told of a silent agent", SequencerError):
@@ -94,7 +96,7 @@ class NeighbourWatch:
         await self._refresh()
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -104,7 +106,7 @@ class NeighbourWatch:
         return LONG_PAUSE_SECONDS if self._is_reported and silence > SHORT_SILENCE_SECONDS else PAUSE_SECONDS
 
     async def _neighbour(self) -> Member | None:
-        """Who is watched now; with a connection of its own for each life of an agent."""
+        """Return the agent to watch. Each life of an agent gets a new connection."""
         member = neighbour_of(self._ring(), self._broker_id())
         before = self._watched
         if (
@@ -122,14 +124,14 @@ class NeighbourWatch:
         try:
             await self._link.call(METHOD, Empty(), Empty, PATIENCE_SECONDS)
         except (CallFailed, HelloRefused):
-            return True  # it does not know the question, or not us; but it lives
+            return True  # it doesn't know the method, or not this agent, but it is alive
         except RpcError:
             return False
         return True
 
     def _report(self, member: Member) -> None:
         if self._clock.monotonic() - self._heard_at < PATIENCE_SECONDS:
-            return  # it may be about to leave in order
+            return  # it may be about to drain
         if not self._is_reported:
             log.warning(
                 "an agent does not answer its neighbour; unless the sequencer hears it, its lease is over soon",

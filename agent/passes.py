@@ -1,12 +1,12 @@
-"""What one pass of the event loop does for short requests together is bounded, however many come in the same moment.
+"""Limits the work of short requests in one pass of the event loop, however many arrive at the same time.
 
 A pass runs everything that is ready. A thousand connections that each send a short request are ready together, and so
-are a thousand requests whose answers come from the sequencer together. Once their steps have used `PASS_SECONDS` of a
-pass, the rest wait for the next passes, in order: first the requests that have begun, then those that have not.
+are a thousand requests whose answers arrive from the sequencer together. Once their steps have used `PASS_SECONDS` of a
+pass, the rest wait for later passes, in order: first the requests that have begun, then those that have not.
 
-Passes are told apart only when there is need: what is used is counted on until it is half of PASS_SECONDS, and anew
-from the next pass on. So requests that come one by one cost no callbacks. Where no time passes, as in a simulation,
-nothing ever waits.
+Passes are told apart only when needed: use is added up until it reaches half of PASS_SECONDS, and counting restarts
+with the next pass. So requests that come one by one cost no callbacks. If no time passes, as in a simulation, nothing
+ever waits.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 PASS_SECONDS = 0.01
-"""What the steps of short requests use of a pass before others wait. Counting begins anew within a pass, so a pass has
-twice as much at most, and one step."""
+"""How long the steps of short requests may use a pass before others wait. Counting may restart within a pass, so a pass
+takes at most twice as long, plus one step."""
 BESIDE_SECONDS = 0.00002
-"""What a step takes beside what is measured: its task, and the way of the answer to the socket."""
+"""The unmeasured cost of a step: its task, and sending the answer."""
 
 
 class Passes:
-    """Has requests wait for a pass of one event loop in which there is time for them.
+    """Makes requests wait for a pass of one event loop that has time for them.
 
-    Each pass lets as many through as should fit, by what a step took lately: waiting costs one wake-up, or a few where
-    steps take longer than those before them, however many wait.
+    Each pass lets through as many requests as should fit, estimated from the recent time of a step. So however many
+    requests wait, waiting costs each one wake-up, or a few if steps take longer than before.
 
-    `is_full`: whether the next step of a request has to wait, behind those who do.
+    `is_full`: whether the next step of a request has to wait behind those that already wait.
     """
 
     __slots__ = (
@@ -38,26 +38,26 @@ class Passes:
     def __init__(self) -> None:
         self.is_full = False
         self._used = 0.0
-        """Seconds of the steps since counting began."""
+        """Seconds of the steps since counting restarted."""
         self._steps = 0
         self._step = 0.0
-        """Seconds of one step, when they were last counted."""
+        """Seconds of one step, from the last count."""
         self._promised = 0.0
-        """What those need who were let through since then, by `_step`."""
+        """Seconds that the requests let through since then need, estimated by `_step`."""
         self._resumed: deque[asyncio.Future[None]] = deque()
         """Requests that have begun, and wait for their next step."""
         self._refused: list[asyncio.Future[None]] = []
-        """Those that were woken in vain: they come before the others."""
+        """Requests that were woken but had no time left. They go before the others."""
         self._begins: deque[Callable[[], object]] = deque()
         self._renews = False
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether anybody waits. A connection whose request has ended then goes behind those who do."""
+        """Whether a request waits. A connection whose request has ended then goes behind those that wait."""
         return bool(self._begins or self._resumed)
 
     def begin(self, start: Callable[[], object]) -> None:
-        """Call `start`, by which a request begins: now, or once all have begun that came before."""
+        """Call `start`, which begins a request: now, or after all that came before have begun."""
         if self.is_full or self._begins or self._promised >= PASS_SECONDS:
             self._begins.append(start)
             self._renew_soon()
@@ -66,7 +66,7 @@ class Passes:
             start()
 
     async def begun(self) -> None:
-        """The same, for a request that has a task."""
+        """As `begin`, for a request that has a task."""
         turn = asyncio.get_running_loop().create_future()
 
         def let_through() -> None:
@@ -77,7 +77,7 @@ class Passes:
         await turn
 
     def until_next(self) -> Generator[asyncio.Future[None], None, None]:
-        """Wait until a request that has begun may do its next step."""
+        """Wait until a request that has begun may run its next step."""
         waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]] = self._resumed
         while True:
             turn = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ class Passes:
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        """Begin to count anew, and let through as many as should fit into a pass."""
+        """Restart counting, and let through as many requests as should fit into a pass."""
         self._renews = False
         if self._steps:
             self._step = BESIDE_SECONDS + self._used / self._steps

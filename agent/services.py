@@ -1,4 +1,4 @@
-"""What handlers may use: everything an agent is made of, wired once at start."""
+"""The services that handlers use: all parts of an agent, wired once at the start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _ZONE_MARK = "tailrace_az="
 
 @dataclass(slots=True)
 class Services:
-    """An agent's parts, by name. One per agent; owned by agent.server.Agent. The listeners of `clients` are bound."""
+    """An agent's parts, by name. One per agent; owned by agent.server.Agent. `clients` has the ports that its listeners
+    bound."""
 
     settings: AgentSettings
     clients: ClientSecurity
@@ -72,12 +73,12 @@ class Services:
 
 
 class RequestContext(msgspec.Struct, frozen=True):
-    """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
-    `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
-    connection's client knows of it. `is_first_waiting`: no produce request of the connection waits for its answer.
-    `sees_all_groups`: the client asks one agent for what Kafka's tools ask all of them. `access`: who the client is,
-    and what it may do. `charge`: what the request uses of the client's quotas, if it has any.
-    `connection`: what it came by, to tell it from others. `room`: what the answer has of the memory for large ones."""
+    """Where a request came from. `zone`: the client's zone from its client.id, else the agent's. `client_software`:
+    name and version of the client library, if sent (KIP-511). `leadership`: what the connection's client knows of it.
+    `is_first_waiting`: whether no other produce request of the connection waits for its answer. `sees_all_groups`: the
+    client asks one agent for what Kafka's tools ask all agents. `access`: who the client is, and what it may do.
+    `charge`: the request's use of the client's quotas, if any. `connection`: an object that identifies the connection.
+    `room`: the answer's part of the memory for large answers."""
 
     api_version: int
     client_id: str
@@ -94,14 +95,14 @@ class RequestContext(msgspec.Struct, frozen=True):
 
     @property
     def is_librdkafka(self) -> bool:
-        """Whether the client is librdkafka or one of its bindings. It says its name as it likes (KIP-511):
+        """Whether the client is librdkafka or one of its bindings. They send different names (KIP-511):
         librdkafka/2.16.0, confluent-kafka-python/2.16.1-rdkafka-2.16.0, confluent-kafka-go/...,
         confluent-kafka-dotnet/2.16.0."""
         return "rdkafka" in self.client_software or self.client_software.startswith("confluent-kafka")
 
 
 def zone_of_client(client_id: str | None, fallback: str) -> str:
-    """The zone that a client names in its client id (`...,tailrace_az=eu-1a`), else `fallback`."""
+    """Return the zone that a client names in its client id (`...,tailrace_az=eu-1a`), else `fallback`."""
     if client_id and _ZONE_MARK in client_id:
         named = client_id.split(_ZONE_MARK, 1)[1]
         for end in (",", ";", " "):
@@ -112,44 +113,46 @@ def zone_of_client(client_id: str | None, fallback: str) -> str:
 
 
 class HeldResponse(msgspec.Struct, frozen=True):
-    """A handler's answer that holds memory until it was sent, or never will be: then `release` is called."""
+    """A handler's answer that holds memory. `release` is called once it was sent, or never will be."""
 
     response: Any
     release: Callable[[], None]
 
 
 class EncodedResponse(msgspec.Struct, frozen=True):
-    """A handler's answer that is encoded already: what follows the correlation id, the header's rest included."""
+    """A handler's answer that is already encoded: everything after the correlation id, including the rest of the
+    header."""
 
     body: bytes
 
 
 Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
-"""Takes a decoded request; returns the response message, one that comes later (Deferred, Produce only), one that
-holds memory (HeldResponse, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
+"""Takes a decoded request. Returns the response message, one that comes later (Deferred, Produce only), one that holds
+memory (HeldResponse, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
 
 
 class MustWait:
-    """Returned by an immediate handler that can't answer without waiting; it has done nothing."""
+    """Returned by an immediate handler that can't answer without waiting. It has no side effects then."""
 
 
 MUST_WAIT = MustWait()
 
 HandlerAtOnce = Callable[[Services, RequestContext, Any], Any]
-"""As a Handler, without waiting; or MUST_WAIT."""
+"""As a Handler, but without waiting; may return MUST_WAIT."""
 
 
 class LongAnswer(msgspec.Struct, frozen=True):
-    """An answer that takes several turns of the loop: `making` gives the response message. Whoever has it awaits it."""
+    """An answer that takes several turns of the loop: `making` returns the response message. Its receiver must await
+    it."""
 
     making: Coroutine[Any, Any, Any]
 
 
 class Deferred:
-    """A handler's answer that is not there yet; the next request of the connection may be read meanwhile.
+    """A handler's answer that is made later. The next request of the connection may be read meanwhile.
 
-    Once there is what it is made of (`is_ready`, said once, on the loop), `response` gives the response message, a
-    LongAnswer, or another Deferred, without waiting. Whoever waits is passed the Deferred, and does not refer to it: a
+    Once its input is set (`is_ready`, called once, on the loop), `response` returns the response message, a LongAnswer,
+    or another Deferred, without waiting. The callback gets the Deferred as an argument and does not refer to it: a
     cycle would keep the request's bytes until the garbage collector runs.
     """
 
@@ -162,29 +165,29 @@ class Deferred:
         self._then: Callable[[Deferred], None] | None = None
 
     def is_ready(self, given: Any = None) -> None:
-        """Set what the answer is made of."""
+        """Set the input of the answer, and call the waiting callback."""
         self._given = given
         self._is_ready = True
         if self._then is not None:
             self._then(self)
 
     def then(self, call: Callable[[Deferred], None]) -> None:
-        """Call this once the answer can be made, possibly at once."""
+        """Call `call` once the answer can be made, possibly at once."""
         self._then = call
         if self._is_ready:
             call(self)
 
     def response(self) -> Any:
-        """The answer."""
+        """Make the answer. Call it once it is ready."""
         return self._make(self._given)
 
     def changed(self, change: Callable[[Any], Any]) -> Deferred:
-        """One whose answer is what `change` makes of this one's."""
+        """Return a Deferred whose answer is `change` applied to this one's."""
         return _Changed(self, change)
 
 
 class _Changed(Deferred):
-    """Refers to the first one, and the first never to it."""
+    """Refers to the first Deferred, which never refers to it."""
 
     __slots__ = ("_change", "_first")
 

@@ -1,4 +1,4 @@
-"""An agent's metrics, by Prometheus' conventions: base units last, counters end in `_total`."""
+"""An agent's metrics, with Prometheus' conventions: base units last, counters end in `_total`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tailrace.kafka import ApiKey
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 API_NAMES = {api: api.name for api in ApiKey}
 MAX_THROTTLED = 100
-"""Throttled clients with metrics of their own; those after them share OTHERS."""
+"""The most throttled clients with their own metrics. Later ones share OTHERS."""
 MAX_TENANTS = 1_000
-"""Tenants with metrics of their own."""
+"""The most tenants with their own metrics."""
 OTHERS = Holder("(others)", "(others)", "(others)")
 _BYTES = tuple(4.0**power for power in range(5, 15))
 
 
 class AgentTelemetry(DeclaredMetrics):
-    """All metrics of one agent, in a registry of its own (so that many agents fit one test process)."""
+    """All metrics of one agent, in their own registry (so that one test process can hold many agents)."""
 
     # -- connections and requests
     connections = metric(Gauge, "Open client connections.")
@@ -157,7 +157,7 @@ class AgentTelemetry(DeclaredMetrics):
         self.topic_dollars = TopicDollars(self.registry)
 
     def throttled(self, quota: str, holder: Holder, ms: float) -> None:
-        """A client is above its quota, and waits for so long."""
+        """Count a client that is above its quota and waits `ms`."""
         self.throttled_requests.labels(quota).inc()
         if holder not in self._throttled_names:
             if len(self._throttled_names) >= MAX_THROTTLED:

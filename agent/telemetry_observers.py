@@ -61,10 +61,10 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self._of_chunks: dict[tuple[str, bool], tuple[Counter, Counter]] = {}
-        """Of a tier and a kind of reader: looking labels up costs more than counting."""
+        """The counters by tier and kind of reader: looking up labels costs more than counting."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
-        """Count what one reader got."""
+        """Count the chunks that one reader got."""
         place = tier.value, is_catch_up
         counters = self._of_chunks.get(place)
         if counters is None:
@@ -74,17 +74,17 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
         counters[1].inc(length)
 
     def framed_read(self, length: int) -> None:
-        """Count what one read got."""
+        """Count the bytes that one read got."""
         self._framed_read_bytes.inc(length)
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
-        """Count one; which peer and why is the log's."""
+        """Count a failed call. The log names the peer and the reason."""
         self._peer_failures.inc()
 
     def peer_bypassed(self, broker_id: int) -> None:
-        """Count one."""
+        """Count a bypassed peer."""
         self._peer_bypasses.inc()
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
-        """Count one."""
+        """Count a corrupt batch."""
         self._corrupt_batches.labels("repaired" if is_repaired else "lost").inc()

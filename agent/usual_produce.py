@@ -1,12 +1,13 @@
-"""Produce requests that are like their connection's last one: one batch, no transaction, to a topic that is known.
+"""Produce requests that look like their connection's last one: one batch, no transaction, to a known topic.
 
-Such a request differs from the last one in its correlation id, its partition and its records. What the rest leads to
-(the topic, whether the client may write to it, the bytes of the answer) was decided when dispatcher, guard and handler
-took the last one. `UsualRequests` keeps that, with all that it rests on, and takes a request from its bytes into the
-lane's buffer, and its batch's result into the bytes of the answer, with no message in between.
+Such a request differs from the last one only in its correlation id, its partition and its records. The rest (the topic,
+whether the client may write to it, the bytes of the answer) was decided when dispatcher, guard and handler took the
+last one. `UsualRequests` keeps these decisions and everything that they depend on. It takes a request from its bytes
+straight into the lane's buffer, and turns the batch's result into the bytes of the answer, without decoded messages in
+between.
 
-Whatever is unusual, in a request or in a result, is left to the ordinary path, which alone refuses. So the two agree:
-what is taken here is taken there, and is answered by the same bytes.
+Anything unusual, in a request or in a result, goes through the ordinary path, and only that path refuses requests. So
+the two agree: the ordinary path would take every request that is taken here, and answer it with the same bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from tailrace.produced_batch import usual_batch
 from tailrace.topic_config import Flush
 
 MAX_KNOWN_PARTITIONS = 64
-"""Partitions of its topic that a connection's requests have at hand."""
+"""The most partitions of its topic that a connection's requests keep."""
 _STORED = BatchError.NONE
 
 
 class UsualReply(Reply, kw_only=True):
-    """The reply to one request, which its batch's result makes. `started`: monotonic seconds."""
+    """The reply to one request, completed by its batch's result. `started`: monotonic seconds."""
 
     requests: UsualRequests
     correlation_id: int
@@ -42,7 +43,7 @@ class UsualReply(Reply, kw_only=True):
     started: float
 
     def settle(self, index: int, result: BatchResult) -> None:
-        """The batch has its result. The first one is its answer."""
+        """Answer with the batch's result. Only the first result counts."""
         if self.is_made:
             return
         requests = self.requests
@@ -53,7 +54,7 @@ class UsualReply(Reply, kw_only=True):
 
 
 class UsualRequests:
-    """What all requests of a connection that are like its last one lead to.
+    """The kept decisions for all requests of a connection that look like its last one.
 
     Args:
         on_unusual: called to make the answer of a batch that was not simply stored.
@@ -111,7 +112,8 @@ class UsualRequests:
         acks: int,
         on_unusual: Callable[[UsualReply, BatchResult], None],
     ) -> UsualRequests | None:
-        """Those like a request that `handle_at_once` has just taken; None where each must be looked at."""
+        """Build from a request that `handle_at_once` has just taken. Return None if each such request needs all
+        checks."""
         known = services.catalog.snapshot
         by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
         topic = known.by_id.get(named.topic_id) if by_id else known.by_name.get(named.name)
@@ -128,7 +130,7 @@ class UsualRequests:
         return cls(services, context, shape=shape, topic=topic, on_unusual=on_unusual)
 
     def begin(self) -> bool:
-        """Whether what was decided still holds."""
+        """Whether the kept decisions still hold."""
         acls = self._access.acls
         if (
             self._catalog.snapshot is not self._snapshot
@@ -144,8 +146,8 @@ class UsualRequests:
         return True
 
     def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
-        """The reply to the request in `data[start:end]`; None, and nothing is done, if it is not like the others.
-        `is_kept`: the bytes stay as they are, so that the batch can be a view."""
+        """Return the reply to the request in `data[start:end]`. Return None, without side effects, if it does not look
+        like the others. `is_kept`: the bytes do not change, so the batch can be a view."""
         fields = self.shape.find(data, start, end)
         if fields is None:
             return None
@@ -175,7 +177,7 @@ class UsualRequests:
             started=self._started,
         )
         kept = records if is_kept and 2 * batch.length >= end - start else bytes(records)
-        # By position: there is one for each request.
+        # Positional arguments, because this runs for each request.
         buffered = BufferedBatch(batch, kept, reply, 0, 0, self._latency, self._is_async)
         self._lanes.add(partition, self._topic.name, buffered)
         return reply
@@ -186,7 +188,7 @@ class UsualRequests:
         reply.made([self._answer.of(reply.correlation_id, reply.index, base_offset, log_start_offset)])
 
     def _partition(self, index: int) -> TopicPartition | None:
-        """A partition that was not at hand; None if there is none with this number."""
+        """Return a partition that is not kept yet; None if the topic has none with this number."""
         if not 0 <= index < self._topic.partitions:
             return None
         partition = TopicPartition(self._topic.topic_id, index)
