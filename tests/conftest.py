@@ -1,5 +1,5 @@
-"""What all tests share: how workers divide them, and servers, started when the first test asks: one of each per pytest
-process."""
+"""What all tests share: how workers divide the tests, and servers. A server starts when a test first asks for it, one
+of each kind per pytest process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """Stores in this process are patient with it: a machine that stops for seconds is no database that is away."""
+    """Stores in this process wait long for the database: a machine that stops for seconds does not mean that the
+    database is unavailable."""
     with postgres_server() as server, pytest.MonkeyPatch.context() as patched:
         for bound in ("CONNECT_SECONDS", "STATEMENT_SECONDS", "IDLE_SECONDS", "LEASE_SECONDS"):
             patched.setattr(postgres_module, bound, PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""An agent's parts wired without sockets, over the reference sequencer, the reference store and a clock that the test
+"""An agent's parts without sockets, over the reference sequencer, the reference store and a clock that the test
 moves."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ PROMPT: dict[str, Any] = {
 """Settings that seal at once, and complete a group's rebalance with its first members."""
 
 TOKEN_SECRET = "a secret of the cluster"
-"""By which the bench makes delegation tokens."""
+"""The secret with which the bench makes delegation tokens."""
 
 
 class WatchedSequencer:
@@ -90,7 +90,7 @@ class WatchedSequencer:
         self.lose_answers = 0
         self.is_away = False
         self.failures: dict[str, int] = {}
-        """How often the calls of these names fail, from now on."""
+        """How many of the next calls of each method fail."""
         self.before_commit: Callable[[], Awaitable[None]] | None = None
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
@@ -120,7 +120,7 @@ class WatchedSequencer:
 
 
 class AgentBench:
-    """One agent's services. Everything moves by `clock.advance` and `settle`."""
+    """One agent's services. Time moves only by `clock.advance` and `settle`."""
 
     clock: ManualClock
     store: FaultyStore
@@ -203,7 +203,7 @@ class AgentBench:
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:
-        """Register another agent, without running it."""
+        """Register another agent without running it."""
         info = AgentInfo(f"host-{number}", 9092, f"host-{number}", 0, 0, zone, "0", UUID(int=number))
         lease = await self.sequencer.register_agent(info)
         return AgentIdentity.of(lease, info, self.clock.monotonic())
@@ -229,7 +229,7 @@ class AgentBench:
         self._pool.shutdown()
 
     async def topic(self, name: str = "t", partitions: int = 2, **configs: str) -> Topic:
-        """Create a topic; config names are written with `_` for `.`."""
+        """Create a topic. Config names are written with `_` in place of `.`."""
         spelled = {key.replace("_", "."): value for key, value in configs.items()}
         created = await self.sequencer.create_topic(CreateTopic(name, partitions, spelled))
         await self.services.catalog.refresh()
@@ -237,7 +237,7 @@ class AgentBench:
         return created
 
     async def advance(self, seconds: float, step: float = 0.05) -> None:
-        """Move time in steps; after each step every woken task runs."""
+        """Move time in steps, and run every woken task after each step."""
         for _ in range(max(round(seconds / step), 1)):
             self.clock.advance(step)
             await settle()
@@ -282,7 +282,7 @@ class AwaitedSubmission(Submission):
 
 
 async def made(reply: Reply) -> Sequence[Buffer] | None:
-    """The answer's bytes, once they are there."""
+    """Return the answer's bytes once they are made."""
     waiting = asyncio.get_running_loop().create_future()
     reply.on_made = waiting.set_result
     if not reply.is_made:
@@ -316,7 +316,7 @@ async def settle(rounds: int = 60) -> None:
 def batch(
     *values: bytes, at: int = 1_700_000_000_000, producer: int = -1, epoch: int = -1, sequence: int = -1
 ) -> bytes:
-    """One batch of the values, a millisecond apart."""
+    """Make one batch of the values, with timestamps a millisecond apart."""
     return encode_batch(
         [NewRecord(b"k", value) for value in values],
         timestamps=[at + number for number in range(len(values))],
@@ -350,6 +350,6 @@ def codes(rows: Sequence[Any]) -> list[int]:
 
 
 def token_of(owner: str, token_id: str, *renewers: str) -> CreateToken:
-    """A delegation token that the bench's secret makes, good for an hour and a day at most."""
+    """Make a delegation token with the bench's secret, valid for an hour, renewable for a day."""
     fingerprint = fingerprint_of(hmac_of(TOKEN_SECRET, token_id))
     return CreateToken(fingerprint, token_id, owner, owner, list(renewers), 24 * 3_600_000, 3_600_000)

@@ -1,4 +1,4 @@
-"""Writes a log of many small runs directly into a row store, before a sequencer starts."""
+"""Writes a log of many small runs directly into a row store before a sequencer starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def fill(
     name: str = "old",
     markers: int = 0,
 ) -> None:
-    """Create topic TOPIC with that many runs in each partition, each of that many batches of one record.
+    """Create topic TOPIC with a given number of runs in each partition, and of batches of one record in each run.
 
     Run number n of every partition is in object n: one commit each. The first `markers` runs are of kind MARKERS.
     """
@@ -82,8 +82,8 @@ async def fill(
 
 
 class CountingStore(MemoryRowStore):
-    """Counts the runs that were read (from an offset on), their batches and in how many steps, how often objects were,
-    and the sums of bytes that were asked for."""
+    """Counts the runs read (by offset), their batches, the read steps, the object look-ups, and the sums of bytes
+    requested."""
 
     runs_read = 0
     batches_read = 0

@@ -1,4 +1,4 @@
-"""Cancels work at one of the points where it waits, as the loss of a connection may."""
+"""Cancels work at one of the points where it waits, as a lost connection does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 
 class CancelledAt:
-    """Awaits `work`, and cancels it when it waits for the `number`-th time, the first being 1.
+    """Awaits `work`, and cancels it when it waits for the `number`-th time, counted from 1.
 
-    Gives the result of work that waits less often, or that ends in spite of it; else CancelledError is raised.
+    Returns the result if the work waits less often, or completes in spite of the cancellation. Otherwise it raises
+    CancelledError.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Any], number: int) -> None:

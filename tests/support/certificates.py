@@ -52,7 +52,8 @@ class Authority:
             ExtendedKeyUsageOID.CLIENT_AUTH,
         ),
     ) -> TlsFiles:
-        """A certificate for these DNS names and addresses, its key, and the authorities (this one), as files."""
+        """Write a certificate for these DNS names and addresses, its key, and the authorities (only this one) to
+        files."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(x509.Name.from_rfc4514_string(subject), self.name, key.public_key(), end)
         builder = builder.add_extension(

@@ -8,7 +8,7 @@ import uuid
 
 
 class SeededEntropy:
-    """A deterministic source for simulations and tests."""
+    """A deterministic source of randomness for simulations and tests."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,7 +1,7 @@
 """A whole cluster on loopback: S3, PostgreSQL, sequencer servers and agents in zones, each a process of its own.
 
-`running_cluster` starts all processes and ends them by process id. Each process writes a log of its own; a failure
-shows the end of each log.
+`running_cluster` starts all processes and ends them by process id. Each process has its own log; a failure shows the
+end of each log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IMPATIENT = {
     "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
     "TAILRACE_MAINTENANCE_SECONDS": "1",
 }
-"""For runs that wait for garbage to be deleted: a short grace."""
+"""For runs that wait until garbage is deleted: a short grace."""
 
 
 class ClusterFailed(Exception):
@@ -68,11 +68,11 @@ class Part:
         return int(self.address.rpartition(":")[2])
 
     def said(self, most: int = _SHOWN_OF_A_LOG) -> str:
-        """The end of its log."""
+        """Return the end of the process's log."""
         return self.log.read_text(errors="replace")[-most:]
 
     def get(self, path: str) -> str:
-        """The body of its HTTP answer, also of an error. Raises OSError if it doesn't answer."""
+        """Return the body of the process's HTTP answer, also of an error. Raises OSError if it doesn't answer."""
         try:
             with _DIRECT.open(f"http://{self.http}{path}", timeout=PATIENCE_SECONDS) as response:
                 return str(response.read().decode())
@@ -82,7 +82,7 @@ class Part:
 
 @dataclass
 class Cluster:
-    """The running processes; kills and adds some. Threads may call it, one at a time."""
+    """The running processes, and methods to kill and add some. Threads may call it, one at a time."""
 
     s3: S3Server
     bucket: str
@@ -120,7 +120,7 @@ class Cluster:
         raise ClusterFailed("no sequencer says that it is the committer")
 
     def wait_for_committer(self) -> Part:
-        """The committer as soon as there is one."""
+        """Wait until there is a committer, and return it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -154,7 +154,7 @@ class Cluster:
         return agent
 
     def launch_sequencer(self, rpc: int | None = None) -> Part:
-        """Start another sequencer server without waiting. `rpc`: the port of one that has ended."""
+        """Start another sequencer server without waiting. `rpc`: the port of one that has ended, to reuse it."""
         rpc, http = rpc or free_port(), free_port()
         sequencer = self._start(
             f"sequencer-{len(self.sequencers)}",
@@ -201,7 +201,7 @@ class Cluster:
                 time.sleep(0.05)
 
     def report(self) -> str:
-        """The end of every log, for a failure's message."""
+        """Return the end of every log, for a failure's message."""
         shown = []
         for part in (*self.sequencers, *self.agents):
             state = "running" if part.is_running else f"ended with {part.process.returncode}"
@@ -210,7 +210,7 @@ class Cluster:
         return "\n".join(shown)
 
     def end(self) -> None:
-        """Agents first, drained; then sequencers. By process id."""
+        """Drain the agents, then stop the sequencers, by process id."""
         for parts in (self.agents, self.sequencers):
             running = [part for part in parts if part.is_running]
             for part in running:

@@ -1,4 +1,4 @@
-"""A bench whose committer and rows are at hand. Another committer may follow it."""
+"""A bench that gives the test access to the committer and its rows. Another committer may follow it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _started(
 def run_on_committer(
     kind: type[B], store: Callable[[ManualClock], MemoryRowStore], use: Callable[[B], Awaitable[None]]
 ) -> None:
-    """Use a prepared bench of this kind over such a store."""
+    """Run a scenario on a prepared bench of this kind over such a store."""
 
     async def scenario() -> None:
         clock = ManualClock()

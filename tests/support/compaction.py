@@ -55,9 +55,9 @@ T0 = 1_700_000_000_000
 
 
 async def compacted_here(log: Log, *, merges: bool = False) -> CompactionSummary:
-    """Compact all of the log in this process; without `merges` each call adds an object."""
+    """Compact the whole log in this process. Without `merges` each call adds an object."""
     if isinstance(log.clock, ManualClock):
-        log.clock.advance(0.01)  # the lease of the round before ends
+        log.clock.advance(0.01)  # the lease of the previous round ends
     runner = InProcess(log.store, log.clock, log.entropy)
     return await run_cycle(
         log.sequencer,
@@ -96,7 +96,7 @@ def batch_of(
 
 
 def unreadable_batch(values: Sequence[bytes], codec: Compression = Compression.NONE) -> bytes:
-    """A batch whose CRC is right, and whose records are not."""
+    """Make a batch whose CRC is right but whose records can't be decoded."""
     batch = bytearray(batch_of(values, codec=codec))
     batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
     batch[17:21] = crc_of(batch).to_bytes(4, "big")
@@ -219,7 +219,7 @@ class Log:
         return (await self.sequencer.find_batches(FindRequest([asked]))).partitions[0]
 
     async def consumed(self, name: str, partition: int = 0) -> list[Record]:
-        """All records that a consumer with read_committed gets, fetch by fetch to the last stable offset."""
+        """Return all records that a consumer with read_committed gets, fetch by fetch to the last stable offset."""
         with ThreadPoolExecutor(2) as pool:
             ring = ZoneRing(Ring(1, []), "a", 1)
             cache = ChunkCache(self.store, CacheSettings(), lambda: ring)
@@ -248,7 +248,7 @@ class Log:
                 await cache.close()
 
     async def replay(self, name: str, partition: int = 0, offset: int = 0) -> list[bytes]:
-        """The partition's batches as a consumer gets them, with leader epoch 0."""
+        """Return the partition's batches as a consumer gets them, with leader epoch 0."""
         with ThreadPoolExecutor(2) as pool:
             ring = ZoneRing(Ring(1, []), "a", 1)
             cache = ChunkCache(self.store, CacheSettings(), lambda: ring)
@@ -263,7 +263,7 @@ class Log:
                 await cache.close()
 
     async def records(self, name: str, partition: int = 0) -> list[Record]:
-        """All records of the partition."""
+        """Return all records of the partition."""
         return [record for batch in await self.replay(name, partition) for record in decode_records(batch)]
 
 

@@ -24,7 +24,7 @@ class JavaLikeConsumer:
     records: list[Record] = field(default_factory=list)
 
     def take(self, data: Buffer, aborted: Iterable[AbortedTransaction]) -> None:
-        """One fetch's answer."""
+        """Process the answer to one fetch."""
         waiting = sorted(aborted, key=lambda each: each.first_offset)
         now_aborted: set[int] = set()
         for header, batch in split(memoryview(data)):
@@ -44,7 +44,7 @@ class JavaLikeConsumer:
 
 
 def is_abort(control: Buffer) -> bool:
-    """Whether a control batch's first record says that its transaction was aborted."""
+    """Return whether a control batch's first record says that its transaction was aborted."""
     [record] = decode_records(control)
     assert record.key is not None
     return int.from_bytes(record.key[2:4], "big") == MarkerKind.ABORT

@@ -64,7 +64,7 @@ class Coordinators:
         await self.sequencer.close()
 
     async def advance(self, seconds: float, *renewing: int) -> None:
-        """Let time pass; only the agents named renew their leases."""
+        """Move time; only the agents named here renew their leases."""
         for _ in range(round(seconds)):
             self.clock.advance(1.0)
             for number in renewing:
@@ -76,6 +76,6 @@ class Coordinators:
                 await asyncio.sleep(0)
 
     async def learn_topics(self) -> None:
-        """The topics that there are; the ring stays what it was."""
+        """Refresh the known topics; the ring stays as it was."""
         replicas = self.catalog.snapshot.replicas
         self.catalog.snapshot = replace(await self.catalog.refresh(), replicas=replicas)

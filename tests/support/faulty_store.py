@@ -1,4 +1,4 @@
-"""A store that is slow and fails like real ones, from a seed: for tests, simulations and the bench.
+"""A store that is slow and fails like real ones, driven by a seed: for tests, simulations and the bench.
 
 The same entropy and the same calls in the same order give the same faults.
 """
@@ -57,14 +57,14 @@ NO_LATENCY = Latency(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How one operation misbehaves. The chances are exclusive: their sum is at most 1.
+    """How one operation fails. The chances are exclusive: their sum is at most 1.
 
     Attributes:
         latency: the wait before the effect.
         fails_before: chance of StoreUnavailable without effect.
-        fails_after: chance of StoreUnavailable though the effect took place (the answer was lost).
-        hangs_before: chance that no answer comes for `hang_seconds`, then StoreUnavailable; no effect.
-        hangs_after: the same, but with the effect at the *end* of the wait: a write that lands long after its
+        fails_after: chance of StoreUnavailable after the effect took place (a lost answer).
+        hangs_before: chance of no answer for `hang_seconds`, then StoreUnavailable; no effect.
+        hangs_after: the same, but the effect takes place at the *end* of the wait: a write that lands long after its
             caller gave up and was cancelled.
         hang_seconds: how long a hanging call hangs.
     """
@@ -87,7 +87,7 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """How a store misbehaves, operation by operation. `head` counts as a GET."""
+    """Which faults a store has, operation by operation. `head` counts as a GET."""
 
     put: Faults = NO_FAULTS
     get: Faults = NO_FAULTS
@@ -120,7 +120,7 @@ class Outage:
 
     Attributes:
         operations: these fail at once, without effect.
-        prefix: the outage covers only keys that begin so; "" covers all (a listing: its prefix).
+        prefix: the outage covers only keys with this prefix (for a listing: its prefix); "" covers all.
         is_full: every put raises StoreFull.
     """
 
@@ -129,7 +129,7 @@ class Outage:
     is_full: bool = False
 
     def begin(self, *operations: Operation, prefix: str = "") -> None:
-        """Fail the given operations (all, if none is given) on keys that begin with `prefix`."""
+        """Make the given operations (all, if none is given) fail on keys that begin with `prefix`."""
         self.operations = set(operations or Operation)
         self.prefix = prefix
 
@@ -148,7 +148,7 @@ class FaultyStore:
         self._entropy = entropy
         self.plan = plan
         self.outage = Outage()
-        self._late: dict[asyncio.Task[None], None] = {}  # a dict for its order: sets of tasks have none
+        self._late: dict[asyncio.Task[None], None] = {}  # a dict, for its order: sets of tasks have none
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         if self.outage.is_full:
@@ -177,7 +177,7 @@ class FaultyStore:
             await self._do(Operation.DELETE, keys[0], lambda: self._inner.delete(keys))
 
     async def close(self) -> None:
-        """Close `inner`; writes that hang now never take effect."""
+        """Close `inner`; writes that are hanging now never take effect."""
         late = list(self._late)
         for task in late:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Kafka's frames in a stream of bytes."""
+"""Splits a stream of bytes into Kafka's frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SIZE_BYTES = 4
 
 
 def frames_of(data: bytes) -> Iterator[bytes]:
-    """Each whole frame, with its size."""
+    """Yield each complete frame, with its size."""
     position = 0
     while position < len(data):
         end = position + SIZE_BYTES + int.from_bytes(data[position : position + SIZE_BYTES], "big")

@@ -1,7 +1,7 @@
 """Which tests share a worker of pytest-xdist (`--dist loadgroup`).
 
 The marks of pytest-xdist 3.8 have no effect with pytest 9.2: they change an item's `_nodeid`, which pytest no longer
-reads. Its controller sees node ids alone, so a test's group follows from its node id.
+reads. xdist's controller sees only node ids, so a test's group follows from its node id.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GROUPS = {
     "as shipped": ("tests/terraform/test_as_shipped.py",),
     "fuzz": ("tests/fuzz/test_fuzz.py",),
 }
-"""Modules, or single tests, that load the machine or share what is long to start; the longest group first."""
+"""Modules, or single tests, that load the machine or share something that starts slowly; the longest group first."""
 
 
 def group_of(nodeid: str) -> str | None:
-    """The group of a test."""
+    """Return the group of a test, or None."""
     path = nodeid.partition("[")[0]
     return _group_by_path().get(path) or _group_by_path().get(path.partition("::")[0])
 
@@ -55,8 +55,8 @@ def _group_by_path() -> dict[str, str]:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """A group is one worker's, and so is each test that is in none. While one worker has a group, the others get single
-    tests, as long as there are any."""
+    """Gives a whole group, or a single test without a group, to one worker. While one worker runs a group, the others
+    get single tests, as long as there are any."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
@@ -74,5 +74,5 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def _has_group(scopes: dict[str, dict[str, bool]]) -> bool:
-    """Whether a worker has tests of a group to run; `scopes` says of each test whether it ran."""
+    """Return whether a worker still has tests of a group to run; `scopes` says whether each test ran."""
     return any(not all(scopes.get(group, {}).values()) for group in GROUPS)

@@ -1,4 +1,4 @@
-"""The rows of a database that fails, waits and refuses as a test wants it."""
+"""A row store that fails, waits and refuses when a test tells it to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HookedRowStore(MemoryRowStore):
         self._is_refused: Callable[[Row], bool] = lambda row: False
 
     def fail_next_write(self, when: Literal["before", "after"]) -> None:
-        """One more write raises SequencerUnavailable, before or after it took effect."""
+        """Make the next write raise SequencerUnavailable, before or after it took effect."""
         self._failures.append(when)
 
     def hold_writes(self) -> None:
@@ -36,7 +36,7 @@ class HookedRowStore(MemoryRowStore):
             self._gate = None
 
     def refuse(self, is_refused: Callable[[Row], bool]) -> None:
-        """From now on a write with such a row is refused, as a database refuses values that it can't hold."""
+        """From now on refuse a write with such a row, as a database refuses values that it can't store."""
         self._is_refused = is_refused
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:

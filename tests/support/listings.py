@@ -1,4 +1,4 @@
-"""Listings of a sequencer, read to their end."""
+"""Listings of a sequencer, read page by page to their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sequencer.pages import pages
 
 
 async def all_tokens(sequencer: Sequencer, principal: str | None) -> list[DelegationToken]:
-    """The delegation tokens that this principal has, asked for or may renew; None: all."""
+    """Return the delegation tokens that this principal owns, requested or may renew; None: all tokens."""
     asked = TokensRequest(principal=principal)
     return [each async for page in pages(sequencer.tokens, asked) for each in page.tokens]
 
@@ -26,7 +26,7 @@ async def all_tokens(sequencer: Sequencer, principal: str | None) -> list[Delega
 async def all_producers(
     sequencer: Sequencer, topic_id: UUID, partition: int
 ) -> tuple[PartitionError, list[ActiveProducer]]:
-    """The producers of a partition, by id."""
+    """Return the producers of a partition, by id."""
     error, producers = PartitionError.NONE, []
     async for page in pages(sequencer.describe_producers, ProducerQuery(topic_id, partition)):
         error = page.error
@@ -35,6 +35,6 @@ async def all_producers(
 
 
 async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
-    """A group's positions, by topic id and partition."""
+    """Return a group's positions, by topic id and partition."""
     asked = FetchOffsets(group_id, None)
     return [each async for page in pages(sequencer.fetch_offsets, asked) for each in page.positions]

@@ -71,7 +71,7 @@ class Batch:
 
 @dataclass
 class LosableCluster:
-    """`told` is what was acknowledged, by (topic, partition, name)."""
+    """`told` has the acknowledged batches, by (topic, partition, name)."""
 
     clock: ManualClock = field(default_factory=ManualClock)
     entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(5))
@@ -99,7 +99,7 @@ class LosableCluster:
         await self.join()
 
     async def join(self) -> None:
-        """Register the agent and open its session."""
+        """Register the agent and open its upload session."""
         agent = await self.sequencer.register_agent(AGENT)
         self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
         self.number = 0
@@ -158,7 +158,7 @@ class LosableCluster:
                 self.told[topic, partition, batch.name] = outcome.base_offset
 
     async def lose_database(self) -> None:
-        """The committer dies with its database."""
+        """Kill the committer together with its database."""
         self.rows = HookedRowStore(self.clock, cluster_id="new")
 
     async def recover(self, *, is_watched: bool = False) -> RecoveryReport:
@@ -167,7 +167,7 @@ class LosableCluster:
         )
 
     async def runs(self, topic: str, partition: int = 0) -> list[Run]:
-        """The runs tile, from the log start to the end."""
+        """Return the runs of a partition, and check that they cover it from the log start to the end without holes."""
         topic_id = self.topics[topic].topic_id
         ends = await self.sequencer.find_batches(
             FindRequest([FindPartition(topic_id, partition, 0, 1 << 30)])
@@ -184,7 +184,7 @@ class LosableCluster:
         return found.runs
 
     async def read(self, topic: str, partition: int = 0) -> dict[str, int]:
-        """The offset of every stored batch, by name."""
+        """Return the offset of every stored batch, by name."""
         found: dict[str, int] = {}
         for run in await self.runs(topic, partition):
             if run.kind is ObjectKind.MARKERS:
@@ -199,5 +199,5 @@ class LosableCluster:
         return found
 
     async def plant(self, *rows: Row) -> None:
-        """Write rows without the committer."""
+        """Write rows directly, without the committer."""
         await self.rows.write(changes(*rows), self.sequencer.epoch)

@@ -1,4 +1,4 @@
-"""Tables in memory: the reference for tests, where a reader may hold any snapshot."""
+"""Tables in memory: the reference for tests, which may hold any snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.parquet_object.schema import LOG_SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class HeldSnapshot:
-    """Data files by path: the key of the object, the name of its deletes, the rows that these delete."""
+    """Data files by path: the object's key, the name of its deletes, and the rows that these delete."""
 
     snapshot: TableSnapshot
     files: Mapping[str, tuple[str, str | None, tuple[RowRange, ...]]]
@@ -35,7 +35,7 @@ class _Held:
 
 
 class MemoryTables:
-    """Tables by topic id, and the topic's name or that of its quarantine."""
+    """Tables by topic id, and by the name of the topic or of its quarantine."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[UUID, str], _Held] = {}
@@ -43,7 +43,7 @@ class MemoryTables:
     def open(
         self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
     ) -> MemoryTable | None:
-        """The topic's table, or its quarantine."""
+        """Open the topic's table, or its quarantine."""
         name += QUARANTINE if is_quarantine else ""
         if create:
             self.held.setdefault((topic_id, name), _Held())
@@ -56,7 +56,7 @@ class MemoryTables:
 
 
 class MemoryTable:
-    """A table as of its opening."""
+    """A table as it was when it was opened."""
 
     def __init__(self, held: _Held) -> None:
         self._held = held
@@ -141,7 +141,7 @@ class MemoryTable:
         self._held.searched_ms = self._searched_ms = now_ms
 
     def paths(self) -> set[str]:
-        """See TopicTable. It has no metadata."""
+        """See TopicTable. This table has no metadata files."""
         return {path for held in self._snapshots for path in held.files}
 
     def _replace(self, snapshots: list[HeldSnapshot]) -> None:

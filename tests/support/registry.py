@@ -1,4 +1,4 @@
-"""Schema registries: one in memory, and one that answers over HTTP as Confluent's and Karapace do."""
+"""Schema registries: one in memory, and one that answers over HTTP like Confluent's and Karapace's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MemoryRegistry:
 
 @dataclass(slots=True)
 class HttpStandIn:
-    """Answers by path, of any registry's HTTP API."""
+    """Answers by path, and so imitates any registry's HTTP API."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class HttpStandIn:
 
 @asynccontextmanager
 async def served(registry: HttpStandIn) -> AsyncIterator[str]:
-    """The address (host:port) where the registry answers."""
+    """Serve the registry over HTTP; yields its address (host:port)."""
     app = web.Application()
     app.router.add_get("/{path:.*}", registry.answer)
     runner = web.AppRunner(app)

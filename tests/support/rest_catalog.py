@@ -1,4 +1,4 @@
-"""An Iceberg REST catalog on loopback: as much of its API as pyiceberg's client uses for tables."""
+"""An Iceberg REST catalog on loopback, with the part of the API that pyiceberg's client uses for tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKEN = "of-the-test"
 
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
-    """Its address. A request without the bearer token is refused."""
+    """Serve the catalog; yields its address. A request without the bearer token is refused."""
     held = SqlCatalog("behind", uri=f"sqlite:///{folder}/rest.db")
 
     class Handler(_Handler):
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
     catalog: SqlCatalog
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the test's output is for the test."""
+        """Log nothing, to keep the tests' output clean."""
 
     def do_GET(self) -> None:
         self._answer(lambda _: self._load())

@@ -1,4 +1,4 @@
-"""Rows to store in tests: one of each kind, with extreme values, and logs of runs."""
+"""Rows for tests to store: one of each kind, with extreme values, and logs of runs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def run_row(
 def marker_row(
     base_offset: int, *, running_max: int = -1, partition: int = 0, topic_id: UUID = TOPIC, count: int = 1
 ) -> RunRow:
-    """A run of markers, which is in no object."""
+    """Make a run of markers, which belongs to no object."""
     offsets = range(base_offset, base_offset + count)
     return RunRow(
         topic_id=topic_id,
@@ -176,7 +176,7 @@ def marker_row(
 
 
 def changes(*rows: Row) -> Changes:
-    """Changes that put these rows."""
+    """Make changes that put these rows."""
     made = Changes()
     for row in rows:
         made.put(row)

@@ -1,4 +1,4 @@
-"""Databases of a certain schema, and what their catalogs say of their tables."""
+"""Databases of a given schema, and what their catalogs say about their tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ON_POSTGRESQL = """
 
 
 def upgrade_to(connection: sa.Connection, revision: str) -> None:
-    """Make the tables of this migration, which may be older than the newest."""
+    """Create the tables of this migration, which may be older than the newest."""
     config = Config()
     config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
     config.attributes["connection"] = connection
@@ -40,8 +40,8 @@ def upgrade_to(connection: sa.Connection, revision: str) -> None:
 
 
 def catalog_of(connection: sa.Connection) -> list[str]:
-    """Tables with their columns in order, types, collations, defaults, keys, indexes and storage, a line each; not
-    alembic's own."""
+    """Return the tables with their columns in order, types, collations, defaults, keys, indexes and storage options,
+    one a line; without alembic's own table."""
     if connection.dialect.name == "sqlite":
         return [re.sub(r"\s+", " ", sql).strip() for (sql,) in connection.execute(sa.text(_ON_SQLITE))]
     found = connection.exec_driver_sql(_ON_POSTGRESQL.replace("%", "%%"))

@@ -83,7 +83,7 @@ class Bench:
         )
 
     def stored(self, session: SessionGrant, number: int | None = None) -> ObjectDescription:
-        """An object under the session's prefix; of this number's commit, if one is given."""
+        """Describe an object under the session's prefix, of this number's commit if one is given."""
         self.objects += 1
         key = f"{session.prefix}{self.objects}" if number is None else uploaded_key(session.prefix, number)
         return ObjectDescription(UUID(int=self.objects), ObjectKind.MIXED, key, 20_000, 0, 10_000, T0)
@@ -123,7 +123,7 @@ class Bench:
         return (await self.sequencer.list_offsets(OffsetsRequest([query]))).results[0]
 
     async def advance(self, ms: int) -> None:
-        """Move the clock in steps, renew the leases in each, and let woken tasks run."""
+        """Move the clock in steps. In each step renew the leases, and let woken tasks run."""
         self.opened.clock.advance(ms / 1000)
         for _ in range(20):
             await asyncio.sleep(0)

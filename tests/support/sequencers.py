@@ -1,4 +1,4 @@
-"""Sequencers for the contract suite: each factory gives an opened one over its own empty database."""
+"""Sequencers for the contract suite: each factory opens one over its own empty database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.support.servers import PostgresServer
 
 @dataclass(slots=True)
 class Opened:
-    """A running sequencer; `clock` moves its database's clock too. `store` only where writes can be made to fail."""
+    """A running sequencer. `clock` also moves its database's clock. `store` is set only if writes can be made to
+    fail."""
 
     sequencer: Sequencer
     clock: ManualClock
@@ -53,7 +54,7 @@ async def sqlite(settings: SequencerSettings) -> AsyncIterator[Opened]:
 
 
 class _WithItsServer(SequencerClient):
-    """Closing it also ends the sequencer that it serves, as the contract's take-over test expects."""
+    """A client that, when closed, also ends the sequencer that it serves, as the contract's take-over test expects."""
 
     served: Sequencer
 
@@ -64,7 +65,7 @@ class _WithItsServer(SequencerClient):
 
 @asynccontextmanager
 async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
-    """The memory sequencer through frames on a socket; their time-outs are on the machine's clock."""
+    """Open the memory sequencer through frames on a socket; the frames' time-outs use the machine's clock."""
     async with memory(settings) as opened:
         clock, entropy = SystemClock(), SeededEntropy(4)
         assert isinstance(opened.sequencer, Committer)
@@ -72,7 +73,7 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
         server = RpcServer(service.handle, clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)))
         await server.listen("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
-        # No retries: the contract sees each refusal, and retries itself.
+        # No retries: the contract checks each refusal, and retries itself.
         remote = _WithItsServer(
             [address], clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)), patience_s=0
         )
@@ -85,7 +86,7 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
 
 
 def postgresql(server: PostgresServer) -> Factory:
-    """A factory of sequencers on databases of this server."""
+    """Return a factory of sequencers on databases of this server."""
 
     @asynccontextmanager
     async def opened_on_server(settings: SequencerSettings) -> AsyncIterator[Opened]:
@@ -123,7 +124,7 @@ _templates: dict[int, str] = {}
 
 
 async def _migrated(server: PostgresServer) -> str:
-    """A template database with the tables: copying it is faster than migrating each database."""
+    """Create a template database with the tables: copying it is faster than migrating each database."""
     if server.pid not in _templates:
         url = await asyncio.to_thread(server.create_database)
         store = SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(3))

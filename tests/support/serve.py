@@ -1,4 +1,4 @@
-"""A `tailrace serve` for tests, and commands, each a process of its own."""
+"""Runs `tailrace serve` and single commands for tests, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Served:
 
 @contextmanager
 def serve(data: Path, **environ: str) -> Iterator[Served]:
-    """Serve on this folder, from when it is ready until it has drained."""
+    """Serve this folder. The block begins when the process is ready; at the end it drains."""
     command = [sys.executable, "-m", "tailrace", "serve", "--data", str(data), "--log-format", "json"]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],

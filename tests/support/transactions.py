@@ -1,4 +1,4 @@
-"""A transactional producer that speaks the protocol itself, over an agent bench: of either transaction version."""
+"""A transactional producer that speaks the protocol itself over an agent bench, in either transaction version."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TransactionalProducer:
         self.producer_id, self.epoch = producer_id, epoch
 
     def batch(self, topic: str, partition: int, *values: bytes, is_transactional: bool = True) -> bytes:
-        """The producer's next batch of the partition."""
+        """Make the producer's next batch for the partition."""
         first = self.sequences.get((topic, partition), 0)
         self.sequences[topic, partition] = first + len(values)
         return encode_batch(
@@ -89,7 +89,7 @@ class TransactionalProducer:
         return int(row.base_offset)
 
     async def add(self, *partitions: int, topic: str = "t", version: int = 3) -> list[int]:
-        """AddPartitionsToTxn in the clients' form; returns the error codes."""
+        """Send AddPartitionsToTxn as clients do; returns the error codes."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -118,7 +118,7 @@ class TransactionalProducer:
         generation: int = -1,
         version: int | None = None,
     ) -> int:
-        """TxnOffsetCommit of one offset; returns its error code."""
+        """Send TxnOffsetCommit of one offset; returns its error code."""
         request = TxnOffsetCommitRequest(
             self.transactional_id,
             group,
@@ -133,7 +133,7 @@ class TransactionalProducer:
         return int(response.topics[0].partitions[0].error_code)
 
     async def end(self, *, commit: bool, version: int | None = None) -> int:
-        """EndTxn; returns the error code."""
+        """Send EndTxn; returns the error code."""
         request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
         version = version or (5 if self.is_newest else 3)
         response = await self._ask(ApiKey.END_TXN, version, request)

@@ -1,7 +1,7 @@
-"""Measures passes of the event loop: what all callbacks and task steps that were ready together take, before the loop
-looks for input again.
+"""Measures passes of the event loop. A pass is all callbacks and task steps that were ready together, before the loop
+polls for input again.
 
-It counts CPU time of the loop's thread, so that a busy machine doesn't make a turn longer, and leaves out the garbage
+It counts CPU time of the loop's thread, so that a busy machine doesn't make a turn longer. It leaves out the garbage
 collector, which runs at any time.
 """
 
@@ -27,7 +27,7 @@ YARDSTICK_SECONDS = 0.030
 
 @dataclass(slots=True)
 class MeasuredTurns:
-    """The longest passes so far, longest first, as (seconds, what): how many turns it had, and the longest of them."""
+    """The longest passes so far, longest first, as (seconds, what): the number of turns, and the longest of them."""
 
     longest: list[tuple[float, str]] = field(default_factory=list)
     keep: int = 5
@@ -36,11 +36,11 @@ class MeasuredTurns:
     _pass: list[tuple[float, str]] = field(default_factory=list)
 
     def add(self, seconds: float, what: str) -> None:
-        """Note a turn of the pass that is under way."""
+        """Note a turn of the current pass."""
         self._pass.append((seconds, what))
 
     def end_pass(self) -> None:
-        """The loop looks for input again."""
+        """End the current pass: the loop polls for input again."""
         seconds = sum(each for each, _ in self._pass)
         if self._pass and (len(self.longest) < self.keep or seconds > self.longest[-1][0]):
             self.longest.append((seconds, _sum_of(self._pass)))
@@ -50,11 +50,11 @@ class MeasuredTurns:
 
     @property
     def seconds(self) -> float:
-        """The CPU seconds of the longest pass."""
+        """Return the CPU seconds of the longest pass."""
         return self.longest[0][0] if self.longest else 0.0
 
     def check(self, seconds: float) -> None:
-        """Raise HeldTooLong if a pass took this long or longer on the reference machine."""
+        """Raise HeldTooLong if a pass took at least this long on the reference machine."""
         if self.seconds >= seconds * self.slowness:
             raise HeldTooLong(f"(slowness {self.slowness:.2f}) {self}")
 
@@ -98,7 +98,7 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         run(self)
         if (
             events.Handle._run is timed
-        ):  # a turn that continued after the block included the garbage collector
+        ):  # a turn that continued after the block would include the garbage collector
             turns.add(time.thread_time() - began, what)
 
     def timed_pass(loop: BaseEventLoop) -> None:
@@ -120,7 +120,7 @@ def measured_turns() -> Iterator[MeasuredTurns]:
 
 
 async def passes_of(work: Awaitable[T]) -> int:
-    """How often others had the loop while this was done. A store in memory gives no turn away itself."""
+    """Return how often others had the loop while this ran. A store in memory never gives up a turn by itself."""
     task = asyncio.ensure_future(work)
     passes = 0
     while not task.done():
@@ -131,7 +131,7 @@ async def passes_of(work: Awaitable[T]) -> int:
 
 
 def _slowness() -> float:
-    """CPU time of a fixed piece of work, relative to an idle core of the reference machine."""
+    """Measure the CPU time of a fixed piece of work, relative to an idle core of the reference machine."""
     began = time.thread_time()
     rows = {(number, str(number)): [number] for number in range(YARDSTICK_ROWS)}
     sum(len(row) for row in rows.values())
@@ -139,7 +139,7 @@ def _slowness() -> float:
 
 
 def _sum_of(turns: list[tuple[float, str]]) -> str:
-    """How many turns a pass had, and the longest of them."""
+    """Describe a pass: how many turns it had, and the longest of them."""
     seconds, what = max(turns)
     return f"in {len(turns)} turns, the longest {seconds * 1000:.1f} ms {what}"
 

@@ -51,11 +51,11 @@ GIVES_UP_EARLY: dict[str, Any] = {
     "commit_deadline_ms": 1_000,
     "drain_ms": 2_000,
 }
-"""For a scenario in which something is away."""
+"""For a scenario in which the store or the database is unavailable."""
 WITHOUT_FSYNC = (*sqlite_module._PRAGMAS, "synchronous = off")
-"""A part of a drain has two seconds, and a slow disk may take these for one write."""
+"""A step of a drain has two seconds, and with fsync a slow disk may need these for one write."""
 LONG_LEASES = SequencerSettings(session_lease_ms=600_000, agent_lease_ms=600_000)
-"""Longer than what a test's machine may stop for, and than an upload's deadline."""
+"""Longer than a test machine may stop, and than an upload's deadline."""
 
 
 class KafkaSocket:
@@ -77,7 +77,7 @@ class KafkaSocket:
         self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
 
     async def receive(self, api: ApiKey, version: int) -> Any:
-        """The next answer. Raises asyncio.IncompleteReadError if the agent closed the connection."""
+        """Return the next answer. Raises asyncio.IncompleteReadError if the agent closed the connection."""
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         return decode_response(api, version, await self._reader.readexactly(size))[1]
 
@@ -99,7 +99,7 @@ class KafkaSocket:
 
 
 def batches_of(row: PartitionData) -> list[tuple[int, int]]:
-    """(base offset, record count) of each batch of a fetch's answer."""
+    """Return (base offset, record count) of each batch in a fetch's answer."""
     records = memoryview(bytes(cast(Any, row.records) or b""))
     return [(header.base_offset, header.record_count) for header, _ in split(records)]
 
@@ -124,7 +124,7 @@ class RowStoreThatGoesAway:
 
 @dataclass
 class WiredAgent:
-    """A running agent and what it runs on."""
+    """A running agent and the parts that it runs on."""
 
     agent: Agent
     sequencer: Committer
@@ -135,11 +135,11 @@ class WiredAgent:
     logs: list[Any]
 
     def metric(self, name: str, **labels: str) -> float:
-        """A counter's value; 0 where it was never counted."""
+        """Return a counter's value; 0 if it was never counted."""
         return self.agent.telemetry.registry.get_sample_value(f"tailrace_{name}", labels) or 0.0
 
     def told(self, event: str) -> list[Any]:
-        """The log lines of that event."""
+        """Return the log lines of that event."""
         return [line for line in self.logs if line["event"] == event]
 
     async def topic(self, name: str = "t", partitions: int = 1) -> Topic:
@@ -151,7 +151,7 @@ class WiredAgent:
         return await KafkaSocket.open(self.agent.kafka_port)
 
     async def keys(self) -> list[str]:
-        """Every object there is."""
+        """Return the keys of all objects."""
         return [info.key async for info in self.objects.list("")]
 
 
@@ -166,7 +166,7 @@ async def wired_agent(
     clients: ClientSecurity | None = None,
     **settings: Any,
 ) -> AsyncIterator[WiredAgent]:
-    """An agent on a free port over SQLite in `folder`, without fsync, and a faulty store; drained at the end."""
+    """Run an agent on a free port over SQLite in `folder`, without fsync, and a faulty store; it drains at the end."""
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     inner = objects or MemoryStore(clock)
     store = FaultyStore(inner, clock, entropy)

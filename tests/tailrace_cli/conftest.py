@@ -1,4 +1,4 @@
-"""Commands that run in the tests' own process leave no logging behind: it writes to a stream that pytest closes."""
+"""Resets logging after commands that run in the tests' own process: it writes to a stream that pytest closes."""
 
 from __future__ import annotations
 
