@@ -1,13 +1,13 @@
-"""A scripted conversation between an agent and the sequencer, to be recorded by one version and played by the next.
+"""A scripted conversation between an agent and the sequencer, which one version records and the next one replays.
 
-`python -m tests.contracts.conversation NAME`, run in a checkout of the version to be kept, writes into `golden/`:
+`python -m tests.contracts.conversation NAME`, run in a checkout of the version to be recorded, writes into `golden/`:
 
     NAME.rpc       every frame of the script over RPC, in order: '>' (client) or '<' (server), length uint32, frame
     NAME.values    MessagePack: name of each struct that is sent or stored, to samples of its bytes
     NAME.reads     MessagePack: the answers to `reads` after the script
     NAME.sqlite    the SQLite database after the script, as SQL
     NAME.postgresql  the PostgreSQL database after the script: per table a line `COPY name (columns)`, rows, `\\.`
-                     (where PostgreSQL is at hand)
+                     (if PostgreSQL is available)
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ NOW = 1_700_000_000_000
 _FRAME = Struct(">cI")
 
 Frames = list[tuple[bool, bytes]]
-"""(whether it is the client's, the frame without its length)."""
+"""(whether the client sent it, the frame without its length)."""
 
 
-# --- what is said ------------------------------------------------------------------------------------------
+# --- the script --------------------------------------------------------------------------------------------
 
 
 def _batch(count: int, producer: int = -1, sequence: int = -1, at: int = NOW) -> BatchCoordinates:
@@ -113,8 +113,8 @@ def _object(number: int, prefix: str, kind: ObjectKind = ObjectKind.MIXED) -> Ob
 
 
 async def script(sequencer: Sequencer) -> list[Any]:
-    """Call every method at least once, including refusals. Returns the answers in order (for a refusal, its code and
-    message)."""
+    """Call every method at least once, including calls that are refused. Returns the answers in order (a refusal's code
+    and message)."""
     answers: list[Any] = []
 
     async def ask(method: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
@@ -128,7 +128,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
 
     agent = await ask(
         sequencer.register_agent,
-        # With an id of its own: the client draws the nonce of the hello first, as in every recording.
+        # With a fixed id: the client draws the hello's nonce first, as in every recording.
         AgentInfo(
             "host-a", 9092, "10.0.0.1", 9093, 9644, "zone-a", "0.1.0", UUID(int=1), request_id=UUID(int=3)
         ),
@@ -167,7 +167,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
         ],
     )
     await ask(sequencer.commit, first)
-    await ask(sequencer.commit, first)  # asked again
+    await ask(sequencer.commit, first)  # a retry
     repeated = [_batch(2, producer.producer_id, 0), _batch(7, producer.producer_id, 2)]
     await ask(
         sequencer.commit,
@@ -225,7 +225,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
     brief = GroupState("brief", 1, "Empty", "consumer", [], b"")
     await ask(sequencer.save_group, SaveGroup(agent.broker_id, agent.epoch, brief))
     await ask(sequencer.delete_group, GroupRef("brief"))
-    await ask(sequencer.delete_group, GroupRef("brief"))  # it is gone
+    await ask(sequencer.delete_group, GroupRef("brief"))  # already deleted
     await ask(sequencer.list_groups, ListGroups())
     await ask(sequencer.lags, LagsRequest())
     await ask(sequencer.delete_records, DeleteRecords([DeleteRecordsPartition(flights.topic_id, 0, 3)]))
@@ -241,7 +241,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
         [replacement],
     )
     await ask(sequencer.swap, swap)
-    await ask(sequencer.swap, swap)  # asked again
+    await ask(sequencer.swap, swap)  # a retry
     await ask(sequencer.close_session, SessionRef(other.session_id))
     await ask(sequencer.release_agent, AgentRef(twin.broker_id, twin.epoch))
     await ask(sequencer.apply_retention, Empty())
@@ -282,11 +282,11 @@ async def reads(sequencer: Sequencer) -> list[Any]:
     assert ring is not None
     member = ring.members[0]
     group = await sequencer.load_group(LoadGroup("readers", member.broker_id, member.epoch))
-    found.append(msgspec.structs.replace(group, term=0))  # which this very question has raised
+    found.append(msgspec.structs.replace(group, term=0))  # which this call itself has raised
     return found
 
 
-# --- how it is carried ---------------------------------------------------------------------------------------
+# --- the transport -------------------------------------------------------------------------------------------
 
 
 class Pipe(Link):
@@ -309,7 +309,7 @@ class Pipe(Link):
 
 
 class PipeEnd(RpcConnection):
-    """One end."""
+    """One end of a Pipe."""
 
     is_encrypted = False
     peer_host = ""
@@ -346,7 +346,7 @@ class PipeEnd(RpcConnection):
 
 
 async def served(sequencer: Committer) -> RpcServer:
-    """The server's side, its nonces as in every recording."""
+    """Create the server's side, with the same nonces in every recording."""
     service = RpcHandler(sequencer.call)
     return RpcServer(
         service.handle, clock=ManualClock(), entropy=SeededEntropy(11), security=RpcSecurity((SECRET,))
@@ -354,7 +354,7 @@ async def served(sequencer: Committer) -> RpcServer:
 
 
 def client(pipe: Pipe) -> SequencerClient:
-    """The agent's side, its nonces as in every recording."""
+    """Create the agent's side, with the same nonces in every recording."""
     return SequencerClient(
         ["pipe:1"],
         clock=ManualClock(),
@@ -366,19 +366,19 @@ def client(pipe: Pipe) -> SequencerClient:
 
 
 async def local(store: Any, clock: ManualClock) -> Committer:
-    """A sequencer over a row store, its ids as in every recording."""
+    """Open a sequencer over a row store, with the same ids in every recording."""
     sequencer = Committer(store, clock, SeededEntropy(1))
     await sequencer.start()
     return sequencer
 
 
 def sql_store(url: str, clock: ManualClock) -> SqlRowStore:
-    """Rows in SQL whose clock is the test's."""
+    """Create a row store in SQL that uses the test's clock."""
     return SqlRowStore(url, clock=clock, entropy=SeededEntropy(2), postgres_clock=clock)
 
 
 def frames_of(data: bytes) -> Frames:
-    """A recording's frames."""
+    """Split a recording into frames."""
     found: Frames = []
     at = 0
     while at < len(data):
@@ -390,7 +390,7 @@ def frames_of(data: bytes) -> Frames:
 
 
 def plain(value: Any) -> Any:
-    """A value as nested lists, maps and numbers: the content of its MessagePack."""
+    """Convert a value to nested lists, maps and numbers: the content of its MessagePack."""
     return msgspec.msgpack.decode(msgspec.msgpack.Encoder(uuid_format="bytes").encode(value))
 
 

@@ -1,4 +1,4 @@
-"""Bytes that were written once stay readable. A new version adds files; it changes none.
+"""Bytes that an earlier version wrote stay readable. A new version adds files and changes none.
 
 `python tests/contracts/test_golden_bytes.py` writes the files that are missing.
 """

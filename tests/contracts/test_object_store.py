@@ -54,13 +54,13 @@ def minio() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def buckets() -> dict[str, str]:
-    """The one bucket of each server, by the server's address."""
+    """Create one bucket on each server; returns the bucket by the server's address."""
     return {}
 
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path, buckets: dict[str, str]) -> Open:
-    """Opens the store under test, empty; opened again, it is the same one."""
+    """Return a function that opens the store under test, empty at first; opened again, it is the same store."""
     kind, _, server_name = request.param.partition("-")
     if server_name:
         server: S3Server = request.getfixturevalue(server_name)
@@ -229,7 +229,7 @@ def test_head_describes_the_object(opened: Open) -> None:
         info = await store.head("h/o")
 
         assert (info.key, info.size) == ("h/o", 5)
-        assert before_ms - 2000 <= info.modified_ms <= after_ms + 2000  # S3 tells whole seconds
+        assert before_ms - 2000 <= info.modified_ms <= after_ms + 2000  # S3 returns whole seconds
 
     run(opened, scenario)
 

@@ -176,7 +176,7 @@ def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Facto
 def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         early = asyncio.create_task(bench.sequencer.commit(bench.request(batch(), number=1)))
-        for _ in range(500):  # a store with threads takes its own time, and its leases must not outrun it
+        for _ in range(500):  # stores with threads need real time; leases must last
             if early.done():
                 break
             await bench.advance(200)
@@ -499,7 +499,7 @@ def test_a_swap_of_runs_that_are_others_by_now_is_refused(factory: Factory) -> N
 
 
 async def two_small_objects(bench: Bench) -> SwapRequest:
-    """Two Parquet objects of one partition, and the swap that would merge them."""
+    """Store two Parquet objects of one partition; returns the swap that would merge them."""
     first = await prepare_swap(bench)
     await bench.sequencer.swap(first)
     for _ in range(2):
@@ -516,7 +516,7 @@ MERGES = CompactionRequest(0, 0, 100, is_of_merges=True)
 
 
 def renamed(swap: SwapRequest, number: int, runs: Sequence[Run]) -> SwapRequest:
-    """Another object that replaces these runs of partition 0."""
+    """Make a swap by which another object replaces these runs of partition 0."""
     described = msgspec.structs.replace(
         swap.object, object_id=UUID(int=number), key=f"{swap.object.key}{number}"
     )

@@ -1,4 +1,4 @@
-"""Every store keeps the largest allowed values; a request with a larger one is refused, and only that request."""
+"""Every store keeps the largest allowed values. A request with a larger one is refused, and only that request."""
 
 from __future__ import annotations
 

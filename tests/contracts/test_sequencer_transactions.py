@@ -87,7 +87,7 @@ def factory(request: pytest.FixtureRequest) -> Factory:
 
 @dataclass
 class Producer:
-    """A transactional producer as its client and an agent see it."""
+    """A transactional producer, seen both as its client and as an agent see it."""
 
     bench: Bench
     name: str
@@ -107,7 +107,7 @@ class Producer:
         return TransactionRef(self.name, self.now.producer_id, self.now.producer_epoch)
 
     def batch(self, count: int = 1, at: int = T0) -> BatchCoordinates:
-        """The next batch; its sequences count over all partitions, so a test writes to one only."""
+        """Make the next batch. Its sequences count over all partitions, so a test writes to only one."""
         made = BatchCoordinates(
             100,
             count,
@@ -253,9 +253,9 @@ def test_who_names_what_it_has_gets_the_next_epoch_and_asked_again_the_same(fact
             await mine.init(named=first)
         await mine.write()
         with pytest.raises(ProducerFenced):
-            await mine.init(named=second)  # what came of it is in use
+            await mine.init(named=second)  # the epoch that it led to is in use
         fourth = await mine.init(named=third)
-        await mine.init()  # another instance
+        await mine.init()  # another instance of the client
         for lost in (third, fourth):
             with pytest.raises(ProducerFenced):
                 await mine.init(named=lost)
@@ -478,7 +478,7 @@ def test_an_end_without_a_bump_asked_twice_gets_its_first_answer(factory: Factor
             assert await mine.end(commit=commit, bump=False) == mine.now
             with pytest.raises(InvalidTransactionState):
                 await mine.end(commit=not commit, bump=False)
-            await mine.add(0)  # the next one: a late end doesn't end it
+            await mine.add(0)  # the next transaction: a late end doesn't end it
             assert await mine.end(commit=commit, bump=False, number=number) == mine.now
             for late in (number, number - 1):
                 with pytest.raises(InvalidTransactionState):
@@ -618,7 +618,7 @@ def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(fac
         await patient.write()
         await mine.write(2)
         await mine.offsets(5)
-        for _ in range(500):  # a store with threads takes its own time
+        for _ in range(500):  # a store with threads needs real time
             if (await mine.describe()).state is not TransactionState.ONGOING:
                 break
             await bench.advance(200)
@@ -722,7 +722,7 @@ def test_what_was_sent_in_a_transaction_adds_nothing_to_a_later_one(factory: Fac
 
 
 async def stable_group(bench: Bench) -> None:
-    """A group with one member, "m", at its first generation."""
+    """Create a group with one member, "m", at its first generation."""
     sequencer, agent = bench.sequencer, bench.agent
     await sequencer.locate_group(LocateGroup("g", [agent.broker_id]))
     await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))
@@ -847,7 +847,7 @@ def test_offsets_of_a_transaction_are_fenced_by_member_and_generation_where_they
             await mine.offsets(1, member="n")
         assert (await mine.describe()).state is TransactionState.EMPTY
         await mine.offsets(2, member="m")
-        await mine.offsets(3)  # a client that doesn't tell
+        await mine.offsets(3)  # a client that names no member
         await mine.end(commit=True)
         assert await position(bench) == (3, False)
 
@@ -962,7 +962,7 @@ def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory
         assert (await look_up(bench, OffsetSpec.LATEST)).offset == 5
         newest = await look_up(bench, OffsetSpec.MAX_TIMESTAMP)
         assert newest.run is not None and newest.run.base_offset == 3
-        assert (await bench.look_up(T0 + 21)).run is None  # markers have no time to be found by
+        assert (await bench.look_up(T0 + 21)).run is None  # markers have no timestamp to be found by
 
     run(factory, scenario)
 
@@ -970,7 +970,8 @@ def test_read_committed_look_ups_stop_at_the_last_stable_offset(factory: Factory
 def test_the_latest_of_many_parts_is_not_told_while_it_is_not_committed(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where one part holds all. What the parts before it have is not the latest."""
+    """The answer is the same as if one part held everything: the latest record of the earlier parts is not the
+    latest."""
     monkeypatch.setattr(queries, "MAX_SCANNED", 2)
 
     async def scenario(bench: Bench) -> None:
@@ -1021,7 +1022,7 @@ def test_what_is_open_is_described_and_counted(factory: Factory) -> None:
 
 
 class Compactor:
-    """Swaps stretches of partition 0, as they are asked for."""
+    """Swaps spans of partition 0 on request."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -1084,7 +1085,7 @@ def test_candidates_are_stable_and_hold_markers_and_aborted_ranges(factory: Fact
         assert await candidate() == (8, [0, 1, 2, 3, 4, 5, 6, 7], [(0, 1), (5, 6)])
         swaps = await compactor(bench)
         await swaps.swap(0, 1)
-        assert await candidate(1) == (8, [2], [])  # markers alone are nothing to compact
+        assert await candidate(1) == (8, [2], [])  # markers alone need no compaction
         assert await candidate(2) == (8, [1, 2], [(1, 1)])
         await swaps.swap(1, 8)
         assert (await bench.sequencer.compaction_candidates(CompactionRequest(0, 0, 9))).candidates == []

@@ -1,6 +1,6 @@
-"""The version before against this one: its agent with our sequencer, our agent with its sequencer, its databases.
+"""The previous version against this one: its agent with our sequencer, our agent with its sequencer, its databases.
 
-What version 0.1.0 wrote is in `golden/` (see `conversation.py`). A version that follows records its own beside it.
+`golden/` has what version 0.1.0 wrote (see `conversation.py`). Each later version adds its own recording.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from tests.support.servers import PostgresServer
 
 BEFORE = "0.1.0"
 REVISION = "0020"
-"""The schema of that version's databases."""
+"""The schema of the previous version's databases."""
 
 
 def golden(suffix: str) -> bytes:
@@ -69,7 +69,7 @@ def golden(suffix: str) -> bytes:
 
 
 def assert_extends(new: Any, old: Any, where: str = "") -> None:
-    """Arrays may have grown at their ends; nothing else may differ."""
+    """Assert that arrays have only grown at their ends, and that nothing else differs."""
     if isinstance(old, list):
         assert isinstance(new, list) and len(new) >= len(old), f"{where}: {new!r} in place of {old!r}"
         for number, (one, another) in enumerate(zip(new, old, strict=False)):
@@ -109,7 +109,7 @@ def test_a_struct_of_the_version_before_is_read_and_only_appended_to(name: str) 
 
 @pytest.mark.parametrize("name", sorted(msgspec.msgpack.decode(golden("values"))))
 def test_the_version_before_reads_our_structs_by_ignoring_what_was_appended(name: str) -> None:
-    """What it does: msgspec skips what stands behind the fields that a decoder knows."""
+    """The previous version does this because msgspec skips values behind the fields that a decoder knows."""
     kind = struct_named(name)
     for data in msgspec.msgpack.decode(golden("values"))[name]:
         known = len(msgspec.msgpack.decode(data))
@@ -124,18 +124,18 @@ def test_the_version_before_reads_our_structs_by_ignoring_what_was_appended(name
 
 
 def _is_id(value: Any) -> bool:
-    """A UUID, or a session's prefix."""
+    """Return whether the value is a UUID or a session's prefix."""
     return (isinstance(value, bytes) and len(value) == 16) or (isinstance(value, str) and value.endswith("/"))
 
 
 class Identities:
-    """What the version before was given where we give something else: ids and the keys made of them."""
+    """Maps ids, and keys made of ids, that the previous version was given to those that we give."""
 
     def __init__(self) -> None:
         self.ours: dict[Any, Any] = {}
 
     def learn(self, old: Any, new: Any) -> None:
-        """Compare two answers; where both have an id, it stands for the other from now on."""
+        """Compare two answers. If both have an id at the same place, ours stands for the other from now on."""
         if isinstance(old, list) and isinstance(new, list):
             for one, another in zip(old, new, strict=False):
                 self.learn(one, another)
@@ -143,7 +143,7 @@ class Identities:
             self.ours.setdefault(old, new)
 
     def translated(self, old: Any) -> Any:
-        """The value with our ids."""
+        """Return the value with our ids."""
         if isinstance(old, list):
             return [self.translated(part) for part in old]
         if isinstance(old, dict):
@@ -155,7 +155,7 @@ class Identities:
 
 
 class _Caller:
-    """The receiver of a peer that plays back."""
+    """The receiver of a peer that replays a recording."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -176,7 +176,8 @@ class _Caller:
 
 
 def test_the_agent_of_the_version_before_is_served_by_our_sequencer() -> None:
-    """Its frames, byte for byte but for ids that our sequencer gave; our answers are its answers, appended to."""
+    """Its frames are byte for byte the recorded ones except for ids from our sequencer; our answers are its answers
+    with fields appended."""
 
     async def conversation() -> int:
         clock = ManualClock(NOW)
@@ -219,7 +220,7 @@ def test_the_agent_of_the_version_before_is_served_by_our_sequencer() -> None:
 
 
 class _Before:
-    """The sequencer of the version before: it expects what was recorded, and answers what was recorded."""
+    """The previous version's sequencer: it expects the recorded requests and returns the recorded answers."""
 
     def __init__(self) -> None:
         self.frames = frames_of(golden("rpc"))
@@ -258,7 +259,8 @@ class _Before:
         self.wire.send(encode_frame(recorded.header, answered))
 
     def _proof(self, role: str) -> bytes:
-        """As that version made it, over the hello as it reads it: not as recorded, as the hello offers more now."""
+        """Compute the proof as that version does, over the hello as it reads it. The recorded proof doesn't match,
+        because the hello offers more now."""
         said = msgspec.msgpack.encode([role, *self.greeting])
         return hmac.digest(SECRET, said, "sha256")
 
@@ -267,7 +269,7 @@ class _Before:
 
 
 def test_our_agent_is_served_by_the_sequencer_of_the_version_before() -> None:
-    """Today's client says what the version before understands, and understands what that one answered."""
+    """Today's client sends what the previous version understands, and understands that version's answers."""
 
     async def conversation() -> tuple[_Before, list[Any]]:
         before = _Before()
@@ -363,7 +365,7 @@ def sqlite_of_before(tmp_path: Path) -> str:
 
 
 def postgresql_of_before(server: PostgresServer) -> str:
-    """The tables by the migration of that version, the rows as COPY wrote them."""
+    """Create a database with that version's migration and the rows that COPY wrote."""
     url = server.create_database()
     with engine(url).begin() as connection:
         upgrade_to(connection, REVISION)
@@ -393,7 +395,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def on_database(url: str, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Run a scenario on the database, brought up to date, in the minute in which it was left."""
+    """Run a scenario on the database after an upgrade, with the clock in the minute in which it was left."""
 
     async def run() -> Any:
         clock = ManualClock(NOW)

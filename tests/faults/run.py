@@ -1,8 +1,8 @@
 """`make faults`: injects one fault after the other into real processes under load, and checks what the clients saw.
 
-Prints a line as each scenario ends, then a table and JSON. Exit status: 0 when the checker found nothing and every gap
-is within its target; 1 when the checker found something, or a cluster did not serve again; 2 when only gaps were too
-long. A busy machine makes them longer: the load average stands beside them.
+Prints a line as each scenario ends, then a table and JSON. Exit status: 0 if the checker found nothing and every gap is
+within its target; 1 if the checker found something, or a cluster did not recover; 2 if only gaps were too long. A busy
+machine makes gaps longer, so the load average is printed with them.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Result:
     transactions: int = 0
     baseline_gap: float = 0.0
     gap: float = 0.0
-    """Between acknowledgements of any producer."""
+    """The longest gap between acknowledgements of any producer."""
     partition_gap: float = 0.0
-    """Of the worst partition."""
+    """The longest gap of the worst partition."""
     transaction_gap: float = 0.0
-    """Between ends of transactions."""
+    """The longest gap between ends of transactions."""
     recovery: float = 0.0
-    """What has a target: the longest gap of the flow that fared worst, since what had failed was back; where no
-    database or store was away, since the fault."""
+    """The figure that has a target: the longest gap of the worst flow, since the database or store was back; if neither
+    was unavailable, since the fault."""
     worst: str = ""
-    """That flow: its client and partition."""
+    """The worst flow: its client and partition."""
     target: float | None = None
     notes: dict[str, float] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Result:
     history: str = ""
     remarks: list[str] = field(default_factory=list)
     load_average: float = 0.0
-    """Of the machine, over the last minute: gaps are longer where others work."""
+    """The machine's, over the last minute: other work makes gaps longer."""
 
     @property
     def is_clean(self) -> bool:
@@ -80,7 +80,7 @@ class Result:
 
 
 def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transactions: bool = True) -> Result:
-    """Load the stand, run the scenario, wait until everything is served again, read everything, check."""
+    """Put a load on the stand, run the scenario, wait until everything is served again, read everything, and check."""
     began = time.monotonic()
     result = Result(scenario.name, scenario.about, target=scenario.target_seconds)
     topic = f"{scenario.name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
@@ -120,7 +120,8 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
 
 
 def run_all(scenarios: Sequence[Scenario], histories: Path, *, transactions: bool = True) -> list[Result]:
-    """One after the other, on one cluster where that is possible; a new one after one that failed."""
+    """Run the scenarios one after the other, on one cluster if possible, and on a new one after a scenario that
+    failed."""
     results: list[Result] = []
     stack, stand = ExitStack(), None
     with stack:
@@ -144,7 +145,7 @@ def run_all(scenarios: Sequence[Scenario], histories: Path, *, transactions: boo
 
 
 def show(results: Sequence[Result]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(title="Faults under load: the longest time without an acknowledgement, in seconds")
     for column in ("scenario", "found", "acked", "txns"):
         table.add_column(column, justify="left" if column in ("scenario", "found") else "right")
@@ -204,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """The exit status: faults outweigh gaps that were too long."""
+    """Return the exit status: faults outweigh gaps that were too long."""
     statuses = {result.exit_status for result in results}
     return 1 if 1 in statuses or not results else max(statuses)
 
@@ -213,18 +214,18 @@ def exit_status(results: Sequence[Result]) -> int:
 
 
 def _some_client_everywhere(run: Run) -> Callable[[set[Flow]], object]:
-    """What is not served yet, of the input partitions, by whatever client."""
+    """Return a function that returns the input partitions that no client has been served yet."""
     inputs = {(run.workload.inputs, partition) for partition in range(run.workload.partitions)}
     return lambda served: inputs - {flow[1:] for flow in served}
 
 
 def _all_of(wanted: set[Flow]) -> Callable[[set[Flow]], object]:
-    """What is not served yet of these flows."""
+    """Return a function that returns those of these flows that are not served yet."""
     return lambda served: wanted - served
 
 
 def _wait_until_served(run: Run, missing: Callable[[set[Flow]], object], when: str) -> None:
-    """Wait until nothing is missing of what was sent from now on, and a transaction that began then has ended."""
+    """Wait until `missing` is empty for records sent from now on, and a transaction that began after that has ended."""
     since, deadline = run.now(), time.monotonic() + FLOW_SECONDS
     while True:
         left = missing(flows_served(run.events, since))

@@ -14,9 +14,9 @@ from tests.support.cluster import Part
 from tests.support.history.workload import Run
 
 PAUSE_SECONDS = 13.0
-"""Past an agent's lease (10 s) and, with the scenario's settings, its upload session's."""
+"""Longer than an agent's lease (10 s) and, with the scenario's settings, than its upload session's."""
 IMPATIENT_CLIENTS = {"socket.timeout.ms": 3_000, "api.version.request.timeout.ms": 3_000}
-"""A request to a silent agent is given up after 3 s, not after 60; the first one of a connection not after 10."""
+"""A client gives up a request to a silent agent after 3 s, not 60; the first one of a connection after 3 s, not 10."""
 SHORT_SESSIONS = {"TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000"}
 
 
@@ -35,7 +35,7 @@ class Trial:
         time.sleep(seconds)
 
     def is_back(self, away_seconds: float) -> None:
-        """The database or the store serves again, after nobody could use it for so long."""
+        """Note that the database or the store serves again, after it was unavailable for this long."""
         self.back_at = self.run.now()
         self.notes["away_seconds"] = round(away_seconds, 2)
 
@@ -46,8 +46,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault. `target_seconds`: the longest that any client may be without an acknowledgement at any partition,
-    counted from when the database or the store is back where one of them was away; None: only told."""
+    """A fault. `target_seconds`: the longest time that any client may be without an acknowledgement at any partition,
+    counted from the return of the database or the store if one was unavailable; None: only reported."""
 
     name: str
     about: str
@@ -56,7 +56,7 @@ class Scenario:
     kind: StoreKind = "folder"
     environ: Mapping[str, str] = field(default_factory=dict)
     clients: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of librdkafka for every client; all others are at their defaults."""
+    """librdkafka settings of every client; all others are at their defaults."""
 
 
 def kill_agents(trial: Trial) -> None:
@@ -98,7 +98,7 @@ def freeze_an_agent(trial: Trial) -> None:
 
 
 def kill_the_committer(trial: Trial) -> None:
-    for _ in range(2):  # one after the other: each has to take over once
+    for _ in range(2):  # one after the other: each must take over once
         committer = trial.stand.wait_for_committer()
         trial.stand.kill(committer)
         trial.observe(5)
@@ -168,7 +168,7 @@ def fill_the_disk(trial: Trial) -> None:
     _fill(ballast)
     while time.monotonic() < filled_at + 6:
         trial.observe(0.5)
-        _fill(ballast)  # what had been given back meanwhile, too
+        _fill(ballast)  # including what was released meanwhile
     ballast.unlink()
     trial.is_back(time.monotonic() - filled_at)
 
@@ -180,10 +180,10 @@ def skew_clocks(trial: Trial) -> None:
     stand.shift_clock(stand.sequencers[0], 2 * hour)
     stand.shift_clock(stand.sequencers[1], -2 * hour)
     trial.observe(4)
-    stand.kill(stand.wait_for_committer())  # a node whose clock is hours off takes over
+    stand.kill(stand.wait_for_committer())  # a server whose clock is hours off takes over
     trial.observe(5)
     for part in (*stand.agents, *stand.sequencers):
-        stand.shift_clock(part, 0)  # they jump back
+        stand.shift_clock(part, 0)  # the clocks jump back
     for sequencer in stand.sequencers:
         if not sequencer.is_running:
             trial.restart(sequencer)

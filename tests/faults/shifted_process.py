@@ -1,8 +1,8 @@
-"""A Tailrace process with a wrong wall clock: a file contains the shift, at any moment.
+"""A Tailrace process with a wrong wall clock. A file contains the shift, which may change at any time.
 
 `python -m tests.faults.shifted_process FILE COMMAND...` runs `tailrace COMMAND...`; FILE holds the shift in
-milliseconds as eight bytes, and may be written to while the process runs: then its clock jumps. The monotonic clock
-stays correct, as on a real machine.
+milliseconds as eight bytes. If it is written while the process runs, its clock jumps. The monotonic clock stays
+correct, as on a real machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster in which each part can be made to fail, and be repaired: processes, database, store, disk, clocks."""
+"""A cluster whose parts (processes, database, store, disk, clocks) can be made to fail, and repaired."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class StandFailed(Exception):
 
 @dataclass
 class Stand(Cluster):
-    """A cluster with a handle for each fault."""
+    """A cluster with a method for each fault."""
 
     kind: StoreKind = "s3"
     proxy: StoreProxy | None = None
     folder: Path | None = None
-    """Where the objects are, if not on S3."""
+    """The objects' folder, if they are not on S3."""
     postgres_pid: int = 0
     mended: list[subprocess.Popen[bytes]] = field(default_factory=list)
     notified: dict[str, socket.socket] = field(default_factory=dict)
-    """Where each process tells its service manager that it lives."""
+    """The socket on which each process notifies its service manager that it is alive."""
 
     @property
     def store_url(self) -> str:
@@ -57,7 +57,7 @@ class Stand(Cluster):
     # -- processes
 
     def restart(self, part: Part) -> None:
-        """Start a killed process again, at its address, without waiting."""
+        """Restart a killed process at its address, without waiting."""
         if part.is_running:
             raise StandFailed(f"{part.name} runs")
         with open(part.log, "ab") as output:
@@ -74,7 +74,7 @@ class Stand(Cluster):
         part.process.send_signal(signal.SIGSTOP)
 
     def be_watchdog(self, part: Part) -> None:
-        """Like systemd with WatchdogSec=3 in the unit: kill the process when it has been silent for this long."""
+        """Act like systemd with WatchdogSec=3 in the unit: kill the process once it has been silent for this long."""
         channel, silent_since = self.notified[part.name], time.monotonic()
         channel.settimeout(0.05)
         while time.monotonic() < silent_since + WATCHDOG_SECONDS:
@@ -101,7 +101,7 @@ class Stand(Cluster):
         with suppress(ChildProcessError):
             os.waitpid(
                 self.postgres_pid, 0
-            )  # PostgreSQL won't start while its predecessor's id is a zombie's
+            )  # PostgreSQL won't start while its predecessor's id belongs to a zombie
         deadline = time.monotonic() + 10
         while any(_is_alive(pid) for pid in pids):
             if time.monotonic() > deadline:
@@ -109,7 +109,7 @@ class Stand(Cluster):
             time.sleep(0.02)
 
     def restart_database(self) -> float:
-        """Start PostgreSQL on its data again; returns when it takes connections, with the seconds that took."""
+        """Restart PostgreSQL on its data; once it accepts connections, return the seconds that it took."""
         postgres, began = self.postgres, time.monotonic()
         with open(postgres.log, "ab") as output:
             process = subprocess.Popen(
@@ -136,7 +136,7 @@ class Stand(Cluster):
                 time.sleep(0.05)
 
     def end_database(self) -> None:
-        """Those that were started here; the first is its starter's."""
+        """End the servers that were started here. The first belongs to whoever started it."""
         for process in self.mended:
             end_process(process, signal.SIGINT)
         for channel in self.notified.values():
@@ -182,10 +182,10 @@ class Stand(Cluster):
 def running_stand(
     kind: StoreKind = "s3", *, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
 ) -> Iterator[Stand]:
-    """A ready cluster: two agents, two sequencers, PostgreSQL with durable commits, a store.
+    """Run a ready cluster: two agents, two sequencers, PostgreSQL with durable commits, a store.
 
     Args:
-        kind: where objects are: in a folder, in moto behind the proxy, or on a disk of 64 MiB (wants root).
+        kind: where objects are: in a folder, in moto behind the proxy, or on a disk of 64 MiB (needs root).
         environ: `TAILRACE_*` settings; all others are at their defaults.
     """
     with ExitStack() as stack:
@@ -228,7 +228,7 @@ def running_stand(
 
 
 def can_mount() -> bool:
-    """Whether a small disk can be mounted here."""
+    """Return whether a small disk can be mounted on this machine."""
     with tempfile.TemporaryDirectory(prefix="tailrace-mount-") as folder:
         try:
             with small_disk(Path(folder) / "disk"):
@@ -239,7 +239,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 64 MiB, mounted; root only."""
+    """Mount a file system of 64 MiB; root only."""
     folder.mkdir()
     asked = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0777", "tailrace-faults", str(folder)],
@@ -264,7 +264,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """The process exists, and is not a zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

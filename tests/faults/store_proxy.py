@@ -1,15 +1,15 @@
-"""An HTTP proxy for an object store that injects failures: a process of its own, controlled by HTTP.
+"""An HTTP proxy that injects failures in front of an object store: a process of its own, controlled over HTTP.
 
 `python -m tests.faults.store_proxy LISTEN_PORT UPSTREAM_PORT`; `GET /__mode__/NAME/SHARE` sets what happens to that
 share of the following requests:
 
 - `pass`: nothing;
-- `503`: the store says that it is overloaded;
+- `503`: the store answers that it is overloaded;
 - `hang`: no answer; half of these requests take effect anyway;
 - `cut`: the connection ends before the request, after it took effect, or in the middle of the answer;
 - `slow`: two seconds late.
 
-Requests that hang are cut off when the mode changes. Each request has a connection of its own to the store.
+A change of the mode cuts off requests that hang. Each request has its own connection to the store.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self.serving.add(task)  # the loop holds it weakly
+        self.serving.add(task)  # the loop holds only a weak reference
         task.add_done_callback(self.serving.discard)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             while await self._serve_one(reader, writer):
@@ -96,12 +96,12 @@ class _Proxy:
         if mode == "slow":
             await asyncio.sleep(SLOW_SECONDS)
         await self._forward(head, body, writer)
-        return False  # the store was asked to close, and its answer says so
+        return False  # the request asked the store to close, and its answer says so
 
     async def _forward(
         self, head: bytes, body: bytes, answer: asyncio.StreamWriter | None, most: int | None = None
     ) -> None:
-        """Forward a request; the first `most` bytes of its answer go to `answer`, if given."""
+        """Forward a request; send the first `most` bytes of its answer to `answer`, if given."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream, limit=_HEAD_BYTES)
         try:
             lines = [
@@ -130,7 +130,7 @@ def _content_length(head: bytes) -> int:
 
 
 class StoreProxy:
-    """The proxy's handle."""
+    """Controls the proxy."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -147,7 +147,7 @@ class StoreProxy:
 
 @contextmanager
 def store_proxy(upstream: int, log: Path) -> Iterator[StoreProxy]:
-    """A proxy for the port `upstream` of loopback; it ends with the block."""
+    """Run a proxy for the port `upstream` of loopback; it ends with the block."""
     import os
     import subprocess
     import time

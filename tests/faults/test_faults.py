@@ -1,4 +1,4 @@
-"""One short scenario of `make faults`, to test the runner itself; the others take minutes."""
+"""One short scenario of `make faults` tests the runner itself; the other scenarios take minutes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A producer without retries and a consumer, as a process of their own: what they lose, somebody else's requests cost.
+"""A producer without retries and a consumer in a process of their own. If they lose or wait for records, hostile
+clients caused it.
 
     python -m tests.hostile.bystanders HOST:PORT
 
-It prints `ready` when the producer has begun. Each line that it takes says what begins now: a slice of time that is
-`quiet` or `hostile`, something `between` that is not measured, or that it is `over`; then it prints what became of the
-records as JSON.
+It prints `ready` when the producer has begun. Each input line names the phase that begins now: a `quiet` or `hostile`
+slice of time, `between`, which is not measured, or `over`. After `over` it prints the outcome of the records as JSON.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ OWN_CONFIGS = {
     "cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1", "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
 }  # fmt: skip
-"""Their topic's own, so that a change of the cluster's defaults is none for them."""
+"""Set on their topic itself, so that a change of the cluster's defaults does not affect it."""
 BETWEEN, QUIET, HOSTILE, OVER = "between", "quiet", "hostile", "over"
 
 
 @dataclass(slots=True)
 class Seen:
-    """What became of the records."""
+    """The outcome of the records."""
 
     slices: dict[str, list[list[float]]] = field(
         default_factory=lambda: {BETWEEN: [[]], QUIET: [], HOSTILE: []}
     )
-    """Latencies in seconds, by what was so when the record was sent."""
+    """Latencies in seconds, by the phase in which the record was sent."""
     failed: list[str] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
     read: dict[int, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Seen:
 
 
 def produce(producer: Producer, seen: Seen, phase: dict[str, str]) -> None:
-    """One record after another at a steady pace, until the phase is `over`."""
+    """Send one record after another at a steady pace, until the phase is `over`."""
     number = 0
     while (now := phase["now"]) != OVER:
         began, latencies = time.perf_counter(), seen.slices[now][-1]
@@ -75,7 +75,7 @@ def produce(producer: Producer, seen: Seen, phase: dict[str, str]) -> None:
 
 
 def consume(consumer: Consumer, seen: Seen, stop: threading.Event) -> None:
-    """Everything, until all that was acknowledged was read (or a time has passed in which nothing came)."""
+    """Read everything, until all acknowledged records were read (or nothing arrived for some time)."""
     quiet_since = time.monotonic()
     while not (
         stop.is_set() and (seen.acknowledged <= seen.read.keys() or time.monotonic() - quiet_since > 20)
@@ -93,7 +93,7 @@ def consume(consumer: Consumer, seen: Seen, stop: threading.Event) -> None:
 
 
 def report(seen: Seen) -> dict[str, Any]:
-    """What the one who started us wants to know."""
+    """Return what the parent process needs to know."""
     return {
         "records": len(seen.acknowledged),
         "failed": seen.failed[:20],
@@ -132,7 +132,7 @@ def main() -> None:
     producing.start()
     print("ready", flush=True)
     while phase["now"] != OVER:
-        now = sys.stdin.readline().strip() or OVER  # our starter is gone
+        now = sys.stdin.readline().strip() or OVER  # the parent process is gone
         if now != OVER:
             seen.slices[now].append([])
         phase["now"] = now

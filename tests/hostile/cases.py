@@ -1,6 +1,6 @@
-"""What hostile clients do, as a table of cases: all of them at once, each over connections of its own, until the end.
+"""What hostile clients do, as a table of cases. All cases run at once, each over its own connections, until the end.
 
-A case is a coroutine that opens and closes its connections on the stage; a new kind of bad client is a row more.
+A case is a coroutine that opens and closes its connections on the stage; a new kind of hostile client is one more row.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from tests.hostile.values import (
 )
 
 PATIENCE_SECONDS = 1.0
-"""What is not answered by then is waited for no longer: the connection is closed under the request."""
+"""How long a client waits for an answer before it closes the connection."""
 REMEMBERED = 30
 SETTING_THE_STAGE = 40
-"""So many requests are sent until what they have deleted is made anew."""
+"""After this many requests a client recreates what they have deleted."""
 
 SERVED = sorted(
     (ApiKey(key), version)
@@ -57,63 +57,63 @@ STORING = frozenset({
     ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.CREATE_ACLS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 })  # fmt: skip
-"""What is said in these is kept: they are sent more often."""
+"""The broker stores what these requests contain, so they are sent more often."""
 ORDER = SERVED + [served for served in SERVED if served[0] in STORING] * 4
 WIDE = (
     sorted({api for api, _ in SERVED if wide_fields(api)}) + sorted(STORING & {api for api, _ in SERVED}) * 2
 )
-"""APIs with fields of 64 bits; where they are kept, more often."""
+"""APIs with fields of 64 bits; those that the broker stores are sent more often."""
 APIS_WITH_ARRAYS = sorted({api for api, _ in SERVED if array_fields(api)})
 LARGE, VERY_LARGE = 5_000, 20_000
-"""Elements of one array; all others of its request have one."""
+"""Elements of one array; all other arrays of its request have one."""
 LARGE_PER_SECOND, ONE_IN_SO_MANY = 2, 6
-"""In each slice one that is very large at least. All arrays are in turn within a minute."""
+"""At least one request in each slice is very large. Every array gets its turn within a minute."""
 WIDTH = 200
 UNKNOWN_SERVER_ERROR = -1
 
 
 @dataclass(slots=True)
 class Stage:
-    """Where the cases play: the broker's port, how fast requests may be sent, and what was sent last."""
+    """Where the cases run: the broker's ports, how fast requests may be sent, and what was sent last."""
 
     port: int
     seed: int
     rate: float
     login_port: int = 0
-    """Of the listener with logins, if there is one."""
+    """The port of the listener with logins, if there is one."""
     gateway: int = 0
-    """The port of topics over HTTP, if they are served."""
+    """The gateway's port, if it is served."""
     operator_port: int = 0
-    """Of the listener of no tenant, where `port` is a tenant's."""
+    """The port of the listener without a tenant, if `port` belongs to a tenant."""
     secrets: tuple[bytes, ...] = ()
-    """What stands in no request, and may stand in no answer."""
+    """Texts that are in no request, and may be in no answer."""
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set while it is to be quiet: whoever wants to send waits."""
+    """Cleared during a quiet slice: all senders wait."""
     sent: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     unforeseen: list[str] = field(default_factory=list)
-    """Requests that were answered with an error that no one foresaw."""
+    """Requests that were answered with an error that no handler foresaw."""
     told: list[str] = field(default_factory=list)
-    """Requests that were answered with a secret."""
+    """Requests whose answer contained a secret."""
     _next_at: float = 0.0
 
     async def turn(self) -> None:
-        """Wait until one more request may be sent: the rate is that of all cases together."""
+        """Wait until one more request may be sent; all cases together share the rate."""
         await self.may_send.wait()
         now = asyncio.get_running_loop().time()
         self._next_at = max(self._next_at + 1 / self.rate, now)
         await asyncio.sleep(self._next_at - now)
 
     def note(self, what: str, request: Any = "") -> None:
-        """One more was sent."""
+        """Note one more request."""
         self.sent[what] += 1
         self.last.append(f"{what} {request!r:.2000}")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kind of bad client. `clients` of it run at once, each with randomness of its own."""
+    """A kind of hostile client. `clients` of it run at once, each with its own random numbers."""
 
     name: str
     about: str
@@ -122,7 +122,7 @@ class Case:
 
 
 class Connection:
-    """A Kafka connection that is made when it is needed, and anew when it was closed."""
+    """A Kafka connection that is opened when it is needed, and again after it was closed."""
 
     def __init__(self, stage: Stage, client_id: str, port: int = 0) -> None:
         self._stage = stage
@@ -131,8 +131,8 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, api: ApiKey, version: int, request: Any, *, about: str = "") -> Any:
-        """The answer; None where none came: the broker hung up, or it took too long, and we do. `about`: what is
-        noted of a request that is too long to be read."""
+        """Send a request. Returns the answer, or None if the broker closed the connection or took too long, in which
+        case we close it. `about`: what to note in place of a request that is too long to print."""
         await self._stage.turn()
         frame = b"".join(encode_request(1, api, version, request, self._client_id))
         self._stage.note(f"{api.name} {version}", about or request)
@@ -156,14 +156,14 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Hang up, whatever is on its way."""
+        """Close the connection, whatever is in transfer."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
 
 
 def codes_in(answer: Any) -> set[int]:
-    """Every error code of an answer."""
+    """Return every error code in an answer."""
     return {
         getattr(part, name)
         for part in parts_of(answer)
@@ -173,12 +173,12 @@ def codes_in(answer: Any) -> set[int]:
 
 
 async def extreme_values(stage: Stage, rng: random.Random) -> None:
-    """Every API and version in random order, with values at their bounds and the names of what exists."""
+    """Every API and version in random order, with values at their bounds and names of what exists."""
     await values_of(stage, rng, Known(own_member=f"hostile-{rng.random()}"))
 
 
 async def values_of(stage: Stage, rng: random.Random, known: Known) -> None:
-    """The same, by somebody who knows these names."""
+    """Send the same requests as a client that knows these names."""
     connection = Connection(stage, "hostile")
     order: list[tuple[ApiKey, int]] = []
     count = 0
@@ -195,7 +195,7 @@ async def values_of(stage: Stage, rng: random.Random, known: Known) -> None:
 
 
 async def ends_of_int64(stage: Stage, rng: random.Random) -> None:
-    """Requests that are sound but for one field of 64 bits, at an end of its type: every such field in turn."""
+    """Valid requests except for one field of 64 bits, at an end of its type: every such field in turn."""
     connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
     places: list[tuple[ApiKey, tuple[MessageType, Field]]] = []
     count = 0
@@ -214,7 +214,7 @@ async def ends_of_int64(stage: Stage, rng: random.Random) -> None:
 
 
 async def _set_the_stage(connection: Connection, known: Known) -> None:
-    """Make what hostile requests are about, as it may have been deleted."""
+    """Create what hostile requests refer to, because it may have been deleted."""
     topics = [CreatableTopic(name, 2, 1) for name in known.topics]
     protocols = [JoinGroupRequestProtocol("range", b"")]
     group, transactional_id = known.groups[0], known.transactional_ids[0]
@@ -244,7 +244,7 @@ def _joining_sharers(known: Known) -> ShareGroupHeartbeatRequest:
 
 
 async def large_counts(stage: Stage, rng: random.Random) -> None:
-    """Every array of every API in turn, with one name that exists 5,000 times, now and then more often."""
+    """Every array of every API in turn, with one existing name 5,000 times, now and then more often."""
     connection, known = Connection(stage, "hostile"), Known(own_member=f"hostile-{rng.random()}")
     await _set_the_stage(connection, known)
     await _widen_the_stage(connection, known)
@@ -265,7 +265,7 @@ async def large_counts(stage: Stage, rng: random.Random) -> None:
 
 
 async def _widen_the_stage(connection: Connection, known: Known) -> None:
-    """Make a topic and a group of which an answer is long."""
+    """Create a topic and a group that make answers long."""
     topics = [CreatableTopic(WIDE_TOPIC, WIDTH, 1)]
     partitions = [OffsetCommitRequestPartition(partition, 1) for partition in range(WIDTH)]
     positions = [OffsetCommitRequestTopic(WIDE_TOPIC, partitions=partitions)]
@@ -278,7 +278,7 @@ async def _widen_the_stage(connection: Connection, known: Known) -> None:
 
 
 async def made_up_groups(stage: Stage, rng: random.Random) -> None:
-    """Group after group that nobody has ever heard of, looked for and joined, never used."""
+    """Group after group with a new name: looked up and joined, never used."""
     connection = Connection(stage, "x" * 3_000)
     number = 0
     while not stage.is_over.is_set():
@@ -298,7 +298,7 @@ async def made_up_groups(stage: Stage, rng: random.Random) -> None:
 
 
 async def hang_ups(stage: Stage, rng: random.Random) -> None:
-    """A request, or half of one, and gone."""
+    """A request, or half of one, and then the connection closes."""
     known = Known()
     while not stage.is_over.is_set():
         await stage.turn()
@@ -327,9 +327,9 @@ COUNTS = (
 
 
 async def play(stage: Stage, cases: Sequence[Case] = CASES) -> None:
-    """All of these cases, whenever the stage lets them send, until it is over.
+    """Run all of these cases, whenever the stage lets them send, until it is over.
 
-    The same seed plays the same requests, but for ids that the broker gives.
+    The same seed sends the same requests, except for ids that the broker assigns.
     """
     async with asyncio.TaskGroup() as tasks:
         for case in cases:
@@ -339,7 +339,7 @@ async def play(stage: Stage, cases: Sequence[Case] = CASES) -> None:
 
 
 async def _keep_on(case: Case, stage: Stage, luck: random.Random) -> None:
-    """Play a case to the end; a refused connection is tried again, as a client would."""
+    """Run a case to the end; after a refused connection try again, as a client would."""
     while not stage.is_over.is_set():
         try:
             await case.play(stage, luck)

@@ -1,7 +1,7 @@
-"""Clients of the gateway who mean no good: cases for `make hostile CASES=gateway`, beside those of cases.
+"""Hostile clients of the gateway: cases for `make hostile CASES=gateway`, in addition to those in cases.
 
-What they say is HTTP, and mostly sound: every route with names of what exists and values at their bounds, bodies of
-records that cost much to look at, heads and bodies that do not end, answers and events that nobody reads.
+They speak HTTP, and mostly valid HTTP: every route with names of what exists and values at their bounds, bodies of
+records that are expensive to parse, heads and bodies that do not end, answers and events that nobody reads.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ _STORED = b'{"value":{"type":"STRING","data":"x"}}'
 
 
 class Web:
-    """What one client says, each request on a connection of its own."""
+    """The requests of one client, each on its own connection."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.cluster = "unknown"
 
     async def ask(self, head: str, body: bytes = b"", *, about: str = "") -> bytes:
-        """The answer, or as much as comes within our patience. `head`: without what ends it."""
+        """Send a request; returns the answer, or as much of it as arrives before the time-out. `head`: without the
+        empty line at its end."""
         await self._stage.turn()
         self._stage.note(f"HTTP {about or head.split()[0]}", head)
         data = head.encode("latin-1", "replace") + b"\r\nConnection: close\r\n\r\n" + body
@@ -80,7 +81,7 @@ class Web:
         return bytes(answer)
 
     async def set_the_stage(self) -> None:
-        """Learn the cluster's id, and make topics, as they may have been deleted."""
+        """Learn the cluster's id, and create topics, because they may have been deleted."""
         found = re.search(rb'"cluster_id":"([^"]+)"', await self.ask(head("GET", "/v3/clusters")))
         self.cluster = found[1].decode() if found else self.cluster
         for topic in TOPICS:
@@ -88,22 +89,22 @@ class Web:
             await self.ask(*with_body("POST", self.path("topics"), body))
 
     def path(self, *parts: str) -> str:
-        """Something of the cluster."""
+        """Return a path below the cluster."""
         return "/".join((f"/v3/clusters/{self.cluster}", *parts))
 
 
 def head(method: str, path: str, *more: str, login: str = LOGINS[0], host: str = "localhost") -> str:
-    """A request's head, without what ends it."""
+    """Return a request's head, without the empty line at its end."""
     return "\r\n".join((f"{method} {path} HTTP/1.1", f"Host: {host}", f"Authorization: {login}", *more))
 
 
 def with_body(method: str, path: str, body: bytes) -> tuple[str, bytes]:
-    """A head and the body that it announces."""
+    """Return a head and the body that it announces."""
     return head(method, path, f"Content-Length: {len(body)}", "Content-Type: application/json"), body
 
 
 async def every_route(stage: Stage, rng: random.Random) -> None:
-    """Every route in random order, with values at their bounds and the names of what exists."""
+    """Every route in random order, with values at their bounds and names of what exists."""
     web, left, count = Web(stage), list[Route](), 0
     while not stage.is_over.is_set():
         if count % len(ROUTES) == 0:
@@ -125,7 +126,7 @@ def _path(route: Route, web: Web, rng: random.Random) -> str:
 
 
 def _name(part: str, route: Route, web: Web, rng: random.Random) -> str:
-    """A part of a path, as it stands in it. What is the bystanders' is only read."""
+    """Return one part of a path. Whatever belongs to the bystanders is only read."""
     if part == "cluster_id":
         return web.cluster if rng.random() < 0.95 else "other"
     if rng.random() < 0.2:
@@ -140,7 +141,7 @@ def _name(part: str, route: Route, web: Web, rng: random.Random) -> str:
 
 
 def _body(route: Route, rng: random.Random) -> bytes:
-    """A body of the shape that the route takes, in which each value may be any other."""
+    """Return a body of the shape that the route takes, in which any value may be replaced by another."""
     topic, config = f'"{rng.choice(TOPICS)}"', f'"{rng.choice(CONFIGS)}"'
     value = f'"{rng.choice(CONFIG_VALUES)}"'
     change = _object(rng, name=config, value=value, operation=rng.choice(('"SET"', '"DELETE"', '"x"')))
@@ -158,7 +159,7 @@ def _body(route: Route, rng: random.Random) -> bytes:
 
 
 def _object(rng: random.Random, **fields: str) -> str:
-    """A JSON object; some values are others."""
+    """Return a JSON object; some of its values are replaced by others."""
     said = (
         f'"{name}":{rng.choice(JSON_VALUES) if rng.random() < 0.15 else value}'
         for name, value in fields.items()
@@ -167,7 +168,7 @@ def _object(rng: random.Random, **fields: str) -> str:
 
 
 def large_bodies() -> dict[str, bytes]:
-    """Bodies of records that cost much to look at, by what they are."""
+    """Return bodies of records that are expensive to parse, by their kind."""
     size = LARGE_BYTES
     return {
         "braces": b"{" * size,
@@ -184,7 +185,7 @@ def large_bodies() -> dict[str, bytes]:
 
 
 async def record_streams(stage: Stage, rng: random.Random) -> None:
-    """Bodies of records that cost much to look at, whole and in chunks of few bytes."""
+    """Bodies of records that are expensive to parse, whole and in chunks of few bytes."""
     web, bodies = Web(stage), large_bodies()
     await web.set_the_stage()
     while not stage.is_over.is_set():
@@ -220,7 +221,7 @@ async def large_requests(stage: Stage, rng: random.Random) -> None:
 
 
 def in_chunks(body: bytes, size: int) -> bytes:
-    """A body as `Transfer-Encoding: chunked` has it."""
+    """Encode a body with `Transfer-Encoding: chunked`."""
     parts = (body[at : at + size] for at in range(0, len(body), size))
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
@@ -250,7 +251,7 @@ async def never_ending(stage: Stage, rng: random.Random) -> None:
 
 
 async def _sent(stage: Stage, data: bytes) -> asyncio.StreamWriter:
-    """A connection on which this was sent; its answers are not read."""
+    """Open a connection and send this on it; its answers are not read."""
     await stage.turn()
     stage.note("HTTP not read", data[:200])
     _, writer = await asyncio.open_connection("127.0.0.1", stage.gateway)
@@ -259,7 +260,7 @@ async def _sent(stage: Stage, data: bytes) -> asyncio.StreamWriter:
 
 
 async def pipelined(stage: Stage, rng: random.Random) -> None:
-    """Many requests in one, none of whose answers is read, and gone."""
+    """Many requests at once; the client reads none of the answers and closes."""
     web = Web(stage)
     await web.set_the_stage()
     paths = (
@@ -279,7 +280,7 @@ async def pipelined(stage: Stage, rng: random.Random) -> None:
 
 
 async def long_polls(stage: Stage, rng: random.Random) -> None:
-    """Reads and event streams that wait for records, whose client reads nothing and is soon gone."""
+    """Reads and event streams that wait for records; the client reads nothing and soon closes."""
     web = Web(stage)
     await web.set_the_stage()
     polls = (
@@ -297,7 +298,7 @@ async def long_polls(stage: Stage, rng: random.Random) -> None:
 
 
 async def bad_heads(stage: Stage, rng: random.Random) -> None:
-    """Heads that are long, of many fields, of other hosts, with logins that are none."""
+    """Heads that are long, have many fields, name other hosts, or carry invalid logins."""
     web = Web(stage)
     while not stage.is_over.is_set():
         count, size = rng.choice(((0, 0), (120, 10), (20_000, 4), (10, 8_000), (1, 100_000)))

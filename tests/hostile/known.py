@@ -1,4 +1,4 @@
-"""What a hostile client knows of a broker: names of its own, and the ids that answers told it."""
+"""What a hostile client knows about a broker: its own names, and the ids from answers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tailrace.kafka.messages.share_fetch import ShareFetchRequest
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 QUIET_TOPIC, QUIET_GROUP = "quiet", "quiet-readers"
-"""The bystanders': hostile requests read and describe them; a change of them is not asked for, as it'd be obeyed."""
+"""The bystanders' topic and group. Hostile requests read and describe them, but never ask for a change, because the
+broker would carry it out."""
 WIDE_TOPIC, WIDE_GROUP = "hostile-wide", "hostile-wide-readers"
-"""A topic of many partitions, and a group with a position in each: what is said of them often takes long."""
+"""A topic of many partitions, and a group with a position in each: answers about them are often slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Of a group whose members have epochs: a consumer group (KIP-848) or a share group (KIP-932)."""
+    """A member of a group whose members have epochs: a consumer group (KIP-848) or a share group (KIP-932)."""
 
     group_id: str
     member_id: str
@@ -28,19 +29,19 @@ class Member:
 
 @dataclass(slots=True)
 class Known:
-    """Names of what exists, as far as answers told: a hostile client knows as much."""
+    """Names of what exists, as far as answers have revealed them."""
 
     own_member: str = "hostile-member"
     topics: list[str] = field(default_factory=lambda: [f"hostile-{number}" for number in range(4)])
     topic_ids: list[UUID] = field(default_factory=list)
     kept_topic_ids: list[UUID] = field(default_factory=list)
-    """Of topics that are only read."""
+    """The ids of topics that are only read."""
     foreign_topic_ids: tuple[UUID, ...] = ()
-    """Of another tenant's topics: they may stand in any request."""
+    """The ids of another tenant's topics: any request may contain them."""
     changes_defaults: bool = False
-    """Whether what holds for all is changed: where that is none of the bystanders'."""
+    """Whether requests may change cluster-wide defaults: only if these do not affect the bystanders."""
     groups: list[str] = field(default_factory=lambda: [f"hostile-group-{number}" for number in range(4)])
-    """One of classic members, one with positions alone, a consumer group and a share group, to begin with."""
+    """At first one with classic members, one with only positions, a consumer group and a share group."""
     transactional_ids: list[str] = field(
         default_factory=lambda: [f"hostile-txn-{number}" for number in range(4)]
     )
@@ -49,13 +50,13 @@ class Known:
     consumers: list[Member] = field(default_factory=list)
     sharers: list[Member] = field(default_factory=list)
     share_session_epoch: int = 0
-    """Of the next request in the share session."""
+    """The epoch of the next request in the share session."""
     producers: list[tuple[int, int]] = field(default_factory=list)
     sessions: list[tuple[int, int]] = field(default_factory=list)
     broker_ids: list[int] = field(default_factory=lambda: [1])
 
     def learn(self, answer: Any, request: Any = None) -> None:
-        """Take over the ids that an answer tells."""
+        """Add the ids in an answer."""
         for message in parts_of(answer):
             values = {name: getattr(message, name) for name in message.__struct_fields__}
             topic_id = values.get("topic_id")
@@ -92,7 +93,7 @@ def _remember(known: list[Any], value: Any, most: int = 8) -> None:
 
 
 def parts_of(message: Any) -> list[Any]:
-    """A message and all structures in it."""
+    """Return a message and all structures in it."""
     if isinstance(message, list | tuple):
         return [part for each in message for part in parts_of(each)]
     if not hasattr(message, "__struct_fields__"):

@@ -1,6 +1,6 @@
-"""What a broker's own metrics say of a run: requests that failed unforeseen, and for how long its loop was held.
+"""Reads from a broker's own metrics which requests failed unforeseen, and for how long its loop was held.
 
-Pure. A metric that is not there is a fault, never a good sign.
+Pure. A missing metric is a fault, never a good sign.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LOOP_HELD = "tailrace_event_loop_held_seconds"
 
 
 class MetricMissing(AssertionError):
-    """A page of metrics lacks one that is judged."""
+    """A page of metrics lacks one that the judge needs."""
 
 
 def unforeseen_failures(page: str) -> list[str]:
-    """The APIs whose requests failed in a way that no handler foresaw. Raises MetricMissing."""
+    """Return the APIs whose requests failed in a way that no handler foresaw. Raises MetricMissing."""
     return [
         f"{int(sample.value)} {sample.labels['api']} requests failed"
         for sample in _family(page, FAILURES).samples
@@ -30,7 +30,7 @@ def unforeseen_failures(page: str) -> list[str]:
 
 
 def loop_turns(page: str) -> dict[float, float]:
-    """How often the loop was held for at most so many seconds, by bucket. Raises MetricMissing."""
+    """Return how often the loop was held for at most so many seconds, by bucket. Raises MetricMissing."""
     counts = {
         float(sample.labels["le"]): sample.value
         for sample in _family(page, LOOP_HELD).samples
@@ -42,8 +42,8 @@ def loop_turns(page: str) -> dict[float, float]:
 
 
 def held_s(before: Mapping[float, float], after: Mapping[float, float]) -> float:
-    """For how long the loop was held between two looks, at least, in seconds: the lower end of the last bucket that
-    has more than before; infinite if the loop has not run meanwhile."""
+    """Return for how many seconds at least the loop was held between two readings: the lower end of the last bucket
+    whose count rose; infinite if the loop has not run meanwhile."""
     if after[math.inf] <= before[math.inf]:
         return math.inf
     ends = sorted(after)

@@ -1,12 +1,11 @@
-"""`make hostile N=...`: bad clients beside good ones, for N seconds on SQLite and as long on PostgreSQL.
+"""`make hostile N=...`: hostile clients beside well-behaved ones, for N seconds on SQLite and N seconds on PostgreSQL.
 
-A `tailrace serve` process gets every API and version with values at their bounds, and what else `cases.py` lists, while
-a producer without retries and a consumer of their own topic go on. Nothing of theirs may be lost, the broker stays
-ready, no request fails in a way that no handler foresaw, no traceback is logged, and memory stays bounded. The hostile
-ones pause again and again: the p99 of the others beside them stays below twice what it is in the pauses, nobody's
-records stall, and the broker's loop is not held (`judge.py`), in one of three runs at least. Exit 1 on a fault, or when
-the others had to wait; a machine that was busy with something else is said to be so. The seed that is printed plays it
-again.
+A `tailrace serve` process gets every API and version with values at their bounds, and whatever else `cases.py` lists,
+while a producer without retries and a consumer use their own topic. They lose nothing, the broker stays ready, no
+request fails in a way that no handler foresaw, no traceback is logged, and memory stays bounded. The hostile clients
+pause again and again: in at least one of three runs, the p99 of the others beside them stays below twice its value in
+the pauses, no records stall, and the broker's loop is not held (`judge.py`). The exit status is 1 after a fault, or if
+the others had to wait; the output says if the machine was busy with other work. The printed seed repeats the run.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ from tests.hostile.tenants import NEIGHBOUR, TENANT, TENANTS
 from tests.support.servers import postgres_server
 
 HOSTILE_SECONDS, QUIET_SECONDS = 4.0, 2.0
-"""Of each slice."""
+"""The length of each slice."""
 SETTLING_SECONDS = 0.5
-"""What was asked for before a pause is answered within it."""
+"""Requests from before a pause are answered within this time of it."""
 TRIES = 3
 RATE = 150.0
 MAX_GROWTH_MIB = 256
@@ -62,15 +61,15 @@ SETTINGS = {
     "TAILRACE_SEQUENCER__MAX_GROUPS": "200",
     "TAILRACE_SEQUENCER__MAX_TRANSACTIONAL_IDS": "200",
 }
-"""Limits that are reached within the minute."""
+"""Limits low enough to be reached within the minute."""
 PLAYS = {"requests": CASES, "counts": COUNTS, "storms": STORMS, "gateway": GATEWAY, "tenants": TENANTS}
-"""What is played together."""
+"""The cases that run together."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The broker in one slice, in seconds: it ran, it waited to run, its loop was held."""
+    """The broker in one slice, in seconds: how long it ran, waited to run, and its loop was held."""
 
     ran_s: float
     waited_s: float
@@ -79,23 +78,23 @@ class Running:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one run. `faults` is empty when all went well."""
+    """The result of one run. `faults` is empty if all went well."""
 
     faults: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     last_sent: list[str] = field(default_factory=list)
     running: dict[str, list[Running]] = field(default_factory=lambda: {QUIET: [], HOSTILE: []})
-    """Of the broker, in each slice."""
+    """The broker in each slice."""
     quiet: list[Slice] = field(default_factory=list)
     hostile: list[Slice] = field(default_factory=list)
     p99_ratio: float = math.inf
-    """Of the bystanders' p99 beside hostile clients, over the quiet one; in this try and those before it."""
+    """The bystanders' p99 beside hostile clients over their quiet p99, in this try and those before it."""
     was_busy: bool = False
-    """The machine had so much else to do that long latencies prove nothing."""
+    """The machine was so busy with other work that long latencies prove nothing."""
 
     @property
     def is_fit(self) -> bool:
-        """Whether nobody had to wait for the hostile ones."""
+        """Whether nobody had to wait because of the hostile clients."""
         return not any(self.waits())
 
     @property
@@ -105,11 +104,11 @@ class Verdict:
 
     @property
     def is_excused(self) -> bool:
-        """Whether others may have waited for what else the machine had to do."""
+        """Whether others may have waited because of the machine's other work."""
         return self.was_busy and not self.is_held
 
     def waits(self) -> Iterator[str]:
-        """How others had to wait for the hostile ones."""
+        """Yield how others had to wait because of the hostile clients."""
         if not self.p99_ratio < MAX_RATIO:
             yield f"p99 is {self.p99_ratio:.1f} times its quiet value; less than {MAX_RATIO:.0f} times is allowed"
         if self.quiet and (stalled := stalls(self.quiet, self.hostile)):
@@ -119,14 +118,15 @@ class Verdict:
             yield f"the loop was held for at least {held} s; less than {MAX_HELD_SECONDS} s is allowed"
 
     def judge_beside(self, earlier: Sequence[Verdict]) -> None:
-        """Compare the p99 of the slices of this try and of those before it: the more slices, the surer the median."""
+        """Compare the p99 of the slices of this try and of those before it: more slices make the median more
+        certain."""
         quiet = [each for verdict in (*earlier, self) for each in verdict.quiet]
         hostile = [each for verdict in (*earlier, self) for each in verdict.hostile]
         if quiet and hostile:
             self.p99_ratio = p99_ratio(quiet, hostile)
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the result as text."""
         yield ", ".join(f"{name} {value}" for name, value in self.figures.items())
         yield from (f"FAULT: {fault}" for fault in self.faults)
         yield from (f"OTHERS WAIT: {wait}" for wait in self.waits())
@@ -144,8 +144,8 @@ def try_until_fit(
     tries: int = TRIES,
     cases: Sequence[Case] = CASES,
 ) -> list[Verdict]:
-    """Try brokers on this database, one after the other, until one is fit, has a fault, or was on a busy machine: a
-    verdict each."""
+    """Try brokers on this database, one after the other, until one is fit, has a fault, or ran on a busy machine.
+    Returns a verdict for each."""
     verdicts: list[Verdict] = []
     while len(verdicts) < tries:
         with ExitStack() as stack:
@@ -167,7 +167,7 @@ def try_until_fit(
 def try_broker(
     broker: Broker, seconds: float, *, seed: int, rate: float = RATE, cases: Sequence[Case] = CASES
 ) -> Verdict:
-    """Play these cases for so long against a running broker, with pauses, beside the bystanders."""
+    """Run these cases for `seconds` against a running broker, with pauses, beside the bystanders."""
     verdict = Verdict()
     is_among_tenants = cases is TENANTS
     door = broker.tenants[NEIGHBOUR] if is_among_tenants else broker.port
@@ -223,7 +223,7 @@ async def _play_and_watch(
 async def _slice(
     broker: Broker, stage: Stage, bystanders: subprocess.Popen[str], seconds: float, verdict: Verdict
 ) -> None:
-    """Let the hostile ones send for so long in all, with a pause before each slice of it."""
+    """Let the hostile clients send for so long in total, with a pause before each slice."""
     for _ in range(max(1, round(seconds / HOSTILE_SECONDS))):
         async with _watched(broker, verdict.running[QUIET]):
             _tell(bystanders, QUIET)
@@ -240,7 +240,7 @@ async def _slice(
 
 @asynccontextmanager
 async def _watched(broker: Broker, running: list[Running]) -> AsyncIterator[None]:
-    """Add how the broker runs meanwhile."""
+    """Add how the broker runs during the block."""
     turns, before = loop_turns(await asyncio.to_thread(_get, broker, "/metrics")), _ran_and_waited(broker)
     yield
     after = _ran_and_waited(broker)
@@ -249,7 +249,7 @@ async def _watched(broker: Broker, running: list[Running]) -> AsyncIterator[None
 
 
 def _ran_and_waited(broker: Broker) -> tuple[float, float]:
-    """Of all threads together; (0, 0) where the kernel does not say."""
+    """Return the seconds of all threads together; (0, 0) if the kernel does not report them."""
     ran = waited = 0
     for path in Path(f"/proc/{broker.process.pid}/task").glob("*/schedstat"):
         with suppress(OSError):  # a thread that has ended
@@ -303,7 +303,7 @@ def _slices(told: dict[str, Any], verdict: Verdict, kind: str) -> list[Slice]:
 
 @contextmanager
 def _bystanders(broker: Broker, port: int) -> Iterator[subprocess.Popen[str]]:
-    """The two, who come by this port, begun and settled; ended at the end, whatever happens."""
+    """Start the two bystanders, who connect to this port, and wait until they have settled; end them with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.hostile.bystanders", f"127.0.0.1:{port}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -336,14 +336,14 @@ def _get(broker: Broker, path: str) -> str:
 
 
 def _memory_mib(broker: Broker, kind: str) -> float:
-    """Resident memory: what it is (`VmRSS`), or has been at its peak (`VmHWM`)."""
+    """Return the resident memory: the current value (`VmRSS`) or the peak (`VmHWM`)."""
     with open(f"/proc/{broker.process.pid}/status") as status:
         found = re.search(rf"{kind}:\s+(\d+) kB", status.read())
     return int(found.group(1)) / 1024 if found else 0.0
 
 
 def main() -> int:
-    """Both databases, one after the other."""
+    """Run on both databases, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)

@@ -1,7 +1,8 @@
-"""Clients that ask for too much, or hold what they have: cases for `make hostile CASES=storms`, beside those of cases.
+"""Clients that ask for too much, or don't release what they hold: cases for `make hostile CASES=storms`, in addition to
+those in cases.
 
-A storm sends as fast as the stage lets it; it differs from the other cases in what each request costs the broker. Those
-who log in come to a listener of their own (`Stage.login_port`), whose users they are not.
+A storm sends as fast as the stage lets it. It differs from the other cases in what each request costs the broker.
+Storms that log in use their own listener (`Stage.login_port`), with names that are not its users'.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ HELD = 50
 """Connections that one client holds open."""
 HELD_SECONDS = 2.0
 PIPELINED = 50
-"""Requests that are sent without a look at their answers."""
+"""Requests that are sent without reading their answers."""
 MADE_UP_TOPICS = 500
 MEMBERS = 20
 
 
 async def wrong_passwords(stage: Stage, rng: random.Random) -> None:
-    """One wrong login after the other, each on a connection of its own; some users exist, most do not."""
+    """One failed login after the other, each on its own connection; some users exist, most do not."""
     while not stage.is_over.is_set():
         connection = Connection(stage, "hostile", stage.login_port)
         user = rng.choice(("admin", f"nobody-{rng.random()}"))
@@ -40,7 +41,7 @@ async def wrong_passwords(stage: Stage, rng: random.Random) -> None:
 
 
 async def never_logged_in(stage: Stage, rng: random.Random) -> None:
-    """Connections to the listener with logins that say nothing, or half of a request."""
+    """Connections to the listener with logins that send nothing, or half of a request."""
     await _held_open(stage, rng, stage.login_port)
 
 
@@ -84,7 +85,7 @@ async def slow_readers(stage: Stage, rng: random.Random) -> None:
 
 
 async def version_probes(stage: Stage, rng: random.Random) -> None:
-    """ApiVersions on connection after connection, in versions that there are and that there are not."""
+    """ApiVersions on connection after connection, in versions that exist and that do not."""
     while not stage.is_over.is_set():
         await stage.turn()
         stage.note("version probe")
@@ -99,7 +100,7 @@ async def version_probes(stage: Stage, rng: random.Random) -> None:
 
 
 async def metadata_storm(stage: Stage, rng: random.Random) -> None:
-    """Metadata of everything, and of many topics that there are not."""
+    """Metadata of everything, and of many topics that do not exist."""
     connection = Connection(stage, "hostile")
     while not stage.is_over.is_set():
         names = [MetadataRequestTopic(name=f"no-{rng.random()}") for _ in range(MADE_UP_TOPICS)]
@@ -109,7 +110,7 @@ async def metadata_storm(stage: Stage, rng: random.Random) -> None:
 
 
 async def group_storm(stage: Stage, rng: random.Random) -> None:
-    """One group whose members come and go without an end."""
+    """One group whose members come and go without end."""
     connections = [Connection(stage, f"hostile-{number}") for number in range(MEMBERS)]
     protocols = [JoinGroupRequestProtocol("range", rng.randbytes(500))]
     while not stage.is_over.is_set():

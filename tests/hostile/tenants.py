@@ -1,8 +1,8 @@
-"""Clients of one tenant, while the bystanders are another's: cases for `make hostile CASES=tenants`, beside those of
-cases.
+"""Clients of one tenant, while the bystanders belong to another: cases for `make hostile CASES=tenants`, in addition to
+those in cases.
 
-They have the other tenant's names and ids: of its topics, its group and its members. All that they ask would be obeyed
-if it were theirs. No answer may say whose the names are (`Stage.secrets`).
+They have the other tenant's names and ids: of its topics, its group and its members. The broker would carry out all
+their requests if these names were theirs. No answer may reveal whose names they are (`Stage.secrets`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, Known, parts_of
 from tests.hostile.storms import group_storm, metadata_storm
 
 TENANT, NEIGHBOUR = "hostile", "neighbour"
-"""The tenant of those who mean no good, and that of the bystanders."""
+"""The hostile clients' tenant, and the bystanders'."""
 TOPIC, GROUP, CLUSTER, BROKER = 2, 3, 4, 4
 ALL_OPERATIONS, DENY = 2, 2
 
 
 async def neighbours_known(stage: Stage) -> Known:
-    """The bystanders' topics, ids, group and members, beside own names: an operator tells them."""
+    """Return the bystanders' topic ids, group and members, which an operator looks up, together with the tenant's own
+    names."""
     known = Known(changes_defaults=True)
     known.topics.append(QUIET_TOPIC)
     known.groups.append(QUIET_GROUP)
@@ -62,7 +63,8 @@ async def neighbours_names(stage: Stage, rng: random.Random) -> None:
 
 
 async def what_is_everybodys(stage: Stage, rng: random.Random) -> None:
-    """Deletions of what the bystanders have, and changes of what holds for all: defaults, denials, brokers' configs."""
+    """Deletions of what the bystanders have, and changes of what applies to everybody: defaults, denials, brokers'
+    configs."""
     connection, known = Connection(stage, "hostile"), await neighbours_known(stage)
     while not stage.is_over.is_set():
         api, version, request = rng.choice(_changes_for_all(known))
@@ -90,7 +92,7 @@ def _changes_for_all(known: Known) -> list[tuple[ApiKey, int, object]]:
 
 
 def _default_quota(kind: str, is_over: bool) -> AlterClientQuotasRequest:
-    """One byte a second for everybody; or no longer."""
+    """Set a default quota of one byte a second for everybody, or remove it."""
     key = "connection_creation_rate" if kind == "ip" else "producer_byte_rate"
     return AlterClientQuotasRequest([EntryData([EntityData(kind, None)], [OpData(key, 1.0, is_over)])])
 

@@ -1,5 +1,5 @@
-"""A minute of `make hostile`, half of it on each database, and seconds of its cases for the gateway and for tenants;
-and that what it sends is well-formed."""
+"""Runs `make hostile` for a minute, half of it on each database, and its cases for the gateway and for tenants for
+seconds; and checks that its requests are well-formed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ TIMES = ("_ms", "timestamp", "duration_filter")
 
 
 def without_far_times(request: object) -> object:
-    """The request with times that kio's own types can hold: they end thousands of years before an int64 does."""
+    """Return the request with times that kio's own types can represent: they end thousands of years before an int64
+    does."""
     for part in parts_of(request):
         for name in part.__struct_fields__:
             value = getattr(part, name)
@@ -61,7 +62,7 @@ def test_hostile_requests_are_well_formed(api: ApiKey, version: int) -> None:
 
 
 def check_as_kio_does(api: ApiKey, version: int, request: object) -> None:
-    """Read the request's bytes with kio, which must build the same again."""
+    """Read the request's bytes with kio, which must encode the same bytes again."""
     schema = load_request_schema(api, version)
     read, write = entity_reader(schema), entity_writer(schema)
     parts: Parts = []

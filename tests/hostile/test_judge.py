@@ -1,4 +1,4 @@
-"""The judge of latencies can say no, and is not misled by a busy machine: with latencies that are made up."""
+"""The judge of latencies can fail a run, and a busy machine does not mislead it. The latencies are made up."""
 
 from __future__ import annotations
 

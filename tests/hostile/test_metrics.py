@@ -1,4 +1,4 @@
-"""What is read in a broker's metrics can say no: a metric that is missing is no good sign."""
+"""The reader of a broker's metrics can fail a run: a missing metric is not a good sign."""
 
 from __future__ import annotations
 

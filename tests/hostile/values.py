@@ -1,8 +1,8 @@
 """Well-formed requests with extreme values, and with the names of things that exist.
 
-A request is made out of the declared message of its API and version, field by field: a value is one at a bound of its
-type, or one that fits the field's name (a topic, a member's id, a producer's epoch) and is known from earlier answers.
-That the bytes are well-formed is kio's to say (test_hostile.py).
+A request is built from the declared message of its API and version, field by field. A value is at a bound of its type,
+or fits the field's name (a topic, a member's id, a producer's epoch) and is known from earlier answers. kio checks that
+the bytes are well-formed (test_hostile.py).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ READING = frozenset({
     ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
 })  # fmt: skip
-"""Requests that may name what is the bystanders', and what is to stay."""
+"""Requests that may name what belongs to the bystanders, and what must stay."""
 OF_CONSUMERS = frozenset({ApiKey.CONSUMER_GROUP_HEARTBEAT})
 OF_CLASSIC_TOO = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.TXN_OFFSET_COMMIT})
-"""Requests of members of either protocol."""
+"""Requests that members of either protocol send."""
 OF_SHARERS = frozenset({ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
 OF_ACLS = frozenset({ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS})
 
 INCOMPRESSIBLE = "".join(map(chr, random.Random(0).choices(range(33, 127), k=32_767)))
-"""PostgreSQL packs what stands in an index: a long row of one letter would fit."""
+"""PostgreSQL compresses index entries: a long row of one letter would fit."""
 LONG_NAMES = tuple(INCOMPRESSIBLE[:size] for size in (MAX_NAME_BYTES, MAX_NAME_BYTES + 1, 9_000, 32_767))
 TEXTS = (
     "", "a", "x" * 249, "x" * 250, "x" * MAX_NAME_BYTES, "x" * (MAX_NAME_BYTES + 1), "x" * 32_767,
@@ -63,7 +63,7 @@ CONFIG_VALUES = (
     "x" * 4_097, "LogAppendTime", ",,,", "true",
 )  # fmt: skip
 WIDE_CONFIGS = frozenset(name for name in CONFIGS if name.endswith((".ms", ".bytes")))
-"""Those whose numbers may have 64 bits: half of their values are `WIDE_VALUES`."""
+"""Configs whose numbers may have 64 bits: half of their values are `WIDE_VALUES`."""
 WIDE_VALUES = tuple(map(str, (2**63 - 1, 2**63 - 2, 2**63, -1, 0, -(2**63))))
 STATES = ("Stable", "Empty", "Dead", "Ongoing", "CompleteCommit", "classic", "consumer")
 WIDTHS = {Wire.INT8: 8, Wire.INT16: 16, Wire.INT32: 32, Wire.INT64: 64}
@@ -71,15 +71,15 @@ BROKER_RESOURCE = 4
 SOUND_FOR_EVER = 1 << 30
 MANY = 300
 REST_OF_REQUEST = 100
-"""More than the elements that a request has beside those that it has many of."""
+"""More than the elements that a request has outside its large array."""
 SHORT = 32
-"""The longest value of an element that a request has again and again: elements are what it has many of, not bytes."""
+"""The longest value in a repeated element: such a request has many elements, not many bytes."""
 TIME = 1_790_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An array of a request (a field of a structure in it), and how many elements it is to have, if so many are
+    """An array of a request (a field of a structure in it), and the number of elements to give it, if that many can be
     decoded."""
 
     kind: MessageType
@@ -88,14 +88,14 @@ class Count:
 
 
 def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
-    """One request, well-formed, by somebody who means no good."""
+    """Make one well-formed request of a hostile client."""
     request = _Maker(api, version, known, rng).message(APIS[api].request)
     return request if known.changes_defaults else _without_change_of_defaults(api, request)
 
 
 def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
     if api in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
-        # A default for all topics would be obeyed, and be the bystanders' too.
+        # The broker would carry out a change of the default for all topics, and it would affect the bystanders.
         is_of_brokers = any(each.resource_type == BROKER_RESOURCE for each in request.resources)
         request.validate_only = request.validate_only or is_of_brokers
     if api is ApiKey.ALTER_CLIENT_QUOTAS:
@@ -105,12 +105,12 @@ def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
 
 
 def wide_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
-    """The fields of 64 bits in all versions of a request, each with the message it is in."""
+    """Return the fields of 64 bits in all versions of a request, each with the message it is in."""
     return [at for at in _fields(api) if at[1].kind is Wire.INT64 and not at[1].is_array]
 
 
 def array_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
-    """The arrays in all versions of a request, each with the message it is in."""
+    """Return the arrays in all versions of a request, each with the message it is in."""
     return [at for at in _fields(api) if at[1].is_array]
 
 
@@ -128,7 +128,7 @@ def _fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
 
 
 def request_of_many(api: ApiKey, version: int, count: Count, known: Known, rng: random.Random) -> Any:
-    """A request that is sound, but for one array that names the same again and again."""
+    """Make a request that is valid except for one array, which repeats one element."""
     maker = _Maker(api, version, known, rng, count=count)
     return _without_change_of_defaults(api, maker.message(APIS[api].request))
 
@@ -136,7 +136,7 @@ def request_of_many(api: ApiKey, version: int, count: Count, known: Known, rng: 
 def request_at_an_end(
     api: ApiKey, version: int, at: tuple[MessageType, Field], known: Known, rng: random.Random
 ) -> Any:
-    """A request that is sound, but for one field of 64 bits, which is at an end of its type."""
+    """Make a request that is valid except for one field of 64 bits, which is at an end of its type."""
     maker = _Maker(api, version, known, rng, at_an_end=at)
     request = maker.message(APIS[api].request)
     return _without_change_of_defaults(api, request)
@@ -148,8 +148,8 @@ def _items_in(element: Any) -> int:
 
 
 class _Maker:
-    """Fills in the fields of one request. Half of them have one extreme value: what is sound otherwise gets further.
-    `is_outsider`: who sends it is no member of any group, as its fields say all together."""
+    """Fills in the fields of one request. Half of the requests have a single extreme value, because an otherwise valid
+    request gets further. `is_outsider`: all fields together say that the sender is not a member of any group."""
 
     def __init__(
         self,
@@ -186,11 +186,11 @@ class _Maker:
         return kind(**values)
 
     def _is_left_out(self, chance: float) -> bool:
-        """By luck, but nothing that many elements are in."""
+        """Decide at random whether to omit a field, but never one that contains the large array."""
         return self._rng.random() < chance and (self._count is None or self._is_repeated)
 
     def _repeated(self, kind: MessageType, each: Field, elements: int) -> list[Any]:
-        """One element, again and again, at most as often as is decoded with what is in it."""
+        """Repeat one element, at most as often as can be decoded with everything in it."""
         self._is_repeated = True
         made = self._single(kind, each)
         self._is_repeated = False
@@ -337,7 +337,7 @@ class _Maker:
         return self._pick((0, 1, 5, 100))
 
     def _is_extreme(self) -> bool:
-        """Whether the next value is one at a bound: by luck, or the only one after some that are sound."""
+        """Return whether the next value is at a bound: at random, or as the only one after some valid values."""
         if self._sound_values < 0:
             return self._rng.random() < self._extremes
         self._sound_values -= 1
@@ -352,7 +352,7 @@ class _Maker:
         return [*known.topic_ids, *known.foreign_topic_ids, *kept]
 
     def _some_member(self) -> Member | None:
-        """Whose request this is, where a member of a newer protocol may send it."""
+        """Return the member that sends this request, if a member of a newer protocol may send it."""
         known, api = self._known, self._api
         members = known.sharers if api in OF_SHARERS else known.consumers
         if api in OF_SHARERS | OF_CONSUMERS or (api in OF_CLASSIC_TOO and self._rng.random() < 0.5):
@@ -384,7 +384,7 @@ class _Maker:
                 base_sequence=sequence,
             )  # fmt: skip
         if chosen == "unreadable":
-            # It is stored as it comes: header and CRC are sound.
+            # The broker stores it as it arrives: header and CRC are valid.
             return assemble(
                 bytes(20), attributes=self._pick((0, 1, 2, 3, 4)), record_count=1, last_offset_delta=0,
                 base_timestamp=TIME, max_timestamp=self._pick((TIME, TIME + 1)),

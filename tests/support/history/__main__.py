@@ -1,4 +1,4 @@
-"""`python -m tests.support.history`: check a history, or load any Kafka, write its history and check that."""
+"""`python -m tests.support.history`: check a history; or put a load on any Kafka, write its history and check that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.history.files import BadHistory, read_history
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: no fault was found; 1: faults; 2: there is nothing to judge."""
+    """Return 0 if no fault was found, 1 if there are faults, 2 if there is nothing to check."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.history", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="check a history of JSON lines")
@@ -57,7 +57,7 @@ def _check(chosen: argparse.Namespace) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    # Imported here: a history can be checked where no Kafka client is installed.
+    # Imported here, so that a history can be checked where no Kafka client is installed.
     from tests.support.history.workload import Workload, WorkloadFailed, running_workload
 
     workload = Workload(

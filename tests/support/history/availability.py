@@ -1,4 +1,4 @@
-"""How long nobody got an answer: the longest gaps between acknowledgements."""
+"""Finds the longest gaps between acknowledgements, in which nobody got an answer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.support.history.events import Acked, AnyEvent, Ended, Sent
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time without an acknowledgement; seconds on the history's clock."""
+    """A time without an acknowledgement, in seconds on the history's clock."""
 
     seconds: float = 0.0
     began_at: float = 0.0
 
 
 Flow = tuple[str, str, int]
-"""What one client sends to one partition: client, topic, partition. A client that was replaced goes on as the same."""
+"""What one client sends to one partition: client, topic, partition. A client's replacement continues the same flow."""
 
 
 @dataclass(slots=True)
 class Availability:
-    """The longest gaps of a stretch of time: between any two acknowledgements, and those of one partition or flow."""
+    """The longest gaps in a span of time: between any two acknowledgements, and those of one partition or flow."""
 
     acks: int = 0
     any: Gap = Gap()
@@ -39,8 +39,8 @@ class Availability:
 
 
 def find_gaps(events: Iterable[AnyEvent], since: float, until: float) -> Availability:
-    """The gaps within [since, until]; one that reaches over an end is cut there. A flow or a partition that was used
-    before, and has no acknowledgement at all, has a gap of the whole."""
+    """Find the gaps within [since, until]; a gap that extends beyond an end is cut there. A flow or a partition that
+    was used before, and has no acknowledgement within the span, has a gap of the whole span."""
     flow_of: dict[str, Flow] = {}
     times: list[float] = []
     by_partition: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -73,7 +73,7 @@ def find_gaps(events: Iterable[AnyEvent], since: float, until: float) -> Availab
 
 
 def flows_served(events: Iterable[AnyEvent], since: float) -> set[Flow]:
-    """The flows of which a record that was sent after `since` was acknowledged."""
+    """Return the flows in which a record that was sent after `since` was acknowledged."""
     sent: dict[str, Flow] = {}
     served: set[Flow] = set()
     for event in events:

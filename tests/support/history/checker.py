@@ -1,4 +1,4 @@
-"""The checker: all rules over one history, and the report."""
+"""The checker: applies all rules to one history, and writes the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Report:
     records_acked: int = 0
     records_unanswered: int = 0
     acked_unread: int = 0
-    """Acknowledged (and not aborted) records that no reader passed: nothing is known of them."""
+    """Acknowledged (and not aborted) records that no reader passed: nothing is known about them."""
     reads: int = 0
     passes: int = 0
     transactions: int = 0
@@ -57,7 +57,7 @@ class Report:
         return Counter(violation.kind for violation in self.violations)
 
     def text(self, most: int = 10) -> str:
-        """The report for people; up to `most` faults of each kind."""
+        """Return the report as text, with up to `most` faults of each kind."""
         lines = [
             f"{self.events} events: {self.records_sent} records sent, {self.records_acked} acknowledged, "
             f"{self.records_unanswered} unanswered; {self.transactions} transactions, "

@@ -94,7 +94,8 @@ class Recorder:
 
 
 class Client:
-    """One thread that does `work` until the recorder stops; a fatal error starts `work` anew as the next instance."""
+    """One thread that runs `work` until the recorder stops; after a fatal error it runs `work` again as the next
+    instance."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.recorder = recorder
@@ -110,7 +111,7 @@ class Client:
         self.thread.start()
 
     def work(self) -> None:
-        """One instance's life; returns when the recorder stops."""
+        """Run one instance; returns when the recorder stops."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -124,7 +125,7 @@ class Client:
 
 
 class _Sender:
-    """Hands records to one Producer and records what becomes of them."""
+    """Hands records to one Producer and records their outcome."""
 
     def __init__(self, recorder: Recorder, name: str, producer: Any, guarantee: Guarantee) -> None:
         self._recorder = recorder
@@ -186,7 +187,7 @@ class _Sender:
 
 
 class SteadyProducer(Client):
-    """Sends at a steady rate to all partitions of a topic: idempotent, or plain with a few retries."""
+    """Sends at a steady rate to all partitions of a topic, idempotent or plain with a few retries."""
 
     def __init__(
         self,
@@ -342,7 +343,7 @@ class TransactionLoop(Client):
         return "aborted"
 
     def _go_back(self, consumer: Any) -> None:
-        """After an abort, seek to the group's positions, or to the start where it has none."""
+        """After an abort, seek to the group's positions, or to the start if it has none."""
         for place in fetch_positions(self.recorder, self.name, consumer, self._group, consumer.assignment()):
             consumer.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
 
@@ -365,7 +366,7 @@ class TransactionLoop(Client):
             consumer.close()
 
     def _patiently(self, call: Any) -> None:
-        """Retry while the error is retriable, as transactional calls expect."""
+        """Retry while the error is retriable, as transactional calls require."""
         while True:
             try:
                 self._bounded(call)
@@ -376,11 +377,11 @@ class TransactionLoop(Client):
                 self.recorder.remark(f"{self.name}: asked again: {error}")
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """Make a call that does not always keep its own time-out, or raise ClientHung.
+        """Make a call that does not always respect its own time-out, or raise ClientHung.
 
-        librdkafka 2.16 never returns from send_offsets_to_transaction when the broker that it waits for as the group's
-        coordinator leaves the metadata. As an operator would, the run then restarts the client; the hanging one
-        stays behind as a zombie, to be fenced.
+        librdkafka 2.16 never returns from send_offsets_to_transaction if the broker that it waits for as the group's
+        coordinator leaves the metadata. The run then restarts the client, as an operator would; the hanging one stays
+        behind as a zombie, to be fenced.
         """
         outcome: queue.Queue[Exception | None] = queue.Queue()
 
@@ -408,7 +409,7 @@ class TransactionLoop(Client):
 
 
 class Reader(Client):
-    """Reads partitions from their start, as they grow, each offset once."""
+    """Reads partitions from their start, as they grow, and each offset once."""
 
     def __init__(
         self,
@@ -427,7 +428,7 @@ class Reader(Client):
         }
         self._begun: set[tuple[str, int]] = set()
         self.ends: dict[tuple[str, int], int] = {}
-        """The end of the partition that it was told."""
+        """The end of each partition, as the cluster last reported it."""
 
     def work(self) -> None:
         consumer = Consumer(
@@ -482,7 +483,7 @@ class Reader(Client):
             position = self._positions[place]
             at = recorder.now()
             recorder.remark(f"{self.name}: {place} at {position}: {error}")
-            recorder.add(  # "there is no such offset": it says that the log ends before it
+            recorder.add(  # "no such offset" says that the log ends before it
                 BoundsSeen(
                     at=at,
                     client=self.name,
@@ -498,7 +499,8 @@ class Reader(Client):
 
     @property
     def name_of_passes(self) -> str:
-        """A restarted reader continues at its position: for the history it is the same reader."""
+        """The name under which the history records this reader: a restarted reader continues at its position and keeps
+        it."""
         return self.base_name
 
     def _stand(self, place: tuple[str, int], *, is_seek: bool = False) -> None:
@@ -516,7 +518,7 @@ class Reader(Client):
 
 
 class GroupMember(Client):
-    """A group member that commits what it has read, and after each assignment continues from the group's position."""
+    """A group member that commits what it has read. After each assignment it continues from the group's position."""
 
     def __init__(
         self, recorder: Recorder, name: str, topic: str, group: str, *, commit_seconds: float = 0.5
@@ -559,7 +561,7 @@ class GroupMember(Client):
             found = fetch_positions(self.recorder, self.name, consumer, self._group, partitions)
         except KafkaException as error:
             self.recorder.remark(f"{self.name}: assigned, but no positions: {error}")
-            consumer.assign([])  # the next rebalance brings it back
+            consumer.assign([])  # the next rebalance assigns it again
             consumer.unsubscribe()
             consumer.subscribe(
                 [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
@@ -679,7 +681,7 @@ class BoundsWatcher(Client):
 
 
 def look(recorder: Recorder, client: str, consumer: Any, place: Any, isolation: str) -> int | None:
-    """Ask for one partition's bounds and record them; returns the end, or None without an answer."""
+    """Ask for one partition's bounds and record them; returns the end, or None if no answer came."""
     asked = recorder.now()
     try:
         low, high = consumer.get_watermark_offsets(place, timeout=5, cached=False)
@@ -702,7 +704,7 @@ def look(recorder: Recorder, client: str, consumer: Any, place: Any, isolation: 
 def fetch_positions(
     recorder: Recorder, client: str, consumer: Any, group: str, partitions: list[Any]
 ) -> list[Any]:
-    """Fetch and record the group's positions; retry until somebody answers."""
+    """Fetch and record the group's positions; retry until an answer comes."""
     while True:
         asked = recorder.now()
         try:

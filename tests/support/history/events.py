@@ -1,12 +1,12 @@
-"""What clients saw of a Kafka cluster: the events that a history is made of.
+"""What clients saw of a Kafka cluster: the events that make up a history.
 
 An event is a fact that one client knows itself. No event needs the broker's internals, so any Kafka can be recorded.
 Events of one history share one clock (`at`, seconds; equal times count as concurrent) and are ordered by `at` only. A
 request with an effect is recorded twice, when it was sent and when it was answered. If the client dies in between, only
-the first event is there, and the outcome is unknown.
+the first event exists, and the outcome is unknown.
 
 - `topic` names one incarnation of a topic: `log_name("orders", 2)` is "orders@2", the second log of that name.
-- `record` identifies key and value together (see `identity`); it must be unique in the history, but for the same
+- `record` identifies key and value together (see `identity`). It must be unique in the history, except for the same
   record sent again by a producer that is not idempotent.
 - `client` names one instance of a producer or consumer: after a crash or a fatal error the next one has a new name.
 """
@@ -27,12 +27,13 @@ UNKNOWN_OFFSET = -1
 
 
 def log_name(topic: str, incarnation: int = 1) -> str:
-    """One log of a topic that may be deleted and created again; the first has the topic's own name."""
+    """Return the name of one log of a topic that may be deleted and created again; the first has the topic's own
+    name."""
     return topic if incarnation == 1 else f"{topic}@{incarnation}"
 
 
 def identity(key: bytes | None, value: bytes | None) -> str:
-    """A record's identity: its key and value when they are short text, else a digest of both."""
+    """Return a record's identity: its key and value if they are short text, otherwise a digest of both."""
     if len(value or b"") + len(key or b"") <= 64 and key is not None and value is not None:
         try:
             return f"{key.decode('ascii')}={value.decode('ascii')}"
@@ -45,36 +46,35 @@ def identity(key: bytes | None, value: bytes | None) -> str:
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="event", kw_only=True):
-    """Something a client saw. `at`: seconds on the history's clock."""
+    """A fact that a client saw. `at`: seconds on the history's clock."""
 
     at: float
 
 
 class Sent(Event, frozen=True, gc=False, tag="sent"):
-    """A producer handed a record to the cluster (the time before it could have left)."""
+    """A producer handed a record to the cluster. `at` is before it could have been sent."""
 
     client: str
     topic: str
     partition: int
     record: str
     number: int
-    """Orders the client's records of this partition: they are to be stored in this order."""
+    """Orders the client's records of this partition: they must be stored in this order."""
     guarantee: Guarantee = "idempotent"
     transaction: str = ""
-    """Of a transactional producer: the transaction it was sent in."""
+    """Transactional producers: the transaction in which it was sent."""
     batch: str = ""
-    """If the client knows its batches: the records of a batch are stored adjacently or not at all."""
+    """Set if the client knows its batches: the records of a batch are stored adjacently or not at all."""
     times: int = 1
-    """Plain producers: how often the client may have sent it itself (1 + its retries). Another send is another
-    event."""
+    """Plain producers: how often the client may have sent it (1 + its retries). Sending it again is another event."""
     source: str = ""
-    """In a consume-transform-produce loop: the input record of this output."""
+    """In a consume-transform-produce loop: the input record from which this output was made."""
     key: str = ""
     """Compacted topics only: a later record of the same key may replace this one."""
 
 
 class Acked(Event, frozen=True, gc=False, tag="acked"):
-    """The cluster said that the record is stored."""
+    """The cluster reported that the record is stored."""
 
     client: str
     record: str
@@ -82,7 +82,7 @@ class Acked(Event, frozen=True, gc=False, tag="acked"):
 
 
 class Failed(Event, frozen=True, gc=False, tag="failed"):
-    """The cluster said that the record is not stored, and will not be."""
+    """The cluster reported that the record is not stored, and will not be."""
 
     client: str
     record: str
@@ -90,7 +90,7 @@ class Failed(Event, frozen=True, gc=False, tag="failed"):
 
 
 class Unanswered(Event, frozen=True, gc=False, tag="unanswered"):
-    """The producer gave up on the record: it may be stored, now or later, or not."""
+    """The producer gave up on the record, which may be stored now, later, or never."""
 
     client: str
     record: str
@@ -98,7 +98,7 @@ class Unanswered(Event, frozen=True, gc=False, tag="unanswered"):
 
 
 class Begun(Event, frozen=True, gc=False, tag="begun"):
-    """A transaction was begun. `transaction` is unique in the history (not the transactional id)."""
+    """A client began a transaction. `transaction` is unique in the history (it is not the transactional id)."""
 
     client: str
     transaction: str
@@ -113,14 +113,15 @@ class CommitAsked(Event, frozen=True, gc=False, tag="commit_asked"):
 
 
 class AbortAsked(Event, frozen=True, gc=False, tag="abort_asked"):
-    """The client asks to abort. A transaction that nobody asked to commit is never committed, with or without this."""
+    """The client asks to abort. A transaction that nobody asked to commit is never committed, with or without this
+    event."""
 
     client: str
     transaction: str
 
 
 class Ended(Event, frozen=True, gc=False, tag="ended"):
-    """The outcome that the client was told. Without this event the outcome is unknown."""
+    """The outcome that the cluster reported to the client. Without this event the outcome is unknown."""
 
     client: str
     transaction: str
@@ -129,8 +130,8 @@ class Ended(Event, frozen=True, gc=False, tag="ended"):
 
 
 class OffsetsAdded(Event, frozen=True, gc=False, tag="offsets_added"):
-    """A position that becomes the group's when the transaction is committed (TxnOffsetCommit was answered). -1: what it
-    added there before was deleted since."""
+    """A position that becomes the group's when the transaction is committed (TxnOffsetCommit was answered). -1: the
+    position that it added there before has been deleted since."""
 
     client: str
     transaction: str
@@ -141,7 +142,7 @@ class OffsetsAdded(Event, frozen=True, gc=False, tag="offsets_added"):
 
 
 class OffsetCommitAsked(Event, frozen=True, gc=False, tag="offset_commit_asked"):
-    """A client asks to make `offset` the group's position; -1: to delete it. `commit` is unique in the history."""
+    """A client asks to commit `offset` as the group's position; -1: to delete it. `commit` is unique in the history."""
 
     client: str
     commit: str
@@ -161,7 +162,7 @@ class OffsetCommitEnded(Event, frozen=True, gc=False, tag="offset_commit_ended")
 
 
 class OffsetFetched(Event, frozen=True, gc=False, tag="offset_fetched"):
-    """A client was told the group's position: asked at `asked`, answered at `at`. -1: the group has none."""
+    """A client received the group's position: asked at `asked`, answered at `at`. -1: the group has none."""
 
     client: str
     group: str
@@ -174,7 +175,7 @@ class OffsetFetched(Event, frozen=True, gc=False, tag="offset_fetched"):
 
 
 class Positioned(Event, frozen=True, gc=False, tag="positioned"):
-    """A reader's position in a partition: it got everything from its start up to here.
+    """A reader's position in a partition: it received everything from its start up to here.
 
     `is_seek`: it starts here (assigned, sought, reset); earlier records belong to another pass.
     """
@@ -188,7 +189,8 @@ class Positioned(Event, frozen=True, gc=False, tag="positioned"):
 
 
 class Read(Event, frozen=True, gc=False, tag="read"):
-    """A reader was handed a record. Its partition was Positioned (is_seek) before; offsets between two are empty."""
+    """A reader received a record. Its partition was Positioned (is_seek) before; offsets between two reads are
+    empty."""
 
     client: str
     topic: str
@@ -199,9 +201,9 @@ class Read(Event, frozen=True, gc=False, tag="read"):
 
 
 class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
-    """Offsets of a partition that a client was told, together or apart, after asking at `asked`. -1: not told.
+    """Offsets of a partition that a client received, together or separately, after asking at `asked`. -1: not received.
 
-    `source`: the agent that told them out of what it holds, so that they may be a little old; '' for the sequencer.
+    `source`: the agent that answered from its window, so that they may be a little old; '' for the sequencer.
     """
 
     client: str
@@ -215,7 +217,8 @@ class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
 
 
 class LogStartMoved(Event, frozen=True, gc=False, tag="log_start_moved"):
-    """Records below `offset` may go from now on (retention, DeleteRecords asked); `is_done`: they are gone."""
+    """Records below `offset` may disappear from now on (retention, or a DeleteRecords request); `is_done`: they are
+    gone."""
 
     topic: str
     partition: int
@@ -224,24 +227,24 @@ class LogStartMoved(Event, frozen=True, gc=False, tag="log_start_moved"):
 
 
 class TopicMade(Event, frozen=True, gc=False, tag="topic_made"):
-    """A log began. Optional, but for logs where records may go without a LogStartMoved."""
+    """A log began. Optional, except for logs that may lose records without a LogStartMoved."""
 
     topic: str
     may_expire: bool = False
     """Retention may move the log's start at any time."""
     is_compacted: bool = False
-    """A record may go once a later one has its key."""
+    """A record may disappear once a later one has its key."""
 
 
 class TopicDropped(Event, frozen=True, gc=False, tag="topic_dropped"):
-    """The log was asked to end: nothing is promised of it any more. `is_done`: it has."""
+    """A client asked to delete the log: nothing is promised about it any more. `is_done`: it is deleted."""
 
     topic: str
     is_done: bool = False
 
 
 class GroupDropped(Event, frozen=True, gc=False, tag="group_dropped"):
-    """Somebody asked to remove a group's positions (delete, expire); from now on it may have none."""
+    """A client asked to remove a group's positions, or they may expire; from now on it may have none."""
 
     group: str
 

@@ -1,4 +1,4 @@
-"""Histories as JSON lines: one event a line, readable by anything, written as it happens."""
+"""Histories as JSON lines: one event a line, written as it happens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BadHistory(Exception):
 
 
 def encode_event(event: AnyEvent) -> bytes:
-    """One line, without its end."""
+    """Encode one event as a line, without its newline."""
     return _ENCODER.encode(event)
 
 
@@ -30,7 +30,7 @@ def decode_event(line: bytes) -> AnyEvent:
 
 
 def write_history(path: Path, events: Iterable[AnyEvent]) -> int:
-    """Write all events; returns how many there were."""
+    """Write all events; returns their number."""
     count = 0
     with open(path, "wb") as file:
         for event in events:
@@ -40,9 +40,9 @@ def write_history(path: Path, events: Iterable[AnyEvent]) -> int:
 
 
 def read_history(path: Path) -> Iterator[AnyEvent]:
-    """The events of a file. Raises BadHistory.
+    """Yield the events of a file. Raises BadHistory.
 
-    A killed recorder leaves a last line without its end; it is ignored.
+    A killed recorder leaves a last line without a newline; it is ignored.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):

@@ -1,4 +1,4 @@
-"""Rules of one partition's log: which records must be at which offsets, in which order, and who must read them."""
+"""Rules of one partition's log: which record must be at which offset, in which order, and who must read it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.history.view import HistoryView, Pass, Place, RecordView
 from tests.support.history.violations import Kind, Violation
 
 WINDOW_LAG_S = 2.0
-"""How old what an agent's window says may be (agent.fetch.windows.FRESH_S)."""
+"""How old an answer from an agent's window may be (agent.fetch.windows.FRESH_S)."""
 
 
 def offsets_mean_one_record(view: HistoryView) -> Iterator[Violation]:
-    """No offset was reported or read with two records."""
+    """No offset was reported or read with two different records."""
     for place, offset, before, now, at in view.contradictions:
         yield Violation(
             Kind.OFFSET_REUSED, f"it was {before!r} before and is {now!r} now", *place, offset, now, at
@@ -26,7 +26,7 @@ def offsets_mean_one_record(view: HistoryView) -> Iterator[Violation]:
 
 
 def records_stand_once(view: HistoryView) -> Iterator[Violation]:
-    """No more copies than were sent, none of a record that failed, each at the acknowledged offset."""
+    """A record has no more copies than were sent, none if it failed, and stands at the acknowledged offset."""
     for record in view.records.values():
         offsets = record.read_offsets
         if offsets and record.is_failed:
@@ -56,7 +56,7 @@ def records_stand_once(view: HistoryView) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class Coverage:
-    """What of a partition was read from end to end by somebody, and as of when that was all."""
+    """The time as of which readers have seen all of a partition, from end to end."""
 
     complete_at: float = -inf
     """A reader of this isolation level has passed everything that was stored by this time..."""
@@ -65,7 +65,7 @@ class Coverage:
 
 
 def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Coverage]:
-    """Per partition, the latest time as of which readers together have seen the log from its start to its end."""
+    """Find per partition the latest time at which readers together had seen the log from its start to its end."""
     spans: dict[Place, list[tuple[int, int]]] = defaultdict(list)
     for each in view.passes:
         if (each.isolation == "committed") == committed_only and each.position >= each.start:
@@ -96,7 +96,7 @@ def passes_miss_nothing(view: HistoryView) -> Iterator[Violation]:
         offsets = known.get(each.place, [])
         expected = offsets[bisect_left(offsets, each.start) : bisect_left(offsets, each.position)]
         if len(expected) == len(each.offsets):
-            continue  # those that were read are all known, so these are the same
+            continue  # every record that was read is known, so these are the same
         got = set(each.offsets)
         contents = view.contents[each.place]
         for offset in expected:
@@ -110,7 +110,7 @@ def passes_miss_nothing(view: HistoryView) -> Iterator[Violation]:
 
 
 def passes_have_no_holes(view: HistoryView) -> Iterator[Violation]:
-    """Without transactions and compaction a log has a record at every offset from its start to its end."""
+    """A log without transactions and compaction has a record at every offset from its start to its end."""
     with_markers = {record.place for record in view.records.values() if record.transaction}
     told: set[tuple[Place, int]] = set()
     for each in view.passes:
@@ -136,8 +136,8 @@ def passes_have_no_holes(view: HistoryView) -> Iterator[Violation]:
 
 
 def what_must_be_stored_is_found(view: HistoryView) -> Iterator[Violation]:
-    """Records without a known offset that are acknowledged, or of a committed transaction, and nowhere in the whole
-    log."""
+    """A record without a known offset is somewhere in the log if it is acknowledged, or its transaction is
+    committed."""
     by_isolation = {
         True: find_coverage(view, committed_only=True),
         False: find_coverage(view, committed_only=False),
@@ -175,7 +175,7 @@ def what_must_be_stored_is_found(view: HistoryView) -> Iterator[Violation]:
 
 
 def order_is_kept(view: HistoryView) -> Iterator[Violation]:
-    """Records of a producer are in the order of its numbers; a record acknowledged before another was sent comes
+    """A producer's records are in the order of its numbers; a record acknowledged before another was sent comes
     first."""
     unsteady = {
         record.client
@@ -191,9 +191,9 @@ def order_is_kept(view: HistoryView) -> Iterator[Violation]:
                 continue
             stored.append((offset, record))
             if record.guarantee == "plain" and record.client in unsteady:
-                continue  # its own retries may come late: only what was acknowledged says something
+                continue  # its own retries may come late, so only acknowledged offsets count
             if offset != min(record.read_offsets, default=offset):
-                continue  # a second copy: told as such
+                continue  # a second copy, which another rule reports
             before = last.get(record.client)
             if before is not None and before[0] > record.number:
                 yield _of(
@@ -255,7 +255,7 @@ def batches_are_whole(view: HistoryView) -> Iterator[Violation]:
 def bounds_only_grow(view: HistoryView) -> Iterator[Violation]:
     """Log start, high watermark and last stable offset never fall, and agree with the known records.
 
-    What an agent told out of its window may be as old as a window gets, but is not below what that agent told before.
+    Bounds from an agent's window may be as old as a window may be, but are not below what that agent returned before.
     """
     evidence: dict[Place, list[tuple[float, int]]] = defaultdict(list)
     for record in view.records.values():
@@ -335,12 +335,12 @@ def deleted_records_stay_deleted(view: HistoryView) -> Iterator[Violation]:
 
 
 def _true_at(seen: BoundsSeen) -> float:
-    """Since when at least the bounds are true: what was known before then, they must show."""
+    """Return since when at least the bounds hold: they must reflect what was known before then."""
     return seen.asked - (WINDOW_LAG_S if seen.source else 0.0)
 
 
 class _Highest:
-    """The highest of offsets that became known over time."""
+    """The highest of the offsets that became known over time."""
 
     def __init__(self, known: Sequence[tuple[float, int]]) -> None:
         self._times = [at for at, _ in known]
@@ -372,7 +372,7 @@ def _order_in_time(stored: list[tuple[int, RecordView]]) -> Iterator[Violation]:
 
 
 def _may_see(view: HistoryView, record: RecordView, each: Pass) -> bool:
-    """Whether a pass would have had to give the record if it were there."""
+    """Return whether a pass would have to include the record if it were there."""
     transaction = view.transaction_of(record)
     return transaction is None or transaction.is_committed
 
@@ -400,7 +400,7 @@ def _must_be_seen(
 
 
 def _last_of_keys(view: HistoryView) -> dict[tuple[Place, str], int]:
-    """The highest offset of each key, aborted or not: an aborted record replaces none, so this is lenient."""
+    """Return the highest offset of each key, aborted or not. An aborted record replaces none, so this is lenient."""
     last: dict[tuple[Place, str], int] = {}
     for place, contents in view.contents.items():
         made = view.topics.get(place[0])

@@ -1,8 +1,8 @@
-"""Rules of groups' positions: what is fetched was committed, and is not older than what was acknowledged before.
+"""Rules of groups' positions: a fetched position was committed, and is not older than what was acknowledged before.
 
-A position is a register, and its deletion a write of -1. A write may be what a fetch gets if it was asked before the
-fetch was answered, and if no write that was asked after it was done had itself been done when the fetch was asked. A
-client may move a position back by committing a lower one: that is a write like any other.
+A position is a register, and its deletion a write of -1. A fetch may return a write if the write was asked before the
+fetch was answered, and if no write that was asked after it had completed had itself completed when the fetch was asked.
+A client may move a position back by committing a lower one: that is a write like any other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tests.support.history.violations import Kind, Violation
 
 
 def learn_from_fetches(view: HistoryView) -> None:
-    """A write whose outcome is unknown was done when a fetch got what only it can have written."""
+    """Conclude that a write with an unknown outcome took effect, if a fetch returned a value that only it can have
+    written."""
     for place, fetches in view.fetches.items():
         writes = view.writes.get(place, [])
         for fetch in fetches:

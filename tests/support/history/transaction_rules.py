@@ -1,4 +1,4 @@
-"""Rules of transactions: read_committed sees all of one or nothing; inputs are processed once."""
+"""Rules of transactions: read_committed sees all of a transaction or nothing of it; inputs are processed once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.support.history.violations import Kind, Violation
 
 
 def read_committed_sees_committed_only(view: HistoryView) -> Iterator[Violation]:
-    """No reader sees a record of an aborted transaction, or of one that nobody has asked to commit yet."""
+    """No read_committed reader sees a record of an aborted transaction, or of one that nobody has asked to commit
+    yet."""
     for record in view.records.values():
         transaction = view.transaction_of(record)
         if transaction is None or record.committed_read_at == inf:
@@ -39,10 +40,10 @@ def read_committed_sees_committed_only(view: HistoryView) -> Iterator[Violation]
 
 
 def inputs_are_processed_once(view: HistoryView) -> Iterator[Violation]:
-    """Of a consume-transform-produce loop: one committed output for each input below the group's position.
+    """A consume-transform-produce loop has one committed output for each input below the group's position.
 
-    Asked of groups whose positions are set by transactions that have outputs with a `source`; a loop makes one output
-    of each input, and begins where its inputs' logs begin.
+    The rule applies to groups whose positions are set by transactions that have outputs with a `source`. A loop makes
+    one output for each input, and begins where its inputs' logs begin.
     """
     outputs: dict[tuple[str, str], list[RecordView]] = defaultdict(list)
     positions: dict[tuple[str, str, int], int] = defaultdict(int)
@@ -63,7 +64,7 @@ def inputs_are_processed_once(view: HistoryView) -> Iterator[Violation]:
                 positions[place] = max(positions[place], offset)
     for (group, source), records in outputs.items():
         origin = view.records.get(source)
-        # A plain producer's input may stand there more than once: each of its copies is an input.
+        # A plain producer's input may be in the log more than once: each of its copies is an input.
         copies = 1 if origin is None else max(1, len(origin.read_offsets.keys() | set(origin.acked_offsets)))
         if len(records) > copies:
             yield Violation(
@@ -79,7 +80,7 @@ def inputs_are_processed_once(view: HistoryView) -> Iterator[Violation]:
             place in whole and whole[place].complete_at > last_end[group] and whole[place].since == -inf
             for place in targets[group]
         ):
-            continue  # an output that no reader passed may be there
+            continue  # an output that no reader passed may be in the log
         start = view.allowed_log_start((topic, partition), inf)
         for offset, identity in view.contents.get((topic, partition), {}).items():
             record_there = view.records.get(identity)

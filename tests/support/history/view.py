@@ -1,7 +1,7 @@
-"""A history in order: its records, transactions, passes of readers and positions of groups, indexed for the rules.
+"""A history in order: its records, transactions, readers' passes and groups' positions, indexed for the rules.
 
-This module reports only events that contradict each other (`Kind.BAD_HISTORY`), and faults that are easiest to see in
-passing (a reader whose offsets do not grow).
+This module itself reports only events that contradict each other (`Kind.BAD_HISTORY`), and faults that are easiest to
+detect while loading (a reader whose offsets do not grow).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class RecordView:
-    """Everything known of one record."""
+    """Everything known about one record."""
 
     identity: str
     client: str
@@ -63,7 +63,7 @@ class RecordView:
     read_offsets: dict[int, float] = field(default_factory=dict)
     """Offset -> when it was first read there."""
     committed_read_at: float = inf
-    """When a read_committed reader first got it."""
+    """When a read_committed reader first received it."""
 
     @property
     def is_acked(self) -> bool:
@@ -71,7 +71,7 @@ class RecordView:
 
     @property
     def is_failed(self) -> bool:
-        """Its producer was told, of each time it was sent, that it is not stored."""
+        """Whether its producer was told, each time it was sent, that it is not stored."""
         return self.failures >= self.sendings and not self.is_acked
 
     @property
@@ -81,7 +81,7 @@ class RecordView:
 
 @dataclass(slots=True, eq=False)
 class TransactionView:
-    """Everything known of one transaction."""
+    """Everything known about one transaction."""
 
     name: str
     client: str
@@ -92,7 +92,7 @@ class TransactionView:
     ended_at: float = inf
     told: Outcome = "unknown"
     was_seen_committed: bool = False
-    """A read_committed reader got one of its records, or a group's position can come only from it."""
+    """A read_committed reader received one of its records, or a group's position can only come from it."""
 
     @property
     def is_commit_possible(self) -> bool:
@@ -100,7 +100,7 @@ class TransactionView:
 
     @property
     def is_committed(self) -> bool:
-        """As the client was told, or as someone saw."""
+        """Whether it is committed, as its client was told or as a reader saw."""
         return self.told == "committed" or (self.was_seen_committed and self.is_commit_possible)
 
     @property
@@ -110,7 +110,7 @@ class TransactionView:
 
 @dataclass(slots=True, eq=False)
 class Pass:
-    """The records that one reader got of a partition, from its seek to its last position: [start, position)."""
+    """The records that one reader received from a partition, from its seek to its last position: [start, position)."""
 
     client: str
     place: Place
@@ -125,7 +125,7 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class PositionWrite:
-    """A commit of a group's position: when it was sent, and when it was done, if known."""
+    """A commit of a group's position: when it was sent, and when it completed, if known."""
 
     offset: int
     asked_at: float
@@ -178,12 +178,12 @@ class HistoryView:
         }
 
     def load(self, events: Iterable[AnyEvent]) -> None:
-        # Sorting is stable: what a client saw at one time stays in the order in which it was written down.
+        # Sorting is stable: what a client saw at one time stays in the order in which it was recorded.
         ordered = sorted(events, key=lambda event: event.at)
         takers = self._takers
         for event in ordered:
             taker = takers.get(type(event))
-            if taker is not None:  # an Unanswered or AbortAsked says no more than their absence
+            if taker is not None:  # an Unanswered or AbortAsked adds nothing to its absence
                 taker(event)
         self.event_count += len(ordered)
         self._finish()
@@ -192,11 +192,11 @@ class HistoryView:
         return self.transactions.get(record.transaction) if record.transaction else None
 
     def allowed_log_start(self, place: Place, at: float) -> int:
-        """The offset below which records may be missing for a reader at the time `at`."""
+        """Return the offset below which records may be missing for a reader at the time `at`."""
         moved = self.log_starts.get(place)
         return max((each.offset for each in moved if each.at <= at), default=0) if moved else 0
 
-    # -- below: one method an event ------------------------------------------------------------------------
+    # -- below: one method per event -----------------------------------------------------------------------
 
     def _bad(self, message: str, at: float, record: str = "") -> None:
         self.violations.append(Violation(Kind.BAD_HISTORY, message, record=record, at=at))
@@ -385,7 +385,8 @@ class HistoryView:
         self.groups_dropped.setdefault(event.group, event.at)
 
     def _finish(self) -> None:
-        """Transactions that readers saw committed; positions that transactions set; reads that came before sending."""
+        """Derive the transactions that readers saw committed, the positions that transactions set, and reads from
+        before sending."""
         for event in self.unsent_reads:
             self.violations.append(
                 Violation(

@@ -10,9 +10,9 @@ class Kind(StrEnum):
     """Kinds of faults; each is a broken promise of Kafka's."""
 
     LOST = "lost"
-    """An acknowledged or once readable record is not where it was, although no deletion was allowed."""
+    """An acknowledged or once readable record is missing, although no deletion was allowed."""
     DUPLICATED = "duplicated"
-    """A record is at more offsets than its producer may have sent it (idempotent: one)."""
+    """A record is at more offsets than its producer may have sent it (once, if idempotent)."""
     REORDERED = "reordered"
     """Records of one producer, or one acknowledged before the other was sent, are in the wrong order."""
     PHANTOM = "phantom"
@@ -26,19 +26,19 @@ class Kind(StrEnum):
     HOLE = "hole"
     """An offset without a record in a log that has no transactions and is not compacted."""
     OFFSET_REUSED = "offset-reused"
-    """One offset, two records."""
+    """One offset had two different records."""
     OFFSET_MOVED = "offset-moved"
     """A record is at another offset than was reported or read before."""
     NON_MONOTONIC_READ = "non-monotonic-read"
     """A reader's offsets did not grow, although it did not seek."""
     ABORTED_SEEN = "aborted-seen"
-    """read_committed gave a record of an aborted transaction."""
+    """read_committed returned a record of an aborted transaction."""
     OPEN_SEEN = "open-seen"
-    """read_committed gave a record of a transaction that nobody had asked to commit."""
+    """read_committed returned a record of a transaction that nobody had asked to commit."""
     PARTIAL_TRANSACTION = "partial-transaction"
-    """A transaction is committed in part."""
+    """A transaction is partly committed."""
     COMMITTED_OFFSET_MOVED_BACK = "committed-offset-moved-back"
-    """A group's position is older than one that was acknowledged before it was asked for."""
+    """A group's position is older than one acknowledged before it was requested."""
     COMMITTED_OFFSET_WRONG = "committed-offset-wrong"
     """A group's position is one that nobody committed, or that was aborted."""
     PROCESSED_TWICE = "processed-twice"
@@ -48,16 +48,16 @@ class Kind(StrEnum):
     BOUNDS_MOVED_BACK = "bounds-moved-back"
     """Log start, high watermark or last stable offset fell, or contradicts what was acknowledged or read before."""
     UNASKED_DELETION = "unasked-deletion"
-    """The log's start is beyond what anybody asked or allowed to be deleted."""
+    """The log's start is beyond what anybody asked or allowed to delete."""
     DELETED_SEEN = "deleted-seen"
     """A reader that started after a log start had moved read a record below it."""
     BAD_HISTORY = "bad-history"
-    """The recorder contradicts itself: an answer without its question, one identity for two records."""
+    """The recorder contradicts itself: an answer without its request, one identity for two records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One fault: the promise and what was seen. `at`: seconds on the history's clock."""
+    """One fault: the broken promise and what was seen. `at`: seconds on the history's clock."""
 
     kind: Kind
     message: str

@@ -1,8 +1,8 @@
-"""A load of all kinds of clients on a cluster, and the history of it.
+"""Puts a load of all kinds of clients on a cluster, and records its history.
 
 Idempotent and plain producers write an input topic; loops make one output of each input in transactions; readers of
-both isolations follow both topics; a group reads the input and commits its positions; a watcher asks for the bounds.
-At the end readers of both isolations read everything once more, and all positions are fetched.
+both isolation levels follow both topics; a group reads the input and commits its positions; a watcher asks for the
+bounds. At the end readers of both isolation levels read everything once more, and all positions are fetched.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ SETTLE_SECONDS = 60.0
 
 
 class WorkloadFailed(Exception):
-    """The load could not start or end: the cluster does not serve."""
+    """The load could not start or finish because the cluster does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many clients of each kind, and how fast."""
+    """How many clients of each kind there are, and how fast they are."""
 
     partitions: int = 4
     idempotent_producers: int = 2
     plain_producers: int = 1
     loops: int = 1
-    """Of consume-transform-produce, by transactions; 0 for a cluster without them."""
+    """Transactional consume-transform-produce loops; 0 for a cluster without transactions."""
     members: int = 2
-    """Of the reading group."""
+    """Members of the reading group."""
     records_per_second: float = 100.0
-    """Of each producer."""
+    """The rate of each producer."""
     replication: int = 1
     topic: str = "history"
 
@@ -98,7 +98,7 @@ class Run:
         return self.recorder.now()
 
     def finish(self) -> list[AnyEvent]:
-        """Stop the load, wait until no transaction is open, read everything, fetch all positions; returns the whole
+        """Stop the load, wait until no transaction is open, read everything and fetch all positions; returns the whole
         history."""
         self.recorder.stopping.set()
         deadline = time.monotonic() + STOP_SECONDS
@@ -236,7 +236,8 @@ def _read_everything(workload: Workload, recorder: Recorder) -> None:
 
 
 def _wait_until_stable(workload: Workload, recorder: Recorder, deadline: float) -> None:
-    """Wait until the last stable offset is at the end everywhere: transactions that clients left open are aborted."""
+    """Wait until the last stable offset is at the end everywhere, once transactions that clients left open are
+    aborted."""
     consumers = {
         isolation: Consumer(
             recorder.config("final", group_id="unused-bounds", isolation_level=f"read_{isolation}")
