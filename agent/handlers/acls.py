@@ -39,15 +39,15 @@ V = TypeVar("V")
 R = TypeVar("R", AclCreationResult, DeleteAclsFilterResult)
 
 ACL_BYTES = 800
-"""What an ACL takes in an answer, as objects and as bytes."""
+"""Estimated bytes of an ACL in an answer, as objects and encoded."""
 NO_AUTHORIZER = "No Authorizer is configured."
-"""Kafka's words: no listener of this agent asks who its clients are, so ACLs would have no effect."""
+"""Kafka's message. No listener of this agent authenticates its clients, so ACLs would have no effect."""
 
 
 async def describe_acls(
     services: Services, context: RequestContext, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
-    """What the filter matches, grouped by resource pattern."""
+    """Return the ACLs that the filter matches, grouped by resource pattern."""
     if context.access.acls is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     try:
@@ -68,7 +68,7 @@ async def describe_acls(
 async def create_acls(
     services: Services, context: RequestContext, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """Add each binding on its own; one that is refused does not hinder the others."""
+    """Add each binding on its own; a refused binding does not affect the others."""
     results = [AclCreationResult() for _ in request.creations]
     acls = _readable(context, zip(request.creations, results, strict=True), _acl)
     for first in range(0, len(acls), MAX_CHANGES):
@@ -85,7 +85,8 @@ async def create_acls(
 async def delete_acls(
     services: Services, context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """Remove what each filter matches, and say what that was. A filter whose turn doesn't come has the error."""
+    """Remove the ACLs that each filter matches, and return them. If a call to the sequencer fails, its remaining
+    filters get the error."""
     results = [DeleteAclsFilterResult() for _ in request.filters]
     left = deque(_readable(context, zip(request.filters, results, strict=True), filter_of))
     while left:
@@ -109,7 +110,7 @@ async def delete_acls(
 def _readable(
     context: RequestContext, asked: Iterable[tuple[A, R]], read: Callable[[A], V]
 ) -> list[tuple[V, R]]:
-    """The valid parts of a request, each with its result. The results of the others say what is wrong."""
+    """Return the valid parts of a request, each with its result. Set the error in the results of the others."""
     readable: list[tuple[V, R]] = []
     for given, result in asked:
         if context.access.acls is None:
@@ -123,7 +124,7 @@ def _readable(
 
 
 def _acl(creation: AclCreation) -> Acl:
-    """The binding. Raises InvalidRequest."""
+    """Return the binding. Raises InvalidRequest."""
     try:
         acl = Acl(
             resource_type=ResourceType(creation.resource_type),
@@ -143,7 +144,7 @@ def _acl(creation: AclCreation) -> Acl:
 
 
 def filter_of(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    """The filter. Raises InvalidRequest."""
+    """Return the filter. Raises InvalidRequest."""
     try:
         return AclFilter(
             resource_type=ResourceType(given.resource_type_filter),

@@ -1,8 +1,8 @@
 """ApiVersions: the versions of every API, and the cluster's features.
 
-Kafka's feature levels are what clients decide on. `transaction.version` 2 (KIP-890) makes them use Produce 12 and
-EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction. `group.version` 1 says that there are
-consumer groups (KIP-848), `share.version` 1 that there are share groups (KIP-932).
+Clients choose their behaviour by Kafka's feature levels. With `transaction.version` 2 (KIP-890) they use Produce 12 and
+EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction. `group.version` 1 announces consumer
+groups (KIP-848), `share.version` 1 share groups (KIP-932).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tailrace.kafka.messages.api_versions import (
 )
 
 FEATURES = {"group.version": (0, 1), "share.version": (0, 1), "transaction.version": (0, 2)}
-"""The lowest level that is supported, and the highest, which is finalized."""
+"""The lowest supported level, and the highest, which is also the finalized level."""
 OF_TELEMETRY = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
-"""Listed while somebody subscribes to clients' metrics: else no client need ask."""
+"""Listed while someone subscribes to clients' metrics; otherwise clients need not ask."""
 FEATURES_EPOCH = 1
-"""Rises when finalized levels change; clients take those of the highest epoch they have seen."""
+"""Must rise when finalized levels change: clients use the levels of the highest epoch that they have seen."""
 FIRST_WITH_LEVEL_0 = 4
-"""Clients of older versions fail at a supported range that begins at 0 (KAFKA-17011)."""
+"""Clients of older versions fail if a supported range begins at 0 (KAFKA-17011)."""
 
 
 async def handle(
     services: Services, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """List what is served."""
+    """List the APIs and versions that are served."""
     supported = [SupportedFeatureKey(name, lowest, highest) for name, (lowest, highest) in FEATURES.items()]
     is_subscribed = bool(services.catalog.client_configs.metrics)
     return ApiVersionsResponse(

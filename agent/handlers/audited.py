@@ -1,7 +1,7 @@
-"""Changes of users, ACLs, quotas and delegation tokens go to the audit log: who changed what, and with what result.
+"""Writes changes of users, ACLs, quotas and delegation tokens to the audit log: who changed what, and the result.
 
-What a line says is pure: it follows from a request and its response. Secrets (salts, keys, HMACs) never enter it. A
-token is named by the first characters of its fingerprint, a hash of its HMAC, with which none can log in.
+The text of a line is a pure function of a request and its response. It never contains secrets (salts, keys, HMACs). A
+token is named by the first characters of its fingerprint, a hash of its HMAC, which can't be used to log in.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tailrace.turns import Turns
 
 FINGERPRINT_CHARACTERS = 16
 MAX_CHARACTERS = 1_000
-"""Of one change, as a client may name things at length."""
+"""The most characters of one change: clients may use long names."""
 
 LINES_IN_A_TURN = 100
 
 Change = tuple[str, int]
-"""What was asked for, in words, and the error code of its result."""
+"""What was requested, in words, and the error code of its result."""
 
 
 def audited(handle: Handler, changes: Callable[[Any, Any], Iterable[Change]]) -> Handler:
-    """The handler, with a line in the audit log for each change; also where it raises, as its client may have gone."""
+    """Wrap the handler to write a line to the audit log for each change, even if it raises: the client may be gone."""
 
     async def noted(services: Services, context: RequestContext, request: Any) -> Any:
         api = APIS[request.api.key].name
@@ -58,7 +58,7 @@ def audited(handle: Handler, changes: Callable[[Any, Any], Iterable[Change]]) ->
             for change, code in left:
                 _note(services, context, api, change=change, result=_named(ErrorCode, code))
                 await turns.did()
-        except BaseException:  # the client has gone, and what it changed is told all the same
+        except BaseException:  # the client is gone, but its changes were made
             for change, code in left:
                 _note(services, context, api, change=change, result=_named(ErrorCode, code))
             raise
@@ -68,7 +68,7 @@ def audited(handle: Handler, changes: Callable[[Any, Any], Iterable[Change]]) ->
 
 
 def _note(services: Services, context: RequestContext, api: str, *, change: str, result: str) -> None:
-    """Write a line. What was not changed on an agent without logins, where all may change all, has none."""
+    """Write a line. On an agent without logins, where everyone may change everything, failed changes have none."""
     fields = {
         "peer": context.client_host,
         "principal": context.access.principal,
@@ -86,7 +86,7 @@ def _note(services: Services, context: RequestContext, api: str, *, change: str,
 def scram_changes(
     request: AlterUserScramCredentialsRequest, response: AlterUserScramCredentialsResponse
 ) -> Iterator[Change]:
-    """The users whose credentials were set or deleted."""
+    """Return the users whose credentials were set or deleted."""
     codes = {result.user: result.error_code for result in response.results}
     for deleted in request.deletions:
         yield f"delete {_mechanism(deleted.mechanism)} of user {deleted.name}", codes.get(deleted.name, 0)
@@ -96,14 +96,14 @@ def scram_changes(
 
 
 def created_acls(request: CreateAclsRequest, response: CreateAclsResponse) -> Iterator[Change]:
-    """The ACLs that were asked for."""
+    """Return the ACLs that the request adds."""
     for acl, result in zip(request.creations, response.results, strict=True):
         pattern = (acl.resource_type, acl.resource_pattern_type, acl.resource_name)
         yield f"add {_acl(*pattern, acl)}", result.error_code
 
 
 def deleted_acls(request: DeleteAclsRequest, response: DeleteAclsResponse) -> Iterator[Change]:
-    """The ACLs that were removed, and the filters that were refused."""
+    """Return the ACLs that were removed, and the filters that were refused."""
     for asked, result in zip(request.filters, response.filter_results, strict=True):
         for acl in result.matching_acls:
             yield (
@@ -116,7 +116,7 @@ def deleted_acls(request: DeleteAclsRequest, response: DeleteAclsResponse) -> It
 
 
 def quota_changes(request: AlterClientQuotasRequest, response: AlterClientQuotasResponse) -> Iterator[Change]:
-    """The quotas that were set or removed; nothing for a request that only asked whether it may."""
+    """Return the quotas that were set or removed; nothing for a request that only validates."""
     if request.validate_only:
         return
     for entry, result in zip(request.entries, response.entries, strict=True):
@@ -130,7 +130,7 @@ def quota_changes(request: AlterClientQuotasRequest, response: AlterClientQuotas
 def created_token(
     request: CreateDelegationTokenRequest, response: CreateDelegationTokenResponse
 ) -> Iterator[Change]:
-    """The new token, or for whom there is none."""
+    """Return the new token; if it was refused, its owner and renewers."""
     renewers = ", ".join(f"{each.principal_type}:{each.principal_name}" for each in request.renewers)
     if response.error_code:
         owner = f"User:{request.owner_principal_name}" if request.owner_principal_name else "the client"
@@ -144,7 +144,7 @@ def created_token(
 def altered_token(
     request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest, response: Any
 ) -> Iterator[Change]:
-    """The token that expires at another time."""
+    """Return the token whose expiry was changed."""
     verb = "renew" if isinstance(request, RenewDelegationTokenRequest) else "expire"
     until = "" if response.error_code else f", it expires at {response.expiry_timestamp_ms} ms"
     yield f"{verb} the token with fingerprint {_fingerprint(request.hmac)}{until}", response.error_code

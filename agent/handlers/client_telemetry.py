@@ -26,7 +26,7 @@ ACCEPTED = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNA
 async def get_subscriptions(
     services: Services, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """What the client is to push. A new one gets its id."""
+    """Return what the client is to push. A new client gets its id."""
     client = request.client_instance_id
     while client == NIL_TOPIC_ID:
         client = services.entropy.uuid()
@@ -45,7 +45,7 @@ async def get_subscriptions(
 async def push(
     services: Services, context: RequestContext, request: PushTelemetryRequest
 ) -> PushTelemetryResponse:
-    """Take a client's metrics, in place of its last ones."""
+    """Replace the client's metrics by those that it pushes."""
     code, points = await _read(services, context, request)
     if code is ErrorCode.NONE:
         wanted = _wanted(services, context, request)

@@ -1,7 +1,7 @@
-"""Requests about Kafka's replicas, controllers and feature levels, answered for a cluster that has none.
+"""Requests about Kafka's replicas, controllers and feature levels, answered for a cluster that has none of these.
 
-Every agent can serve every partition, and the object store keeps the copies. So a request for the state that already
-holds succeeds, any other is refused with the reason, and nothing is ever in progress.
+Every agent can serve every partition, and the object store keeps the copies. So a request for the current state
+succeeds, any other is refused with the reason, and nothing is ever in progress.
 """
 
 from __future__ import annotations
@@ -51,18 +51,17 @@ from tailrace.kafka.messages.update_features import (
 from tailrace.turns import Turns
 
 METADATA_TOPIC = "__cluster_metadata"
-"""The name of Kafka's log of metadata, the only one that DescribeQuorum is asked about."""
+"""Kafka's metadata topic, the only topic in DescribeQuorum requests."""
 ROWS_IN_A_TURN = 1_000
-"""Rows that are answered in one turn of the loop."""
+"""Rows answered in one turn of the loop."""
 WITH_RESULTS = 1
-"""Up to this version UpdateFeatures answers each feature; later ones have one error for all."""
+"""Up to this version UpdateFeatures returns a result for each feature; later versions return one error for all."""
 
 
 async def elect_leaders(
     services: Services, context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Leaders follow the ring of agents, which needs no election. For "all partitions" the answer is that none needed
-    one."""
+    """Answer that no election is needed: leaders follow the ring of agents. "All partitions" gets an empty result."""
     snapshot = await services.catalog.refresh()
     response, turns = ElectLeadersResponse(), Turns(ROWS_IN_A_TURN)
     async for topic in turns.over(request.topic_partitions or ()):
@@ -83,7 +82,7 @@ def _election(snapshot: Snapshot, topic: str, partition: int) -> tuple[ErrorCode
 async def alter_partition_reassignments(
     services: Services, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """No broker stores a partition, so none can be moved."""
+    """Refuse to move partitions: no broker stores one. Only the current assignment is accepted."""
     snapshot = await services.catalog.refresh()
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
@@ -120,14 +119,14 @@ def _reassignment(
 async def list_partition_reassignments(
     services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """None is ever under way."""
+    """Answer that no reassignment is in progress."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def alter_replica_log_dirs(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """The store is the only log dir; a request to put a replica there succeeds."""
+    """Accept a replica in the object store, the only log dir; refuse any other."""
     snapshot = await services.catalog.refresh()
     response, turns = AlterReplicaLogDirsResponse(), Turns(ROWS_IN_A_TURN)
     async for directory in turns.over(request.dirs):
@@ -149,7 +148,7 @@ def _move(snapshot: Snapshot, path: str, topic: str, partition: int) -> ErrorCod
 async def describe_quorum(
     services: Services, context: RequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """The metadata as the sequencer keeps it: one agent stands for it as the voter, and the others follow."""
+    """Describe the sequencer's metadata as a quorum: one agent is shown as the voter, the others as observers."""
     try:
         snapshot = await services.catalog.refresh()
     except EXPECTED as error:
@@ -183,7 +182,7 @@ def _quorum(services: Services, snapshot: Snapshot) -> DescribeQuorumResponsePar
 async def update_features(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """The levels are fixed by the code: only a request for the present levels succeeds."""
+    """Accept only the current levels: the code fixes them."""
     results = [_feature(update) async for update in Turns(ROWS_IN_A_TURN).over(request.feature_updates)]
     refused = next((result for result in results if result.error_code), None)
     if context.api_version > WITH_RESULTS and refused is not None:

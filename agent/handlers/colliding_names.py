@@ -1,5 +1,5 @@
-"""Names of topics that differ by `.` and `_` alone. Kafka creates no topic beside such a one: both have one name in its
-metrics."""
+"""Topic names that differ only in `.` and `_`. Kafka refuses to create such a topic, because both would have the same
+name in its metrics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from agent.catalog import Snapshot
 from tailrace.turns import Turns
 
 NAMES_IN_A_TURN = 5_000
-"""Topics whose names are looked at in one turn of the loop."""
+"""Topic names processed in one turn of the loop."""
 
 
 async def collisions(new: Iterable[str], known: Snapshot) -> dict[str, str]:
-    """Of names of new topics those that collide, each with the name of a topic. Those that exist collide with none."""
+    """Return the new names that collide with an existing topic, each with that topic's name. Names that exist already
+    are left out."""
     wanted = [name for name in new if name not in known.by_name and ("." in name or "_" in name)]
     there = await _unified(known) if wanted else {}
     return {name: there[unified(name)] for name in wanted if unified(name) in there}
 
 
 async def _unified(known: Snapshot) -> Mapping[str, str]:
-    """The names of all topics as they are unified; kept, as clients that are refused ask again and again."""
+    """Return all topics by unified name. The result is kept, because refused clients retry often."""
     if not known.unified_names:
         found: dict[str, str] = {}
         async for name in Turns(NAMES_IN_A_TURN).over(list(known.by_name)):
@@ -30,10 +31,10 @@ async def _unified(known: Snapshot) -> Mapping[str, str]:
 
 
 def unified(name: str) -> str:
-    """The same for all names that collide."""
+    """Return the name that all colliding names share."""
     return name.replace(".", "_")
 
 
 def why_refused(name: str, there: str) -> str:
-    """Kafka's words for it."""
+    """Return Kafka's error message."""
     return f"Topic '{name}' collides with existing topic: {there}"

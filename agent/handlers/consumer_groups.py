@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose assignment the coordinator makes (KIP-848)."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose assignment the coordinator computes (KIP-848)."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from tailrace.kafka.messages.consumer_group_heartbeat import (
 from tailrace.limits import is_name
 
 CLIENT_NAMES_MEMBER = 1
-"""From this version on a client makes its member id itself (KIP-1082)."""
+"""From this version on, clients generate their member ids (KIP-1082)."""
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
-"""What ConsumerGroupDescribe calls members of either protocol."""
+"""The member types in ConsumerGroupDescribe."""
 
 
 async def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Serve a heartbeat. The member's epoch says whether it joins, stays or leaves; the answer has the next step."""
+    """Handle a heartbeat. Its member epoch says whether the member joins, stays or leaves; the answer has the next
+    step."""
     try:
         _check(request, context.api_version)
         await services.catalog.know(request.subscribed_topic_names or ())
@@ -76,7 +77,8 @@ async def heartbeat(
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
-    """Raise GroupRefusal for requests that Kafka refuses without looking at the group, and for too large ones."""
+    """Raise GroupRefusal for requests that Kafka refuses without looking at the group, and for requests that are too
+    large."""
     is_joining = request.member_epoch == JOINS
     problems = (
         (not request.member_id and (version >= CLIENT_NAMES_MEMBER or not is_joining), "MemberId is missing"),
@@ -145,8 +147,8 @@ def _topic_partitions(assigned: Assignment) -> list[ConsumerGroupHeartbeatTopicP
 async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Epochs, members, what they have and what they are to have."""
-    await services.catalog.refresh_if_possible()  # the group may have come from another agent a moment ago
+    """Describe each group's epochs and members, with their current and target assignments."""
+    await services.catalog.refresh_if_possible()  # the group may have moved from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
     def describe_one(group: AnyGroup) -> DescribedConsumerGroup:

@@ -1,7 +1,7 @@
-"""Saying in the answer to a produce request who leads its partitions now, and where the agents are (KIP-951).
+"""Names the current leaders of a produce request's partitions in its answer, with the agents' addresses (KIP-951).
 
-Kafka's brokers say it with NOT_LEADER_OR_FOLLOWER only. librdkafka takes it from any answer, so it learns of new
-leaders without a refused batch (decision 60).
+Kafka's brokers do so only with NOT_LEADER_OR_FOLLOWER. librdkafka accepts it in any answer, so it learns of new leaders
+without a refused batch (decision 60).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import LeaderIdAndEpoch, NodeEndpoint, ProduceResponse
 
 FIRST_VERSION_OF_LEADERS = 10
-"""The first version of Produce whose answers can name leaders."""
+"""The first Produce version whose answers can name leaders."""
 MAX_NAMED = 100
-"""Partitions of one answer. librdkafka sends a request for each partition."""
+"""The most partitions in one answer. librdkafka sends one request per partition."""
 
 
 def name_leaders(
@@ -27,8 +27,8 @@ def name_leaders(
     response: ProduceResponse,
     topics: Sequence[KnownTopic | ErrorCode],
 ) -> None:
-    """Fill in the leaders of the first MAX_NAMED partitions, and the addresses of these leaders; in a small ring, of
-    all its agents. `topics`: one for each of the response."""
+    """Fill in the leaders of the first MAX_NAMED partitions, and the leaders' addresses; in a small ring, all agents'
+    addresses. `topics`: one for each topic of the response."""
     snapshot = services.catalog.snapshot
     members = {member.broker_id: member for member in snapshot.ring.members}
     named = set(members) if len(members) <= SMALL_RING else set[int]()

@@ -1,7 +1,7 @@
-"""Requests that name topics are answered by the topics that there are, not by those that this agent remembers.
+"""Answers requests that name topics from the current topics, even if this agent's catalog is out of date.
 
-Another agent may have created, grown, deleted or re-created a topic a moment ago. A handler that answers "unknown topic
-or partition" is asked once more if the topics have changed since. All these requests may be carried out twice.
+Another agent may have created, grown, deleted or re-created a topic a moment ago. If a handler answers "unknown topic
+or partition" and the topics have changed since, it runs again. All requests handled this way may be carried out twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 
 def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]]) -> Handler:
-    """The handler, run again where needed. `codes`: the error codes of a response's partitions."""
+    """Wrap the handler to run it again if needed. `codes` returns the error codes of a response's partitions."""
 
     async def handle(services: Services, context: RequestContext, request: Any) -> Any:
         before = services.catalog.snapshot
@@ -31,12 +31,12 @@ def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]])
 
 
 def of_partitions(response: Any) -> Iterable[int]:
-    """The codes of a response whose topics have partitions."""
+    """Return the codes of a response whose topics have partitions."""
     return (row.error_code for topic in response.topics for row in topic.partitions)
 
 
 def of_added_partitions(response: Any) -> Iterable[int]:
-    """The codes of AddPartitionsToTxn, in both shapes of its response."""
+    """Return the codes of AddPartitionsToTxn, in both shapes of its response."""
     topics = list(response.results_by_topic_v3_and_below)
     for transaction in response.results_by_transaction:
         topics += transaction.topic_results
@@ -44,7 +44,7 @@ def of_added_partitions(response: Any) -> Iterable[int]:
 
 
 def of_markers(response: Any) -> Iterable[int]:
-    """The codes of WriteTxnMarkers."""
+    """Return the codes of WriteTxnMarkers."""
     return (
         row.error_code for marker in response.markers for topic in marker.topics for row in topic.partitions
     )

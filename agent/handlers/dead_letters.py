@@ -1,8 +1,8 @@
-"""What a share group gives up is written to its dead-letter topic (KIP-1191).
+"""Writes records that share groups gave up to their dead-letter topics (KIP-1191).
 
-The sequencer has one agent write a record, for the time of a lock. The agent writes it, and tells the sequencer when it
-is stored; only then is the group done with it. An agent that dies, or a write that fails, has it written by another: a
-record may be there twice, but not be missing. As in Kafka, a topic that can't be used holds nobody up: the records are
+The sequencer assigns a record to one agent for the time of a lock. The agent writes it, and reports to the sequencer
+when it is stored; only then is the group done with it. If the agent dies or the write fails, another agent writes the
+record: it may be there twice, but it is never missing. As in Kafka, an unusable topic blocks nothing: the records are
 given up without it, which is logged and counted.
 """
 
@@ -33,12 +33,12 @@ from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 log = structlog.get_logger("agent.share")
 
 MAX_COPIED_BYTES = 4 << 20
-"""Bytes of one read of records, and of their contents that are copied at a time: more only of one record, that was read
-as large as it is."""
+"""Bytes of one read, and of contents copied at a time. Only a single record may be larger, if it was read as a
+whole."""
 MAX_UNPACKED_BYTES = 64 << 20
-"""What one batch may unpack to; the contents of a larger one are not copied."""
+"""The most bytes to which a batch may decompress. The contents of a larger one are not copied."""
 MAX_RECORDS = 500
-"""Of one batch."""
+"""The most dead letters written at a time."""
 REJECTED = "Offset rejected by client."
 DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
 Content = tuple[bytes | None, bytes | None]
@@ -46,11 +46,11 @@ Content = tuple[bytes | None, bytes | None]
 
 
 async def bury(services: Services, given_up: GivenUp) -> None:
-    """Write records to the group's dead-letter topic, and have the group be done with what is there."""
+    """Write records to the group's dead-letter topic, and report to the sequencer that the group is done with them."""
     snapshot = await services.catalog.refresh()
     name = services.groups.configs.text(given_up.group_id, DEAD_LETTER_TOPIC)
     if not name:
-        return  # since when there was one, the group was told to do without
+        return  # the group no longer has a dead-letter topic
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
     target = snapshot.by_name.get(stored_beside(given_up.group_id, name))
     problem = why_unusable(name, target, prefix)
@@ -63,7 +63,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
         services.telemetry.dead_letters.labels("written").inc(count)
     else:
         services.telemetry.dead_letters.labels("failed").inc(count)
-        return  # they are asked for again when the lock is over
+        return  # the sequencer assigns them again after the lock expires
     written = [(record.first_offset, record.last_offset + 1) for record in given_up.records]
     work = ShareWork(*given_up.topic_partition, written=written)
     await services.sequencer.share_records(
@@ -72,7 +72,7 @@ async def bury(services: Services, given_up: GivenUp) -> None:
 
 
 def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None:
-    """Why dead letters can't be written to this topic, if so."""
+    """Return why dead letters can't be written to this topic, or None."""
     if not name.startswith(prefix):
         return f"its name does not begin with {prefix!r} ({DEAD_LETTER_PREFIX.name})"
     if topic is None:
@@ -87,7 +87,7 @@ def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None
 
 
 async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) -> bool:
-    """Write all records, a bounded part at a time; whether all of them are stored."""
+    """Write all records, in parts of bounded size. Return whether all of them are stored."""
     is_copying = services.groups.configs.text(given_up.group_id, DEAD_LETTER_COPY) == "true"
     for record in given_up.records:
         first = record.first_offset
@@ -107,7 +107,8 @@ async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) 
 
 
 def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: Content) -> NewRecord:
-    """Kafka's dead letter: the record's key and value, if they are copied, and headers that say which it was."""
+    """Return Kafka's dead letter: the record's key and value, if they are copied, and headers that identify the
+    record."""
     is_rejected = records.deliveries < given_up.limits.max_deliveries
     headers = {
         "topic": local_name(given_up.topic.topic.name),
@@ -123,8 +124,8 @@ def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: C
 async def _contents(
     services: Services, given_up: GivenUp, first: int, end: int
 ) -> tuple[dict[int, Content], int]:
-    """The contents of records up to before `end`, or up to where one read ends, or what it may copy. What can't be read
-    has none."""
+    """Return the contents of the records from `first` to before `end`, and where they end: possibly earlier, at the end
+    of one read or of the bytes that may be copied. Unreadable records have no contents."""
     read = PartitionFetch(
         RequestedPartition(PartitionKey("", *given_up.topic_partition), first, MAX_COPIED_BYTES, -1, -1),
         given_up.topic,
@@ -144,8 +145,8 @@ async def _contents(
 
 
 def copied(data: bytes, first: int, end: int) -> tuple[dict[int, Content], int]:
-    """The contents of the readable records from `first` to before `end`, and where they end: before the record with
-    which they would be larger than MAX_COPIED_BYTES."""
+    """Return the contents of the readable records from `first` to before `end`, and where they end: earlier if the next
+    record would exceed MAX_COPIED_BYTES."""
     contents: dict[int, Content] = {}
     largest = max(len(data), MAX_COPIED_BYTES)
     size = 0
@@ -161,7 +162,7 @@ def copied(data: bytes, first: int, end: int) -> tuple[dict[int, Content], int]:
 
 
 def _readable(data: bytes) -> Iterator[Record]:
-    """The records of these batches. A batch that can't be read ends with what it has before that."""
+    """Yield the records of these batches. Skip what can't be read of a batch."""
     with suppress(InvalidBatch):
         for header, batch in split(memoryview(data)):
             with suppress(InvalidRecords):
@@ -172,12 +173,13 @@ def _readable(data: bytes) -> Iterator[Record]:
 async def _write(
     services: Services, target: KnownTopic, partition: int, letters: Sequence[NewRecord]
 ) -> bool:
-    """Whether the letters are stored: as in Kafka in the partition of the same number, modulo the topic's."""
+    """Write the letters, and return whether they are stored. As in Kafka, the target is the source's partition number
+    modulo the topic's partitions."""
     max_bytes = target.settings.max_message_bytes
     fitting = [_fitting(letter, max_bytes) for letter in letters]
     return await is_written(services, target, partition % target.topic.partitions, fitting)
 
 
 def _fitting(letter: NewRecord, max_bytes: int) -> NewRecord:
-    """The letter; without its content, if it is too large for a batch."""
+    """Return the letter, without its key and value if it is too large for a batch."""
     return letter if size_of(letter) <= max_bytes else letter._replace(key=None, value=None)

@@ -46,12 +46,12 @@ from tailrace.kafka.messages.renew_delegation_token import (
 from tailrace.turns import Turns
 
 TOKEN_BYTES, RENEWER_BYTES = 1_500, 400
-"""What a token and a renewer take in an answer, as objects and as bytes."""
+"""Estimated bytes of a token and of a renewer in an answer, as objects and encoded."""
 TOKENS_IN_A_TURN = 200
 
 
 def _allowed(handle: Callable[[Services, RequestContext, Any], Awaitable[Any]]) -> Handler:
-    """The handler, for clients that may use tokens, and with its refusals as error codes."""
+    """Wrap the handler to check that the client may use tokens, and to answer refusals with error codes."""
 
     async def checked(services: Services, context: RequestContext, request: Any) -> Any:
         api = APIS[request.api.key]
@@ -78,7 +78,7 @@ def _note(access: Access, api: str, operation: Operation, principal: str) -> Non
 async def create(
     services: Services, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
-    """A new token, and its HMAC, which is told to its owner and to those who may describe it."""
+    """Create a token. Its HMAC is sent to the owner and to clients that may describe the token."""
     access, settings = context.access, services.clients.settings
     owner = _owner(access, request)
     renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in request.renewers]
@@ -115,7 +115,7 @@ async def create(
 
 
 def _owner(access: Access, request: CreateDelegationTokenRequest) -> str:
-    """Whose the token will be: the client's, or that of a user for whom it may create tokens."""
+    """Return the token's owner: the client, or a user for whom it may create tokens. Raises RequestRefused."""
     if not request.owner_principal_name:
         return access.principal
     if request.owner_principal_type != USER_TYPE:
@@ -132,7 +132,7 @@ def _owner(access: Access, request: CreateDelegationTokenRequest) -> str:
 
 
 def _resource(access: Access, principal: str) -> str:
-    """The resource that ACLs name for a user of the client's tenant."""
+    """Return the resource name of a user in the ACLs of the client's tenant."""
     tenant = access.tenant
     return principal if tenant is None else tenant.stored(f"{USER_TYPE}:{tenant.local(user_of(principal))}")
 
@@ -141,7 +141,7 @@ def _resource(access: Access, principal: str) -> str:
 async def renew(
     services: Services, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
-    """Have the token expire later."""
+    """Extend the token's expiry."""
     period_ms = longest_ms = services.clients.settings.delegation_token_expiry_ms
     if request.renew_period_ms > 0:
         period_ms = min(request.renew_period_ms, longest_ms)
@@ -153,7 +153,7 @@ async def renew(
 async def expire(
     services: Services, context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
-    """Have the token expire at another time; a negative period ends it now."""
+    """Set the token's expiry; a negative period ends it now."""
     token = await _alter(services, context, request, request.expiry_time_period_ms)
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=token.expires_ms)
 
@@ -179,8 +179,8 @@ async def _alter(
 async def describe(
     services: Services, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """The tokens that the client may see, of all owners or of those that it names. Kafka's rule: a list of none gets
-    none. A token that another secret made is left out: nobody can use it."""
+    """Describe the tokens that the client may see, of all owners or of the named ones. As in Kafka, an empty list of
+    owners returns none. A token made with another secret is left out: nobody can use it."""
     secret = services.clients.token_secret
     owners = None
     if request.owners is not None:
@@ -196,8 +196,8 @@ async def describe(
 async def _seen(
     services: Services, context: RequestContext, owners: set[str] | None
 ) -> AsyncIterator[DelegationToken]:
-    """What the client may see, each once there is room for it in the answer. `owners`: who must own it, have asked for
-    it or may renew it."""
+    """Yield the tokens that the client may see, each once the answer has room for it. `owners`: one of them must own
+    the token, have requested it, or be a renewer."""
     access = context.access
     sees_others = access.may_with_some(
         Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN

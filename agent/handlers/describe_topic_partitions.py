@@ -19,16 +19,16 @@ from tailrace.turns import Turns
 
 MAX_PARTITIONS = 2_000
 PARTITIONS_IN_A_TURN = 1_000
-"""Partitions that are placed in one turn of the loop, in a small ring."""
+"""Partitions placed in one turn of the loop, in a small ring."""
 NAME_BYTES = 100
 PARTITION_BYTES = 320
-"""What is taken by the name of a topic that may be described, and by a partition of the answer."""
+"""Estimated bytes of the name of a topic that may be described, and of a partition in the answer."""
 
 
 async def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Topics in order of name, from the cursor on, until the limit of partitions is reached."""
+    """Describe topics in order of name, from the cursor on, until the limit of partitions is reached."""
     snapshot = await services.catalog.refresh()
     names = sorted({topic.name for topic in request.topics} or snapshot.by_name)
     start = request.cursor

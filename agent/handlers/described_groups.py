@@ -1,4 +1,4 @@
-"""What is asked of several groups: ConsumerGroupDescribe and ShareGroupDescribe, and whose offsets are fetched."""
+"""What requests about several groups share: ConsumerGroupDescribe, ShareGroupDescribe, OffsetFetch and others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, Sh
 from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 2_000
-"""Members that are described in one turn of the loop."""
+"""Members described in one turn of the loop."""
 MEMBER_BYTES = 800
 PARTITION_BYTES = 64
-"""What a member, a group, and a partition that a member has, take in a description."""
+"""Estimated bytes of a member (also of a group), and of a partition assigned to a member, in a description."""
 GROUP_ROWS = 20
-"""What a group takes beside its members, in members."""
+"""The cost of a group in addition to its members, in members."""
 
 G = TypeVar("G", ConsumerGroup, ShareGroup)
 D = TypeVar("D", DescribedConsumerGroup, DescribedShareGroup)
@@ -51,7 +51,7 @@ async def described_groups(
     answer: type[D],
     describe: Callable[[AnyGroup], D],
 ) -> list[D]:
-    """Each group that is asked for, once, or why it can't be described."""
+    """Describe each requested group once; a group that can't be described gets an error."""
     groups: list[D] = []
     turns = Turns(ROWS_IN_A_TURN)
     refusal = await refusal_of_all(services, context, request.group_ids, turns)
@@ -72,7 +72,8 @@ async def described_groups(
 async def refusal_of_all(
     services: Services, context: RequestContext, group_ids: Sequence[str], turns: Turns
 ) -> AnswerTooLarge | None:
-    """Have room for the groups' descriptions. Where they are too large, room for as many refusals, and why."""
+    """Reserve memory for the groups' descriptions. If they are too large, reserve it for as many refusals, and return
+    the error."""
     try:
         await context.room.needs(await _bytes_of_groups(services, group_ids, turns))
     except AnswerTooLarge as error:
@@ -82,7 +83,7 @@ async def refusal_of_all(
 
 
 async def _bytes_of_groups(services: Services, group_ids: Sequence[str], turns: Turns) -> int:
-    """About what the groups' descriptions take, as objects and as bytes. Those that are not held yet are taken up."""
+    """Estimate the bytes of the groups' descriptions, as objects and encoded. Loads groups that are not in memory."""
     total = 0
     for group_id in dict.fromkeys(group_ids):
         held = services.groups.held_group(group_id)
@@ -96,7 +97,7 @@ async def _bytes_of_groups(services: Services, group_ids: Sequence[str], turns: 
 
 
 def _bytes_of(group: AnyGroup) -> int:
-    """What members say is in memory already; it is there once more in the answer's bytes."""
+    """Estimate one group's bytes. What members sent is in memory already; the encoded answer has it once more."""
     assigned = 0 if isinstance(group, Group) else sum(map(_assigned_partitions, group.members.values()))
     said = sum(member.kept_bytes for member in group.members.values())
     return MEMBER_BYTES * (1 + len(group.members)) + said + PARTITION_BYTES * assigned
@@ -107,7 +108,7 @@ def _assigned_partitions(member: Any) -> int:
 
 
 def groups_once(groups: list[N]) -> list[N]:
-    """Each group once, with all that is asked of it."""
+    """Merge repeated groups: return each group once, with all topics requested for it."""
     by_id: dict[str, N] = {}
     for group in groups:
         known = by_id.setdefault(group.group_id, group)
@@ -121,7 +122,7 @@ def groups_once(groups: list[N]) -> list[N]:
 
 
 def of_kind(group: AnyGroup, kind: type[G], name: str) -> G:
-    """The group, if it is of this kind. Raises GroupRefusal."""
+    """Return the group if it is of this kind. Raises GroupRefusal."""
     if isinstance(group, kind):
         return group
     problem = "not found" if is_unused(group) else f"not a {name} group"
@@ -134,7 +135,7 @@ def is_unused(group: AnyGroup) -> bool:
 
 
 def described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
-    """By name, too; a topic that was deleted meanwhile is left out."""
+    """Describe an assignment with topic names. A topic that was deleted meanwhile is left out."""
     return DescribedAssignment(
         [
             DescribedTopicPartitions(topic_id, topics[topic_id].topic.name, sorted(partitions))

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: what tools ask about groups."""
+"""DescribeGroups, ListGroups, DeleteGroups: requests of admin tools about groups."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, 
 from tailrace.turns import Turns
 
 MISSING_IS_AN_ERROR = 6
-"""From this DescribeGroups version on an unknown group is GROUP_ID_NOT_FOUND, not just Dead (KIP-1043)."""
+"""From this DescribeGroups version on, an unknown group is GROUP_ID_NOT_FOUND instead of just Dead (KIP-1043)."""
 
 
 async def describe_groups(
     services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """State, protocol, members and assignments; a group that is named repeatedly is described once."""
+    """Describe each group's state, protocol, members and assignments; a group that is named repeatedly, once."""
     response = DescribeGroupsResponse()
     turns = Turns(ROWS_IN_A_TURN)
     refusal = await refusal_of_all(services, context, request.groups, turns)
@@ -72,7 +72,7 @@ def _missing(context: RequestContext, group_id: str, message: str) -> DescribedG
 
 
 def _description(group: AnyGroup) -> DescribedGroup | None:
-    """None for a group that never had a member: it may be there for its offsets only, or not at all."""
+    """Describe a group. Return None if it never had a member: it may exist for its offsets only, or not at all."""
     if not isinstance(group, Group):
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a classic group.")
     if is_unused(group):
@@ -102,8 +102,8 @@ def _description(group: AnyGroup) -> DescribedGroup | None:
 async def list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """The groups that this agent coordinates or would take up: tools ask every agent and merge the answers. A client
-    that asks one agent only gets all of them."""
+    """List the groups that this agent coordinates or would take over: tools ask every agent and merge the answers. A
+    client of the gateway, which asks one agent only, gets all groups."""
     states = {name.lower() for name in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     response = ListGroupsResponse()
@@ -133,7 +133,8 @@ def _bytes_of(page: GroupListings) -> int:
 
 
 async def _exists(services: Services, row: GroupListing, state: str) -> bool:
-    """A row without a protocol was made for offsets, which may be pending, or gone by now."""
+    """Whether the group exists. A row without a protocol was made for offsets, which may be pending, or deleted by
+    now."""
     if row.protocol_type or state != GroupPhase.EMPTY:
         return True
     return await _has_offsets(services, row.group_id)
@@ -146,7 +147,7 @@ async def _has_offsets(services: Services, group_id: str) -> bool:
 async def delete_groups(
     services: Services, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """Forget groups without members, and their offsets."""
+    """Delete groups without members, and their offsets."""
     response = DeleteGroupsResponse()
     turns = Turns(ROWS_IN_A_TURN)
     for group_id in dict.fromkeys(request.groups_names):

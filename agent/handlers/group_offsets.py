@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: a group's positions, kept by the sequencer under the topics' ids."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: a group's positions, which the sequencer keeps under the topics' ids."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from tailrace.limits import is_name
 from tailrace.turns import Turns
 
 POSITION_BYTES = 512
-"""What a position takes, as objects and as bytes, without its metadata."""
+"""Estimated bytes of a position, as object and encoded, without its metadata."""
 BY_ID = 10
-"""From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
+"""From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
 
 MANY_GROUPS = 8
 GROUP_ERROR = 2
-"""From this version on OffsetFetch has a place for the group's error, beside those of partitions."""
+"""From this version on, OffsetFetch has an error code for the group, in addition to those of partitions."""
 POSITIONS_IN_A_TURN = 2_000
-"""Positions that are read from a request, or put into an answer, in one turn of the loop."""
+"""Positions read from a request, or added to an answer, in one turn of the loop."""
 GROUP_ROWS = 20
-"""What a group takes beside its positions, in positions."""
+"""The cost of a group in addition to its positions, in positions."""
 
 
 def position_of(
     topic: Topic, requested: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 ) -> OffsetPosition:
-    """What is to be committed for a partition, in a transaction or not."""
+    """Return the position to commit for a partition, in a transaction or not."""
     return OffsetPosition(
         topic_id=topic.topic_id,
         partition=requested.partition_index,
@@ -74,7 +74,7 @@ def position_of(
 async def offset_commit(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Store positions. What can't be stored has its own code; the rest is."""
+    """Commit positions. Each position that can't be stored gets its own code; the others are stored."""
     response = OffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[OffsetCommitResponsePartition] = []
@@ -125,7 +125,7 @@ async def offset_commit(
 async def offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """Stored positions of one group, or (from version 8 on) of several; -1 where there is none."""
+    """Return the committed positions of one group, or (from version 8 on) of several; -1 for none."""
     turns = Turns(POSITIONS_IN_A_TURN)
     context.room.used = POSITION_BYTES * _named_partitions(request)
     await context.room.needs(context.room.used)
@@ -177,7 +177,7 @@ def _named_partitions(request: OffsetFetchRequest) -> int:
 
 
 def _refused(topics: list[OffsetFetchRequestTopics], code: int) -> list[OffsetFetchResponseTopics]:
-    """The group's error at each partition."""
+    """Return the group's error for each partition."""
     return [
         OffsetFetchResponseTopics(
             name=topic.name,
@@ -230,7 +230,7 @@ async def _fetch(
 
 
 async def _validate_reader(services: Services, request: OffsetFetchRequestGroup, member_id: str) -> None:
-    """Raises GroupRefusal where the group's members read at their epochs only (KIP-848), and this is none of them."""
+    """Raise GroupRefusal if the group requires a member and its epoch for reads (KIP-848), and these don't match."""
     code = await services.groups.look(
         request.group_id, lambda group: group.validate_reader(member_id, request.member_epoch)
     )
@@ -246,7 +246,7 @@ async def _asked_positions(
     require_stable: bool,
     turns: Turns,
 ) -> tuple[list[OffsetFetchResponseTopics], bool]:
-    """The answer, and whether a partition named is not there, as far as this agent or the sequencer knows."""
+    """Return the answer, and whether it names a partition that this agent or the sequencer does not know."""
     answers: list[OffsetFetchResponseTopics] = []
     has_unknown = False
     partitions: list[tuple[UUID, int]] = []
@@ -264,7 +264,7 @@ async def _asked_positions(
                 partitions.append((known.topic.topic_id, index))
             elif context.api_version >= BY_ID:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-            # By name, Kafka says that there is no position (-1), whether or not there is such a topic.
+            # By name, Kafka answers -1 (no position), whether or not the topic exists.
             await turns.did()
         await turns.did()
     if partitions:
@@ -305,7 +305,7 @@ async def _all_positions(
 
 def _fill(row: OffsetFetchResponsePartitions, position: OffsetPosition, require_stable: bool) -> None:
     if require_stable and position.has_pending:
-        # An open transaction may still change it (KIP-447): the client asks again until that has ended.
+        # An open transaction may still change it (KIP-447): the client retries until the transaction has ended.
         row.committed_offset, row.error_code = -1, ErrorCode.UNSTABLE_OFFSET_COMMIT
         return
     row.committed_offset = position.offset
@@ -316,12 +316,12 @@ def _fill(row: OffsetFetchResponsePartitions, position: OffsetPosition, require_
 async def offset_delete(
     services: Services, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    """Forget positions of topics that no member is subscribed to."""
+    """Delete positions of topics to which no member is subscribed."""
     response = OffsetDeleteResponse()
     try:
         subscribed, is_used = await services.groups.look(request.group_id, _use_of)
         if is_used and subscribed is None:
-            # Members that are not consumers: nobody can tell what they read.
+            # The members are not consumers, so it is unknown which topics they read.
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
         partitions: list[tuple[UUID, int]] = []
         rows: list[OffsetDeleteResponsePartition] = []
@@ -352,7 +352,7 @@ async def offset_delete(
 
 
 def _use_of(group: AnyGroup) -> tuple[frozenset[str] | None, bool]:
-    """The topics it reads (None: nobody can tell), and whether it has members."""
+    """Return the topics that the group reads (None: unknown), and whether it has members."""
     return group.subscribed_topics(), bool(group.members)
 
 

@@ -1,4 +1,4 @@
-"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: what members of a group ask."""
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the requests of group members."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tailrace.limits import MAX_NAME_BYTES, cut, is_name
 from tailrace.turns import Turns
 
 GROUP, TRANSACTION = 0, 1
-"""FindCoordinator's key types. That of a share group is found as any group's; the third type (2) is for brokers that
-look for the state of a share partition, which is the sequencer's here."""
+"""FindCoordinator's key types. Clients find a share group's coordinator as any group's. Key type 2 is for Kafka brokers
+that look for the state of a share partition, which the sequencer keeps here."""
 
 BATCHED = 4
 KEYS_IN_A_TURN = 100
@@ -33,16 +33,16 @@ SKIP_ASSIGNMENT = 9
 MEMBER_ID_REQUIRED = 4
 LEAVE_MANY = 3
 MAX_PREFIX_BYTES = 255
-"""Of its client id, as much as a new member's id begins with."""
+"""A new member's id begins with at most this much of its client id."""
 
 REFUSALS = (GroupRefusal, AnswerTooLarge, *EXPECTED)
-"""What becomes an error code in group requests."""
+"""The exceptions that group requests answer with an error code."""
 
 
 def group_code(error: Exception) -> ErrorCode:
-    """The code for a group's request. An absent sequencer is NOT_COORDINATOR: the one that every client's every
-    group request takes as "look for the coordinator and ask again". So is a limit that is reached for the time being:
-    clients take POLICY_VIOLATION here as the end."""
+    """Return the code for a group's request. An unreachable sequencer is NOT_COORDINATOR: in every group request, every
+    client then looks for the coordinator and retries. A limit that is reached for now is COORDINATOR_NOT_AVAILABLE,
+    with the same effect; clients treat POLICY_VIOLATION as fatal here."""
     if isinstance(error, GroupRefusal):
         return error.code
     if isinstance(error, StaleGroup | SequencerUnavailable | SequencerOverloaded):
@@ -53,8 +53,8 @@ def group_code(error: Exception) -> ErrorCode:
 
 
 def position_code(error: Exception) -> ErrorCode:
-    """The code for reading and committing positions. An overloaded sequencer is COORDINATOR_LOAD_IN_PROGRESS: clients
-    wait and ask the same coordinator again, without looking for it before, which would cost the sequencer more."""
+    """Return the code for reading and committing positions. An overloaded sequencer is COORDINATOR_LOAD_IN_PROGRESS:
+    clients wait and ask the same coordinator again. Looking for it first would load the sequencer more."""
     if isinstance(error, SequencerOverloaded):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return group_code(error)
@@ -63,8 +63,8 @@ def position_code(error: Exception) -> ErrorCode:
 async def find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are; once for
-    each, however often it is named."""
+    """Return the coordinators of groups (placed by the sequencer) or transactional ids (any live agent); one for each
+    key, however often it is named."""
     keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
     turns = Turns(KEYS_IN_A_TURN)
     coordinators: list[Coordinator] = []
@@ -94,8 +94,8 @@ async def _coordinator(services: Services, context: RequestContext, key: str, ke
             ring = (await services.catalog.refresh()).ring
         except EXPECTED as error:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones. Of these
-        # only this one is known to live: another may have died and be in the ring until its lease ends.
+        # Any agent serves any transactional id; one in the client's zone causes no cross-zone traffic. Only this agent
+        # is known to be alive: another may have died and stay in the ring until its lease ends.
         near = [
             agent for agent in ring.members if agent.info.zone == context.zone and not agent.draining
         ] or ring.members
@@ -129,7 +129,7 @@ async def _coordinator(services: Services, context: RequestContext, key: str, ke
 
 
 def _at(context: RequestContext, key: str, member: Member) -> Coordinator:
-    """The agent, at the address of the listener by which the client came."""
+    """Return the agent at its address for the client's listener."""
     listener = context.access.listener
     address = member.info.address_of(listener)
     if address is None:
@@ -145,7 +145,7 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 async def join_group(
     services: Services, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse:
-    """Become a member of the group's next generation; answered when it is made."""
+    """Join the group's next generation. The answer comes when the generation is complete."""
     version = context.api_version
     code = _join_error(request, services.settings)
     if code is not ErrorCode.NONE:
@@ -189,7 +189,7 @@ async def join_group(
 
 
 def _join_error(request: JoinGroupRequest, settings: AgentSettings) -> ErrorCode:
-    """What the request alone is refused for."""
+    """Return the error of the request by itself, without looking at the group."""
     if not is_name(request.group_id):
         return ErrorCode.INVALID_GROUP_ID
     if not _is_bounded(request, settings):
@@ -201,7 +201,7 @@ def _join_error(request: JoinGroupRequest, settings: AgentSettings) -> ErrorCode
 
 
 def _is_bounded(request: JoinGroupRequest, settings: AgentSettings) -> bool:
-    """Whether what a member says of itself can be kept, in the group's row and in every member's answer."""
+    """Whether the member's data is small enough to be kept in the group's row and sent in every member's answer."""
     names = [request.protocol_type, *(protocol.name for protocol in request.protocols)]
     size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     return (
@@ -219,7 +219,7 @@ def _join_refused(request: JoinGroupRequest, version: int, code: ErrorCode) -> J
 async def sync_group(
     services: Services, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse:
-    """Hand in (the leader) and receive the assignment of a generation."""
+    """Receive the assignment of a generation; the leader also sends it."""
     try:
         answer = await services.groups.sync(
             request.group_id,
@@ -247,7 +247,7 @@ async def sync_group(
 async def heartbeat(
     services: Services, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse:
-    """Stay a member, and hear of rebalances."""
+    """Keep the member's session alive, and tell it of rebalances."""
     try:
         code = await services.groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
@@ -260,7 +260,7 @@ async def heartbeat(
 async def leave_group(
     services: Services, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
-    """Stop being a member; from version 3 on, several at once, each with its own code."""
+    """Leave the group; from version 3 on, for several members at once, each with its own code."""
     is_many = context.api_version >= LEAVE_MANY
     leaving: list[tuple[str, str | None]] = (
         [(member.member_id, member.group_instance_id) for member in request.members]

@@ -1,9 +1,9 @@
 """ListOffsets (earliest, latest, by time, of the largest timestamp) and OffsetForLeaderEpoch.
 
-Always asked of the sequencer, never of a cache, so that the answers are right the moment after an acknowledgement.
+These requests always ask the sequencer, never a cache, so the answers are correct right after an acknowledgement.
 
 With read_committed, nothing at or above the last stable offset is found. A run may have records on both sides of that
-offset, so a record that is found by time is compared with it again.
+offset, so a record found by time is compared with it again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from tailrace.record_batch import InvalidBatch
 from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
-"""Partitions that are read from a request, asked of the sequencer, or put into an answer, in one turn of the loop."""
+"""Partitions read from a request, sent to the sequencer, or added to an answer, in one turn of the loop."""
 RUNS_AT_ONCE = 16
-"""Runs looked into side by side by one request."""
+"""Runs that one request reads concurrently."""
 RUNS_LOOKED_INTO = 8
-"""Runs that one look-up by time looks into, where they don't have what their headers say."""
+"""How many runs one look-up by time reads, if their records don't match their headers."""
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_EPOCH_VERSION = 4
 _NEEDS = {
@@ -64,7 +64,7 @@ _NEEDS = {
 async def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """One answer for each requested partition."""
+    """Answer each requested partition."""
     response = ListOffsetsResponse()
     lookups: list[_Lookup] = []
     snapshot = services.catalog.snapshot
@@ -83,7 +83,7 @@ async def handle(
             elif context.api_version < _NEEDS.get(partition.timestamp, 0):
                 row.error_code = ErrorCode.UNSUPPORTED_VERSION
             elif not _is_local(partition):
-                # There is no remote tier; Kafka without one answers the same.
+                # There is no remote tier; Kafka without one gives the same answer.
                 row.offset, row.timestamp = -1, -1
             else:
                 lookups.append(_Lookup(_query(known.topic.topic_id, partition, request), row))
@@ -97,7 +97,7 @@ async def handle(
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """A requested partition that exists: what the sequencer is asked, and the row for its answer."""
+    """A requested partition that exists: the query to the sequencer, and the row for its answer."""
 
     query: OffsetQuery
     row: ListOffsetsPartitionResponse
@@ -110,7 +110,7 @@ def _query(topic_id: UUID, partition: ListOffsetsPartition, request: ListOffsets
 
 
 async def _look_up(services: Services, lookups: Sequence[_Lookup]) -> None:
-    """Fill in the rows, RUNS_AT_ONCE runs at a time."""
+    """Fill in the rows, reading RUNS_AT_ONCE runs at a time."""
     queries = [lookup.query for lookup in lookups]
     ends = _stable_ends(queries)
     try:
@@ -142,7 +142,7 @@ async def _look_up(services: Services, lookups: Sequence[_Lookup]) -> None:
 
 
 def _stable_ends(queries: list[OffsetQuery]) -> list[OffsetQuery]:
-    """The last stable offset of each partition that is looked up by time with read_committed."""
+    """Return the queries for the last stable offsets of all partitions looked up by time with read_committed."""
     asked = {
         (query.topic_id, query.partition)
         for query in queries
@@ -181,16 +181,16 @@ async def _look_into_run(
 
 
 async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
-    """The record that a look-up by time means."""
+    """Return the record that a look-up by time finds, or None."""
     if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
         return await _of_largest_timestamp(services, query, result)
     return await _first_reaching(services, query, result)
 
 
 async def _first_reaching(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:
-    """The first record at or after a time. What headers say of times is the producers' word: where a run has no such
-    record, the next run that is said to have one is looked into. After RUNS_LOOKED_INTO, the record is said to stand
-    where the next such run begins: at worst too early, so that who reads from there misses nothing."""
+    """Return the first record at or after a time. Producers write the timestamps in headers, so they may be wrong: if a
+    run has no such record, read the next run whose header claims one. After RUNS_LOOKED_INTO runs, return the start of
+    the next such run: at worst that is too early, so a consumer that reads from there misses nothing."""
     run = result.run
     for _ in range(RUNS_LOOKED_INTO):
         if run is None:
@@ -205,11 +205,11 @@ async def _first_reaching(services: Services, query: OffsetQuery, result: Offset
 async def _of_largest_timestamp(
     services: Services, query: OffsetQuery, result: OffsetResult
 ) -> FoundRecord | None:
-    """The first record of the largest timestamp. Runs are looked into in the order of what their headers say, which is
-    the producers' word, until no other run is said to have a later record: in a sound log that is the first one. The
-    record for which a run is named may also lie below log start: then what is left of the run counts. Where more than
-    RUNS_LOOKED_INTO don't have what their headers say, it is the latest record of these; raises InvalidBatch where
-    they have none."""
+    """Return the first record of the largest timestamp. Runs are read in the order of their headers' largest timestamps
+    until no other run claims a later record. Producers write these headers, so they may be wrong; if they are right,
+    one run is read. The record that a header refers to may also lie below the log start; then only the rest of the run
+    counts. If more than RUNS_LOOKED_INTO runs don't match their headers, return the latest record of these; raise
+    InvalidBatch if they have none."""
     assert result.run is not None, "only runs are looked into"
     log_start = result.log_start_offset
     best: FoundRecord | None = None
@@ -237,7 +237,7 @@ async def _of_largest_timestamp(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a log, and its run that is said to have the latest record."""
+    """A part of a log, and the run whose header claims the latest record in it."""
 
     run: Run
     from_offset: int
@@ -251,26 +251,26 @@ def _order(part: _Part) -> tuple[int, int]:
 async def _within(
     services: Services, query: OffsetQuery, from_offset: int, end_offset: int
 ) -> Sequence[_Part]:
-    """This part of the log; none where it has no run."""
+    """Return this part of the log, or nothing if it has no run."""
     if from_offset >= end_offset:
         return ()
     asked = msgspec.structs.replace(query, from_offset=from_offset, end_offset=end_offset)
     (found,) = await all_offsets(services.sequencer, [asked])
     run = found.run
     if run is None or run.end_offset <= from_offset or run.base_offset >= end_offset:
-        return ()  # so does an earlier sequencer answer, which knows no end
+        return ()  # an older sequencer ignores the end, and may answer with such a run
     return (_Part(run, from_offset, end_offset),)
 
 
 async def _named_behind(services: Services, query: OffsetQuery, run: Run) -> Run | None:
-    """The run that the sequencer names for this look-up behind another."""
+    """Return the next run that the sequencer names for this look-up, after `run`."""
     behind = msgspec.structs.replace(query, from_offset=run.end_offset)
     (following,) = await all_offsets(services.sequencer, [behind])
     return following.run
 
 
 def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord | None:
-    """The one of the larger timestamp; of equal ones the first in the log."""
+    """Return the record with the larger timestamp; if they are equal, the first in the log."""
     if first is None or second is None:
         return first or second
     return min(first, second, key=lambda record: (-record.timestamp, record.offset))
@@ -279,7 +279,7 @@ def _later(first: FoundRecord | None, second: FoundRecord | None) -> FoundRecord
 async def offset_for_leader_epoch(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """The end offset of each asked epoch of the log."""
+    """Return the end offset of each requested epoch of the log."""
     response = OffsetForLeaderEpochResponse()
     snapshot = services.catalog.snapshot
     if any(topic.topic not in snapshot.by_name for topic in request.topics):

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate on listeners without SASL; `agent.security.login_sessions` has the others'."""
+"""SaslHandshake and SaslAuthenticate on listeners without SASL; `agent.security.login_sessions` handles the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def handshake(
 async def authenticate(
     services: Services, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Refuse, with Kafka's words."""
+    """Refuse, with Kafka's error message."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",

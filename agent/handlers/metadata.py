@@ -1,7 +1,7 @@
-"""Metadata and DescribeCluster: all live agents, and for each partition a leader of the client's zone.
+"""Metadata and DescribeCluster: all live agents, and for each partition a leader in the client's zone.
 
-Leadership is affinity only (correctness: metadata and leadership): any agent serves any partition, and the leader
-epoch shown is the ring's generation, which never falls.
+Leaders are only a hint for affinity: any agent serves any partition. The leader epoch is the ring's generation, which
+never falls.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from tailrace.turns import Turns, in_turns
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
-"""Partitions that are placed in one turn of the loop, in a small ring; each topic counts as one more."""
+"""Partitions placed in one turn of the loop, in a small ring. Each topic counts as one more."""
 NAMES_IN_A_TURN = 5_000
-"""Topics that are read from a request in one turn of the loop."""
+"""Topics read from a request in one turn of the loop."""
 CREATED_AT_ONCE = 1_000
-"""Topics that one request has under way at the sequencer."""
+"""The most topics that one request creates concurrently."""
 MIN_PARTITIONS_OF_KEPT = 100
 """An answer of fewer partitions is made for each request: it takes less than half a millisecond."""
 MAX_TOPICS_OF_KEPT = 64
-"""An answer to a request that names more topics is not kept, as hardly anybody else names the same."""
+"""The answer to a request that names more topics is not kept, because hardly any other client names the same ones."""
 TOPIC_BYTES = 600
 PARTITION_BYTES = 320
-"""What a topic and a partition take in an answer, as objects and as bytes."""
+"""Estimated bytes of a topic and of a partition in an answer, as objects and encoded."""
 FIRST_WITH_CREATION_FLAG = 4
 FIRST_NULL_NAME_VERSION = 12
 
@@ -61,7 +61,7 @@ FIRST_NULL_NAME_VERSION = 12
 async def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | EncodedResponse:
-    """Answer from a snapshot that was requested after the client's request came."""
+    """Answer from a snapshot that was requested after the client's request arrived."""
     await _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
@@ -72,7 +72,7 @@ async def handle(
         return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
-        room = Room(services.answer_memory)  # this request's is for its own copy of the bytes
+        room = Room(services.answer_memory)  # the request's own room holds its copy of the bytes
         try:
             await room.needs(_bytes_of(context, request, snapshot))
             response = await _answer(
@@ -88,7 +88,7 @@ async def handle(
 
 
 async def respond(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """The same, always as a message."""
+    """As `handle`, but always return a message."""
     await _name_once(request)
     current = await _current(services, context, request)
     if isinstance(current, MetadataResponse):
@@ -99,7 +99,7 @@ async def respond(services: Services, context: RequestContext, request: Metadata
 
 
 async def _name_once(request: MetadataRequest) -> None:
-    """Leave repeated topics out of the request: Kafka makes a set of them, too."""
+    """Remove repeated topics from the request. Kafka makes a set of them, too."""
     if request.topics is None or len(request.topics) < 2:
         return
     named: dict[Hashable, MetadataRequestTopic] = {}
@@ -111,7 +111,7 @@ async def _name_once(request: MetadataRequest) -> None:
 async def _current(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> tuple[Snapshot, dict[str, ErrorCode]] | MetadataResponse:
-    """What is answered from, after topics were created, with the error of each that was refused."""
+    """Create missing topics. Return the snapshot to answer from, and the error of each refused topic."""
     try:
         snapshot = await services.catalog.refresh()
     except EXPECTED as error:
@@ -139,7 +139,7 @@ def _unavailable(request: MetadataRequest, error: ErrorCode) -> MetadataResponse
 
 
 def creates_topics(services: Services, context: RequestContext, request: MetadataRequest) -> bool:
-    """Whether client and agent allow the creation of topics that the request names."""
+    """Whether client and agent allow creating the topics that the request names."""
     is_asked = request.allow_auto_topic_creation or context.api_version < FIRST_WITH_CREATION_FLAG
     return services.settings.auto_create_topics and is_asked
 
@@ -147,8 +147,8 @@ def creates_topics(services: Services, context: RequestContext, request: Metadat
 async def _topics_to_create(
     services: Services, context: RequestContext, request: MetadataRequest, snapshot: Snapshot
 ) -> list[str]:
-    """The unknown topics that the request names, if client and agent allow their creation. An internal topic must be
-    kept: another one would be empty for ever, and say that no group has ever committed."""
+    """Return the unknown topics of the request, if client and agent allow creating them. An internal topic is only
+    created if its copies are kept: otherwise it would stay empty and suggest that no group has ever committed."""
     if not creates_topics(services, context, request):
         return []
     unknown = [
@@ -162,7 +162,7 @@ async def _topics_to_create(
 
 
 async def _create_all(services: Services, names: list[str]) -> dict[str, ErrorCode]:
-    """Create the topics; the error of each that was refused."""
+    """Create the topics. Return the error of each that was refused."""
     refused: dict[str, ErrorCode] = {}
     for first in range(0, len(names), CREATED_AT_ONCE):
         some = names[first : first + CREATED_AT_ONCE]
@@ -172,13 +172,13 @@ async def _create_all(services: Services, names: list[str]) -> dict[str, ErrorCo
 
 
 def wants_all(context: RequestContext, request: MetadataRequest) -> bool:
-    """Whether no topic is named, so that all are meant."""
+    """Whether the request asks for all topics."""
     return request.topics is None or (context.api_version == 0 and not request.topics)
 
 
 def _may_be_kept(context: RequestContext, request: MetadataRequest) -> bool:
-    """Whether other clients may get the same answer: not where it says what this one may do, or is to be translated
-    for its tenant."""
+    """Whether other clients may get the same answer. Not if it lists what this client may do, or is translated for its
+    tenant."""
     if context.access.tenant is not None:
         return False
     says_operations = (
@@ -188,7 +188,7 @@ def _may_be_kept(context: RequestContext, request: MetadataRequest) -> bool:
 
 
 def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> bool:
-    """Whether the answer has so many partitions that it pays to keep it."""
+    """Whether the answer has enough partitions to be worth keeping."""
     if wants_all(context, request):
         topics = iter(snapshot.by_id.values())
     elif request.topics is None or len(request.topics) > MAX_TOPICS_OF_KEPT:
@@ -203,7 +203,7 @@ def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snaps
 
 
 def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> int:
-    """About what the answer takes, as objects and as bytes."""
+    """Estimate the answer's bytes, as objects and encoded."""
     if wants_all(context, request):
         return TOPIC_BYTES * len(snapshot.by_id) + PARTITION_BYTES * snapshot.partitions
     topics = request.topics or ()
@@ -213,7 +213,7 @@ def _bytes_of(context: RequestContext, request: MetadataRequest, snapshot: Snaps
 
 
 def _asked(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> Hashable:
-    """All of a request that its answer depends on, besides the snapshot."""
+    """Return everything in a request that its answer depends on, except the snapshot."""
     return (
         context.api_version,
         snapshot.replicas.zone_of(context.zone),
@@ -243,9 +243,9 @@ async def _answer(
         if context.api_version < FIRST_NULL_NAME_VERSION:
             for row in rows:
                 row.name = row.name or ""
-    # librdkafka, from 2.10 on, does away with a broker that metadata no longer lists, also while it is remembered as a
-    # group's coordinator: send_offsets_to_transaction then waits for it for ever, whatever its time-out (seen in 2.16).
-    # Of a broker that is listed and refuses connections it looks for the coordinator anew.
+    # librdkafka 2.10 and later removes a broker that metadata no longer lists, even if it is still the known
+    # coordinator of a group. send_offsets_to_transaction then waits for it forever, whatever its timeout (seen in
+    # 2.16). If the broker is still listed but refuses connections, librdkafka looks for the coordinator again.
     members = [*snapshot.ring.members, *(snapshot.departed if context.is_librdkafka else ())]
     response = MetadataResponse(
         brokers=[
@@ -333,14 +333,14 @@ async def _row(known: KnownTopic, snapshot: Snapshot, zone: str, turns: Turns) -
 
 
 def _controller(services: Services) -> int:
-    """Any agent can do what a controller does; the one asked is the one known to be reachable."""
+    """Return this agent: any agent does what a controller does, and the client can reach this one."""
     return services.identity.broker_id
 
 
 async def describe_cluster(
     services: Services, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The live agents, as brokers."""
+    """Describe the live agents as brokers."""
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE

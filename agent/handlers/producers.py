@@ -26,7 +26,7 @@ PARTITIONS_IN_A_TURN = 100
 async def init_producer_id(
     services: Services, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """A producer id and epoch; for a transactional id, who had it before is fenced and its transaction aborted."""
+    """Return a producer id and epoch. A transactional id's previous producer is fenced and its transaction aborted."""
     is_transactional = request.transactional_id is not None
     has_id, has_epoch = request.producer_id >= 0, request.producer_epoch >= 0
     is_named = request.transactional_id is None or is_name(request.transactional_id)
@@ -54,7 +54,8 @@ async def init_producer_id(
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """The producers that the sequencer remembers on each partition; once for each, however often it is named."""
+    """Describe the producers that the sequencer remembers for each partition; a partition that is named repeatedly,
+    once."""
     turns = Turns(PARTITIONS_IN_A_TURN)
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:

@@ -36,7 +36,7 @@ from tailrace.quotas import (
 )
 
 ENTITY_BYTES = 1_000
-"""What an entity with its quotas takes in an answer, as objects and as bytes."""
+"""Estimated bytes of an entity with its quotas in an answer, as objects and encoded."""
 MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
 _WITH_A_NAME = {MATCH_DEFAULT: "MATCH_TYPE_DEFAULT", MATCH_ANY: "MATCH_TYPE_SPECIFIED"}
 
@@ -44,7 +44,7 @@ _WITH_A_NAME = {MATCH_DEFAULT: "MATCH_TYPE_DEFAULT", MATCH_ANY: "MATCH_TYPE_SPEC
 async def describe(
     services: Services, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """The quotas of the entities that the filter finds."""
+    """Return the quotas of the entities that the filter matches."""
     try:
         is_wanted = _filter(request)
         await services.catalog.refresh()
@@ -69,7 +69,7 @@ async def describe(
 
 
 def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
-    """Whether an entity is asked for. Raises RequestRefused, in Kafka's words."""
+    """Return a function that tells whether an entity matches. Raises RequestRefused, with Kafka's messages."""
     names: dict[str, str | None] = {}
     for component in request.components:
         kind, match = component.entity_type, component.match
@@ -113,7 +113,7 @@ def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], boo
 async def alter(
     services: Services, context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Change the quotas of each entity; one that is refused does not hinder the others."""
+    """Change the quotas of each entity; a refused entity does not affect the others."""
     response = AlterClientQuotasResponse()
     for number, entry in enumerate(request.entries):
         row = AlteredEntry(error_message=None, entity=entry.entity)
@@ -131,7 +131,7 @@ async def alter(
 
 
 def _change(entry: AlteredEntity, validate_only: bool) -> AlterConfig:
-    """What the sequencer is asked for. Raises InvalidQuota."""
+    """Return the change for the sequencer. Raises InvalidQuota."""
     parts: list[tuple[str, str]] = []
     for part in entry.entity:
         if part.entity_name == "":

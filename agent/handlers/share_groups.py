@@ -33,7 +33,7 @@ from tailrace.limits import is_name
 async def heartbeat(
     services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
-    """Join, go on, leave: the member's epoch says which."""
+    """Handle a heartbeat. Its member epoch says whether the member joins, stays or leaves."""
     names = request.subscribed_topic_names
     try:
         _check(request)
@@ -90,8 +90,8 @@ def _check(request: ShareGroupHeartbeatRequest) -> None:
 async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    """Epochs, members and what they have."""
-    await services.catalog.refresh_if_possible()  # the group may have come from another agent a moment ago
+    """Describe each group's epochs and members, with their assignments."""
+    await services.catalog.refresh_if_possible()  # the group may have moved from another agent a moment ago
     topics = services.catalog.snapshot.by_id
 
     def describe_one(group: AnyGroup) -> DescribedShareGroup:

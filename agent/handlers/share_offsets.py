@@ -1,4 +1,5 @@
-"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: where share groups are (KIP-932)."""
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: the positions of share groups
+(KIP-932)."""
 
 from __future__ import annotations
 
@@ -39,16 +40,16 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
 from tailrace.turns import Turns
 
 GROUPS_IN_A_TURN = 100
-"""Groups that are described in one turn of the loop, where nothing has to be waited for."""
+"""Groups described in one turn of the loop, if nothing has to be waited for."""
 FORGET = -1
-"""The start offset by which the sequencer is asked to forget a partition; also that of one the group has not read."""
+"""As a start offset in a request to the sequencer: forget the partition. In an answer: the group has not read it."""
 
 
 @made_anew
 async def describe(
     services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Start offsets and lags: of the partitions that are named, or of all that the group has read."""
+    """Return start offsets and lags of the named partitions, or of all that the group has read."""
     response = DescribeShareGroupOffsetsResponse()
     async for asked in Turns(GROUPS_IN_A_TURN).over(groups_once(request.groups)):
         group = DescribedShareOffsets(asked.group_id, _refused(context, asked))
@@ -132,7 +133,7 @@ def _offset_row(offset: ShareOffset) -> DescribedShareOffset:
 async def alter(
     services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Begin anew at these offsets, kept within the log; a group that nobody knows is made, as in Kafka."""
+    """Restart the group at these offsets, limited to the log. An unknown group is created, as in Kafka."""
     response = AlterShareGroupOffsetsResponse()
     changes: list[ShareOffset] = []
     changing: list[AlteredShareOffset] = []
@@ -164,7 +165,7 @@ async def alter(
 async def delete(
     services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
-    """Forget all that the group has read of these topics."""
+    """Forget everything that the group has read of these topics."""
     response = DeleteShareGroupOffsetsResponse()
     topic_ids: set[UUID] = set()
     topics = (await services.catalog.refresh()).by_name

@@ -61,24 +61,24 @@ from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic
 from tailrace.turns import Turns
 
 MAX_CREATION_SECONDS = 15.0
-"""How long creating a topic is retried: with a call's own 10 s, less than clients wait for an answer."""
+"""How long creating a topic is retried. With a call's own 10 s it is less than clients wait for an answer."""
 CREATION_PAUSE_SECONDS = 0.5
 SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
 
 FIRST_STRICT_CREATE_TOPICS, FIRST_STRICT_DELETE_TOPICS, FIRST_STRICT_CREATE_PARTITIONS = 6, 5, 3
-"""Clients of these versions on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+"""From these versions on, clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 PARTITIONS_IN_A_TURN = 2_000
-"""Partitions that are read from a request in one turn of the loop."""
+"""Partitions read from a request in one turn of the loop."""
 TOPICS_IN_A_TURN = 1_000
-"""Topics that are looked up, to be deleted or grown, in one turn of the loop."""
+"""Topics looked up for deletion or growth in one turn of the loop."""
 DELETED_AT_ONCE = 500
-"""Partitions whose log starts one request to the sequencer moves."""
+"""The most partitions in one DeleteRecords request to the sequencer."""
 
 
 async def create_topics(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create each topic on its own; one that fails does not hinder the others."""
+    """Create each topic on its own; a failed topic does not affect the others."""
     counts = Counter(topic.name for topic in request.topics)
     colliding = await collisions(counts, services.catalog.snapshot)
     if colliding:  # the other topic may have been deleted a moment ago
@@ -86,7 +86,7 @@ async def create_topics(
         colliding = await collisions(counts, services.catalog.snapshot)
     results: list[CreatableTopicResult] = []
     for first in range(0, len(request.topics), CREATED_AT_ONCE):
-        # Side by side: those that are created while metadata is exported share the next export.
+        # Concurrently: topics created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
                 _try_create(
@@ -176,7 +176,7 @@ async def _create(
 
 
 def _configs_of(topic: CreatableTopic) -> dict[str, str]:
-    """The configs that a topic is created with. Raises RequestRefused."""
+    """Return the configs of the new topic. Raises RequestRefused."""
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
@@ -192,8 +192,8 @@ def _configs_of(topic: CreatableTopic) -> dict[str, str]:
 
 
 async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: int) -> Topic:
-    """The topic, for which the sequencer is asked until the client's time is over: its checkpoint may take long, and
-    a client that retries would learn that the topic exists. All attempts are one request."""
+    """Create the topic, retrying until the client's timeout: the sequencer's checkpoint may take long, and a client
+    that retried itself would learn that the topic exists. All attempts have one request id."""
     give_up = services.clock.monotonic() + min(timeout_ms / 1000, MAX_CREATION_SECONDS)
     while True:
         try:
@@ -229,7 +229,7 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
 
 
 def _replication_factor_of(topic: CreatableTopic) -> int:
-    """What is reported of the topic from now on. It has no effect: the object store replicates."""
+    """Return the replication factor to report for the topic. It has no effect: the object store replicates."""
     if topic.assignments:
         counts = {len(set(assignment.broker_ids)) for assignment in topic.assignments}
         if len(counts) > 1 or not 1 <= min(counts) <= MAX_REPLICATION_FACTOR:
@@ -253,7 +253,7 @@ def _replication_factor_of(topic: CreatableTopic) -> int:
 async def delete_topics(
     services: Services, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete by name or by id: gone at once for everybody, the bytes follow."""
+    """Delete topics by name or id. They disappear at once for all clients; their bytes are deleted later."""
     response = DeleteTopicsResponse()
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     snapshot = await services.catalog.refresh()
@@ -284,7 +284,7 @@ async def delete_topics(
 async def create_partitions(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Grow topics; the count given is the new total."""
+    """Grow topics. The given count is the new total."""
     response = CreatePartitionsResponse()
     snapshot = await services.catalog.refresh()
     async for topic in Turns(TOPICS_IN_A_TURN).over(request.topics):
@@ -309,7 +309,7 @@ async def create_partitions(
 
 
 def _count_change(context: RequestContext, partitions: int, first_strict: int) -> None:
-    """Count partitions that are to be created or deleted (controller_mutation_rate). Raises RequestRefused."""
+    """Count partitions to be created or deleted (controller_mutation_rate). Raises RequestRefused."""
     charge, is_strict = context.charge, context.api_version >= first_strict
     if charge is not None and not charge.may_change(partitions, is_strict=is_strict):
         raise RequestRefused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
@@ -375,7 +375,7 @@ async def delete_records(
 async def describe_log_dirs(
     services: Services, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """One log dir, the object store, with each partition's live bytes."""
+    """Describe one log dir, the object store, with each partition's live bytes."""
     snapshot = await services.catalog.refresh()
     wanted: dict[str, set[int]] | None = None
     if request.topics is not None:

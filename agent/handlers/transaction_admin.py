@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions, WriteTxnMarkers: what tools ask about transactions, and how they end one."""
+"""DescribeTransactions, ListTransactions, WriteTxnMarkers: requests of admin tools about transactions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tailrace.kafka.messages.write_txn_markers import (
 from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
-"""Partitions of transactions that are described in one turn of the loop; each transaction counts as one more."""
+"""Partitions of transactions described in one turn of the loop. Each transaction counts as one more."""
 PARTITION_BYTES = 200
-"""What a transaction's partition takes, as objects and as bytes."""
+"""Estimated bytes of a transaction's partition, as object and encoded."""
 AGENTS_IN_A_TURN = 20_000
-"""Agents that are looked at, to place transactional ids, in one turn of the loop."""
+"""Agents compared in one turn of the loop, to place transactional ids."""
 STATES = (
     "Empty",
     "Ongoing",
@@ -45,14 +45,14 @@ STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-"""Kafka's names of states, which a filter may ask for; those of preparing and Dead don't occur here."""
+"""Kafka's state names, which a filter may use. The Prepare states and Dead never occur here."""
 
 
 @made_anew
 async def describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Once for each transactional id, its state and, while its transaction is open, its partitions."""
+    """Describe each transactional id once: its state and, while its transaction is open, its partitions."""
     named = list(dict.fromkeys(request.transactional_ids))
     wanted = [transactional_id for transactional_id in named if transactional_id]
     try:
@@ -117,7 +117,7 @@ def _description(
 async def list_transactions(
     services: Services, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """The transactional ids that the ring places on this agent: tools ask every agent and join the answers."""
+    """List the transactional ids that the ring places on this agent: tools ask every agent and merge the answers."""
     response = ListTransactionsResponse(
         unknown_state_filters=[state for state in request.state_filters if state not in STATES]
     )
@@ -128,7 +128,7 @@ async def list_transactions(
         )
         transactions = [transaction for page in pages for transaction in page.transactions]
     except EXPECTED:
-        response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
+        response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # tools retry after this code
         return response
     passes = _filter(request, services.clock.wall_ms())
     turns = Turns(AGENTS_IN_A_TURN)
@@ -153,7 +153,7 @@ async def list_transactions(
 
 
 def _filter(request: ListTransactionsRequest, now: int) -> Callable[[TransactionDescription], bool]:
-    """Whether a transaction is asked for, but for its name."""
+    """Return a function that tells whether a transaction matches all filters except the name's."""
     states, producers = set(request.state_filters), set(request.producer_id_filters)
 
     def passes(transaction: TransactionDescription) -> bool:
@@ -171,7 +171,7 @@ def _filter(request: ListTransactionsRequest, now: int) -> Callable[[Transaction
 async def write_txn_markers(
     services: Services, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """End what a producer has open in partitions, as an operator asks (kafka-transactions abort): aborts only."""
+    """Abort a producer's open transaction in partitions, at an operator's request (kafka-transactions abort)."""
     response = WriteTxnMarkersResponse()
     for marker in request.markers:
         response.markers.append(await _aborted(services, marker))
@@ -202,7 +202,7 @@ async def _aborted(services: Services, marker: WritableTxnMarker) -> WritableTxn
             if known is None or not 0 <= index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif marker.transaction_result:
-                # Only EndTxn commits: a commit in some partitions only would break its transaction in two.
+                # Only EndTxn commits: a commit in only some partitions would split the transaction.
                 row.error_code = ErrorCode.INVALID_REQUEST
             else:
                 partitions.append((known.topic.topic_id, index))

@@ -1,6 +1,6 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: a transaction from its first partition to its end.
 
-Any agent may serve any transactional id: the state is the sequencer's, and so is the order of what is asked at once.
+Any agent may serve any transactional id: the sequencer keeps the state, and orders concurrent requests.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000
 TRANSACTIONS_IN_A_TURN = 200
-"""Partitions that are read from a request in one turn of the loop."""
+"""Partitions, and whole transactions, read from a request in one turn of the loop."""
 FIRST_FENCED_VERSION = 2
-"""From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
+"""From this version on, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED (KIP-588)."""
 
 FIRST_BATCHED_VERSION = 4
-"""From this AddPartitionsToTxn version on a request may name several transactions (brokers use it, not clients)."""
+"""From this version on, an AddPartitionsToTxn request may name several transactions (brokers use it, not clients)."""
 
 FIRST_VERIFIED_ABORTABLE_VERSION = 5
 FIRST_BUMPING_VERSION = 5
@@ -67,7 +67,7 @@ FIRST_ABORTABLE_COMMIT_VERSION = 4
 async def add_partitions(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions, or (verify only) say whether they are in them."""
+    """Add partitions to transactions, or (verify only) tell whether they belong to them."""
     version, turns = context.api_version, Turns(TRANSACTIONS_IN_A_TURN)
     lookup = services.catalog.of_one_request()
     if version >= FIRST_BATCHED_VERSION:
@@ -97,7 +97,7 @@ async def _added(
         _all(rows, ErrorCode.INVALID_REQUEST)
         return results
     if len(known) < len(rows):
-        # One partition that isn't there keeps all others out, as in Kafka.
+        # As in Kafka, one missing partition prevents adding the others.
         for _, row in known:
             row.partition_error_code = ErrorCode.OPERATION_NOT_ATTEMPTED
         return results
@@ -119,7 +119,7 @@ async def _named(
 ) -> tuple[
     list[AddPartitionsToTxnTopicResult], list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]]
 ]:
-    """A row for every partition named, and those that there are."""
+    """Return a row for every named partition, and the partitions that exist with their rows."""
     results: list[AddPartitionsToTxnTopicResult] = []
     known: list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]] = []
     turns = Turns(PARTITIONS_IN_A_TURN)
@@ -153,7 +153,7 @@ async def _add(services: Services, version: int, request: AddToTransaction) -> E
 
 
 async def _add_now(services: Services, version: int, request: AddToTransaction) -> ErrorCode:
-    """Add to the transaction that is open now, or to the next: never to another that begins while this is under way."""
+    """Add to the transaction that is open now, or to the next one: never to one that begins meanwhile."""
     try:
         now = await _now(services, request.transaction.transactional_id)
     except EXPECTED as error:
@@ -175,7 +175,7 @@ def _all(rows: list[AddPartitionsToTxnPartitionResult], code: ErrorCode) -> None
 async def add_offsets(
     services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Let a group's offsets take part in a transaction."""
+    """Add a group's offsets to a transaction."""
     if not is_name(request.transactional_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     if not is_name(request.group_id):
@@ -188,7 +188,7 @@ async def add_offsets(
 async def txn_offset_commit(
     services: Services, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Positions that become the group's when the transaction commits."""
+    """Store positions that the group gets when the transaction commits."""
     response = TxnOffsetCommitResponse()
     positions: list[OffsetPosition] = []
     rows: list[TxnOffsetCommitResponsePartition] = []
@@ -232,7 +232,7 @@ async def _commit(
     positions: list[OffsetPosition],
     rows: list[TxnOffsetCommitResponsePartition],
 ) -> ErrorCode:
-    """Fills the rows of `positions`; the code for all partitions alike, if there is one."""
+    """Commit `positions` and fill in their rows. Return the code for all partitions, or NONE."""
     if not is_name(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
     joins = version >= FIRST_JOINING_VERSION
@@ -267,7 +267,8 @@ _OF_COORDINATOR = (
 
 
 def _commit_code(error: Exception, version: int) -> ErrorCode:
-    """A fenced producer is INVALID_PRODUCER_EPOCH here, in every version: a group coordinator knows no more."""
+    """Return the code for an error. A fenced producer is INVALID_PRODUCER_EPOCH in every version, as from Kafka's group
+    coordinator."""
     code = position_code(error)
     if code in _OF_COORDINATOR:
         return code
@@ -281,7 +282,7 @@ def _commit_code(error: Exception, version: int) -> ErrorCode:
 
 
 async def end(services: Services, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
-    """Commit or abort; from version 5 on with the epoch that the producer goes on with."""
+    """Commit or abort; from version 5 on, return the producer's next epoch."""
     version = context.api_version
     if not is_name(request.transactional_id):
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -305,7 +306,8 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
 
 
 async def _number_now(services: Services, transactional_id: str) -> int:
-    """The transaction that the client means: what comes late must not change or end the next one of the same epoch."""
+    """Return the number of the client's transaction: a late request must not change or end the next one of its
+    epoch."""
     now = await _now(services, transactional_id)
     return -1 if now is None else now.number
 

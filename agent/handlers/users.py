@@ -34,13 +34,13 @@ from tailrace.kafka.messages.describe_user_scram_credentials import (
 from tailrace.limits import MAX_NAME_BYTES, is_name
 
 USER_BYTES = 600
-"""What a user takes in an answer, as objects and as bytes."""
+"""Estimated bytes of a user in an answer, as objects and encoded."""
 
 
 async def describe(
     services: Services, context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Mechanisms and iterations of the users that are named, or of all. Never their keys."""
+    """Describe the mechanisms and iterations of the named users, or of all; never their keys."""
     try:
         await services.catalog.refresh()
     except EXPECTED as error:
@@ -68,7 +68,7 @@ async def describe(
 async def alter(
     services: Services, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Delete and set credentials. Nothing is done for a user of whom one change is refused."""
+    """Delete and set credentials. If one change of a user is refused, none of that user's changes is made."""
     users = dict.fromkeys(
         [*(row.name for row in request.deletions), *(row.name for row in request.upsertions)]
     )
@@ -121,7 +121,8 @@ def _mechanism(number: int) -> ScramMechanism:
 
 
 def _credentials(wanted: ScramCredentialUpsertion) -> ScramCredentials:
-    """What is stored of a salted password: RFC 5802's StoredKey and ServerKey, from which it can't be found."""
+    """Return what is stored of a salted password: RFC 5802's StoredKey and ServerKey, from which it can't be
+    computed."""
     mechanism = _mechanism(wanted.mechanism)
     if not MIN_ITERATIONS <= wanted.iterations <= MAX_ITERATIONS:
         raise RequestRefused(
