@@ -1,6 +1,7 @@
-"""Users and access control lists: which are valid, and what changes them.
+"""Users and access control lists: which are valid, and how they change.
 
-Agents keep all of them in memory and reload them when their version has changed, so both are few and short. Pure.
+Agents keep all of them in memory and reload them when their version has changed, so there are few and they are short.
+Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.turns import Steps
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
-"""Kafka's bounds. The maximum is what an unauthenticated client can make a server compute for one attempt."""
+"""Kafka's bounds. The maximum limits what an unauthenticated client can make a server compute per attempt."""
 MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
@@ -42,13 +43,15 @@ MAX_CHANGES = 1_000
 _SCRAM_BYTES = 64 + MAX_SALT_BYTES + 2 * 64
 """An upper bound of encoded credentials, without the name."""
 MAX_COMPARED = 100_000
-"""Comparisons of ACLs with filters after which a decision takes no further filter. The first is carried out whole."""
+"""Limit of comparisons of ACLs with filters in one decision. After it, no further filter is taken; the first filter is
+always completed."""
 READ_AS_A_STEP, COMPARED_AS_A_STEP = 10, 40
-"""So many ACLs are read from their rows, or compared with a filter, in the time of one run of a commit."""
+"""The number of ACLs that are read from their rows, and that are compared with a filter, in the time of one run of a
+commit."""
 
 
 def security(state: HotState, request: SecurityRequest) -> Security:
-    """All users and ACLs, or a page of them, unless the caller has them."""
+    """Return all users and ACLs, or a page of them; nothing if the caller has this version."""
     version, after = state.counter(SECURITY_VERSION), request.after
     if after is None and request.known_version == version:
         return Security(version, None, None)
@@ -121,7 +124,7 @@ def alter_scram(draft: Draft, request: AlterScram, settings: SequencerSettings) 
 
 
 def _check_users(draft: Draft, request: AlterScram, settings: SequencerSettings) -> None:
-    """Raise LimitReached for too many users. They are counted only where there are as many credentials."""
+    """Raise LimitReached for too many users. Users are counted only if there are more credentials than that."""
     if not request.upserts or draft.count(ScramRow) <= settings.max_users:
         return
     users = {row.user_name for row in draft.all(ScramRow)}
@@ -147,7 +150,7 @@ def _check_credentials(credentials: ScramCredentials) -> None:
 
 
 def create_acls(draft: Draft, request: CreateAcls, settings: SequencerSettings) -> Empty:
-    """Add bindings; all are checked before any is stored."""
+    """Add bindings. All are checked before any is stored."""
     _check_count(len(request.acls), "ACLs")
     for acl in request.acls:
         check_acl(acl)
@@ -167,10 +170,11 @@ def create_acls(draft: Draft, request: CreateAcls, settings: SequencerSettings) 
 
 
 def delete_acls(draft: Draft, request: DeleteAcls) -> Steps[DeletedAcls]:
-    """Delete what the filters match, in their order, until the answer is full or enough was compared.
+    """Delete the bindings that the filters match, filter by filter, until the answer is full or the limit of
+    comparisons is reached.
 
-    A filter that can match one binding only is looked up; another is held against all. Raises LimitReached where the
-    caller doesn't ask again for what is left; nothing is deleted then.
+    A filter that can match only one binding is looked up; any other filter is compared with all. Raises LimitReached,
+    without deleting anything, if filters remain and the caller does not repeat the request for them.
     """
     _check_count(len(request.filters), "filters")
     wide = any(wanted.only is None for wanted in request.filters)
@@ -207,7 +211,7 @@ def _known_acls(draft: Draft) -> Steps[list[Acl]]:
 
 
 def _matching(draft: Draft, wanted: AclFilter, known: Sequence[Acl]) -> Steps[list[Acl]]:
-    """The bindings that a filter matches; `known`: all of them, unless it can match one only."""
+    """Return the bindings that a filter matches; `known` has all bindings, unless every filter can match only one."""
     only = wanted.only
     if only is not None:
         yield 1
@@ -220,7 +224,7 @@ def _matching(draft: Draft, wanted: AclFilter, known: Sequence[Acl]) -> Steps[li
 
 
 def _bytes_of(acl: Acl) -> int:
-    """An upper bound of the encoded size."""
+    """Return an upper bound of the encoded size."""
     return 16 + text_bytes(acl.resource_name, acl.principal, acl.host)
 
 

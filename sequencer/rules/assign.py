@@ -1,15 +1,15 @@
-"""Offset assignment: which offsets the batches of a run receive.
+"""Offset assignment: which offsets the batches of a run get.
 
 Invariants:
-- offsets of a partition are contiguous and never reused: stored batches tile
-  [end_offset before, end_offset after), in their order in the object;
+- offsets of a partition are contiguous and never reused: the stored batches fill [end_offset before, end_offset after)
+  without gaps, in their order in the object;
 - a batch is stored whole or not at all, and has one outcome and one row in the batch table;
-- a batch that is refused or a duplicate takes no offset and changes no producer's state;
+- a refused or duplicate batch takes no offset and changes no producer's state;
 - a duplicate of a batch of the same run gets that batch's offset;
 - a batch that its transaction does not admit is not checked further;
 - a transactional batch is a duplicate only of a batch of its own transaction.
 
-Pure: the caller passes the partition's state in and writes the changes.
+Pure: the caller supplies the partition's state and writes the changes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NO_ERROR, _STORED = BatchError.NONE, BatchStatus.STORED
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
-    """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
-    `transactional`: the first offset stored of each producer's transaction.
+    """The offsets of a run. `outcomes` and `table` have one entry per batch, in order. `producers`: the states that
+    changed. `transactional`: the first stored offset of each producer's transaction.
 
-    `base_offset` is that of the first stored batch, `end_offset` is exclusive; they are equal when none is
-    stored. `max_timestamp` is the largest of the stored batches', -1 when none is stored.
+    `base_offset` is the offset of the first stored batch and `end_offset` is exclusive; they are equal if no batch is
+    stored. `max_timestamp` is the largest of the stored batches, or -1 if no batch is stored.
     """
 
     outcomes: list[BatchOutcome]
@@ -49,15 +49,16 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunChecks:
-    """What decides whether a run's batches of producers and of transactions are stored. Made for one run.
+    """The checks that decide whether a run's batches of producers and transactions are stored. Make one for each run.
 
     Args:
-        producer_state: the state of a producer id on this partition before these batches.
-        admit: whether transactions allow the batch at an index to be stored. Without it, no transactional batch is.
-            Asked of batches that have to do with transactions, and of producers that have a transactional id.
-        open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
+        producer_state: returns the state of a producer id in this partition before these batches.
+        admit: returns whether transactions allow the batch at an index to be stored; without it no transactional batch
+            is stored. It is called for batches with a transactional or control flag, and for producers with a
+            transactional id.
+        open_from: returns the first offset of a producer's open transaction in this partition, or None if it has none.
         transactional_ids: the producer ids that belong to a transactional id.
-        may_skip: whether the sequences before a batch of no transaction are taken as lost.
+        may_skip: whether missing sequences before a non-transactional batch count as lost.
     """
 
     __slots__ = (
@@ -79,12 +80,13 @@ class RunChecks:
         self._transactional_ids = transactional_ids
         self._may_skip = may_skip
         self.changed: dict[int, ProducerState] = {}
-        """The states of the producers of stored batches."""
+        """The new states of the producers of stored batches."""
         self.transactional: dict[int, int] = {}
-        """The first offset stored of each producer's transaction."""
+        """The first stored offset of each producer's transaction."""
 
     def check(self, index: int, batch: BatchCoordinates, end_offset: int) -> SequenceCheck:
-        """Check the batch at an index. One to store is stored at `end_offset`, and the next ones follow it."""
+        """Check the batch at an index. If it passes, it is stored at `end_offset`, and the next checks take that into
+        account."""
         producer_id, record_count = batch.producer_id, batch.record_count
         may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in self._transactional_ids
         if may_be_refused and (refusal := _refusal(batch, index, self._admit)) is not BatchError.NONE:
@@ -121,7 +123,8 @@ def assign_offsets(
     Args:
         end_offset: the partition's end offset before these batches.
         batches: in their order in the object.
-        checks: called at the first batch that has a producer, or to do with transactions. Others are stored unseen.
+        checks: called at the first batch that has a producer, or a transactional or control flag. Other batches are
+            stored without a check.
     """
     base_offset = end_offset
     max_timestamp = -1
@@ -161,11 +164,12 @@ def _not_stored(batch: BatchCoordinates, check: SequenceCheck) -> RunBatch:
 
 
 def _unless_reused(check: SequenceCheck, first: int | None) -> SequenceCheck:
-    """The check of a duplicate in a transaction whose first offset on the partition is `first`, None if it has none.
+    """Return the check of a duplicate in a transaction whose first offset in the partition is `first` (None if it has
+    none).
 
-    librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next transaction, even if the
-    purged records had been stored. Taken as duplicates, the new records would be acknowledged and lost. This error
-    makes it raise its epoch; the offset says that no batch under way can change it.
+    When librdkafka (2.16) purges records at an abort, it reuses their sequences in the next transaction, even if the
+    purged records had been stored. If the new records counted as duplicates, they would be acknowledged and lost. This
+    error makes librdkafka bump its epoch. The offset tells the agent that no batch in flight can change the outcome.
     """
     if first is not None and check.base_offset >= first:
         return check
@@ -180,5 +184,5 @@ def _refusal(batch: BatchCoordinates, index: int, admit: Callable[[int], BatchEr
 
 
 def refuse_all(batches: Sequence[BatchCoordinates], error: BatchError) -> list[BatchOutcome]:
-    """The same refusal for every batch of a run."""
+    """Return the same refusal for every batch of a run."""
     return [BatchOutcome(error, -1)] * len(batches)

@@ -1,13 +1,13 @@
-"""Compaction by key in the sequencer: what a swap may leave out, and how far a partition is clean.
+"""Compaction by key in the sequencer: which records a swap may drop, and how far a partition is clean.
 
-A partition is clean below `clean_end` if no two records below it have one key. The compactor goes over its keys up to a
-last stable offset, swaps runs that lost records, in any order, and marks the partition clean after the last swap.
+A partition is clean below `clean_end` if no two records below it have the same key. The compactor reads the keys up to
+a last stable offset, swaps the runs that lose records, in any order, and marks the partition clean after the last swap.
 
 Invariants:
-- a record is left out only for a later one of its key that is stable: it is below a last stable offset;
-- a tombstone is left out only where the log is clean, so that no older record of its key comes back;
-- the clean end rises only under the lease under which all swaps of the pass were made, from where the pass began;
-- nothing is left out of a topic whose policy has no `compact` (any more).
+- a record is dropped only if a later record of its key is stable, that is, below a last stable offset;
+- a tombstone is dropped only where the log is clean, so that no older record of its key comes back;
+- the clean end rises only under the lease that covered all swaps of the pass, and only from where the pass began;
+- nothing is dropped from a topic whose policy does not have `compact` (any more).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def is_compacted(state: HotState | Draft, topic_id: UUID) -> bool:
 
 
 def check_lease(draft: Draft, epoch: int) -> None:
-    """Raise SwapRefused unless the compactor's lease of this epoch is live."""
+    """Raise SwapRefused unless the compactor's lease with this epoch is live."""
     lease = draft.get(LeaseRow, COMPACTOR_LEASE)
     if lease is None or lease.epoch != epoch or lease.expires_ms <= draft.now_ms:
         raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {epoch}; take it anew")
 
 
 def check_drops(draft: Draft, replacement: ReplacementRun) -> None:
-    """Raise SwapRefused for records that must not be left out."""
+    """Raise SwapRefused if the replacement drops records that must be kept."""
     drops = replacement.drops
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if drops is None or row is None:
@@ -74,7 +74,7 @@ def check_drops(draft: Draft, replacement: ReplacementRun) -> None:
 
 
 def mark_clean(draft: Draft, request: MarkClean) -> Empty:
-    """Raise a partition's clean end. Raises SwapRefused where the pass is not the one that began there."""
+    """Raise a partition's clean end. Raises SwapRefused if the pass did not begin at the current clean end."""
     check_lease(draft, request.lease_epoch)
     if request.clean_bytes < 0:
         raise InvalidRequest(f"clean_bytes {request.clean_bytes}; at least 0")
@@ -106,7 +106,7 @@ def mark_clean(draft: Draft, request: MarkClean) -> Empty:
 
 
 def clean_points(state: HotState, request: CleanPointsRequest, now_ms: int) -> CleanPoints:
-    """A page of a topic's partitions. Raises UnknownTopic."""
+    """Return a page of a topic's partitions. Raises UnknownTopic."""
     topic = state.get(TopicRow, request.topic_id)
     if topic is None:
         raise UnknownTopic(f"no topic has the id {request.topic_id}")

@@ -1,7 +1,6 @@
-"""What is configured for clients (quotas, configs of groups, subscriptions to metrics): what may be stored, and what
-changes it.
+"""Client configs (quotas, group configs, client metrics subscriptions): which are valid, and how they change.
 
-Agents keep all of it in memory and take it anew when its version has changed. Pure.
+Agents keep all of them in memory and reload them when their version has changed. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tailrace.topic_config import InvalidConfigValue
 
 
 def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConfigs:
-    """Everything, or a page of it, unless the caller has it."""
+    """Return all client configs, or a page of them; nothing if the caller has this version."""
     version, after = state.counter(CLIENT_CONFIGS_VERSION), request.after
     if after is None and request.known_version == version:
         return ClientConfigs(version, None)
@@ -52,7 +51,7 @@ def _config(row: ClientConfigRow) -> ClientConfig:
 
 
 def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerSettings) -> Empty:
-    """Change what is set under one name; with nothing left, the name goes."""
+    """Change the configs under one name; delete the name if it has no configs left."""
     row = draft.get(ClientConfigRow, int(request.scope), request.name)
     before = {} if row is None else row.configs
     configs = changed_configs(before, request)

@@ -1,12 +1,13 @@
-"""The rest of deleted topics, found from the rows alone and removed in bounded steps.
+"""The remaining rows of deleted topics: found from the rows alone, and removed in bounded steps.
 
 Invariants:
-- nothing is added to a topic that has no row, and its id is never reused: what was found remains to be removed;
-- a partition's row is deleted last, after its runs and all other rows under its topic's id: as long as it exists
-  without a topic, something may be left.
+- nothing is added to a topic without a row, and its id is never reused, so everything that was found remains to be
+  removed;
+- a partition's row is deleted last, after its runs and all other rows under its topic's id. As long as it exists
+  without a topic, other rows may remain.
 
-The search runs beside the committer and takes as many turns as it needs. The steps then change a draft, one bounded
-transaction each. A new committer finds what the one before it left.
+The search runs concurrently with the committer's work and takes as many turns as it needs. The steps then change a
+draft, in one bounded transaction each. A new committer finds what the previous one left.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     PendingOffsetRow: 1,
     CleanedRow: 0,
 }
-"""The kinds of rows in memory under a topic's id besides partitions, and the position of the id in the key."""
+"""The kinds of in-memory rows under a topic's id, apart from partitions, and the position of the id in the key."""
 KEYS_IN_A_TURN = 10_000
 """Keys that are compared in one turn of the event loop."""
 LOOKED_UP_AT_ONCE = 1_000
@@ -55,7 +56,7 @@ PARTITIONS_AT_ONCE = 200
 
 
 async def deleted_topics(state: HotState) -> dict[UUID, None]:
-    """Deleted topics of which something may be left."""
+    """Return deleted topics that may have remaining rows."""
     turns = Turns(KEYS_IN_A_TURN)
     topics: dict[UUID, None] = {}
     for topic_id, _ in state.keys(PartitionRow):
@@ -67,7 +68,7 @@ async def deleted_topics(state: HotState) -> dict[UUID, None]:
 
 
 async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[RowKey]:
-    """All rows under the ids of these topics, besides partitions, runs, and the rows that are looked up."""
+    """Return all rows under the ids of these topics, except partitions, runs, and rows that are not in memory."""
     rows: list[RowKey] = []
     if not topics:
         return rows
@@ -81,19 +82,19 @@ async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[RowKey]:
 
 
 async def producers_of(store: RowStore, topic_id: UUID) -> list[RowKey]:
-    """The first producers on partitions of a topic; they are not all in memory."""
+    """Return the first producers in partitions of a topic; producers are not all in memory."""
     page = await store.rows_after(ProducerRow, (topic_id, -1, -1), LOOKED_UP_AT_ONCE)
     return [(ProducerRow, row.key) for row in page if row.topic_id == topic_id]
 
 
 async def positions_of(store: RowStore, topic_id: UUID) -> list[RowKey]:
-    """Some positions of groups on a topic; they are not all in memory."""
+    """Return some positions of groups in a topic; positions are not all in memory."""
     page = await store.positions_on(topic_id, LOOKED_UP_AT_ONCE)
     return [(GroupOffsetRow, row.key) for row in page]
 
 
 async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[RowKey]:
-    """The partitions of these topics that have no runs left."""
+    """Return the partitions of these topics that have no runs left."""
     rows: list[RowKey] = []
     if not topics:
         return rows
@@ -113,13 +114,13 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
 
 
 def needs(rows: Sequence[RowKey]) -> Needs:
-    """What `remove` reads."""
+    """Return what `remove` reads."""
     needed = Needed({kind: [key for row_kind, key in rows if row_kind is kind] for kind in LOOKED_UP})
     return lambda state: needed
 
 
 def remove(draft: Draft, rows: Sequence[RowKey]) -> Steps[None]:
-    """Delete these rows. A row that is gone already is ignored."""
+    """Delete these rows; ignore those that do not exist any more."""
     for kind, key in rows:
         if kind is not GroupOffsetRow and draft.get(kind, *key) is not None:
             draft.delete(kind, *key)

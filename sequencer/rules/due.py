@@ -1,7 +1,7 @@
 """Due lists: keys by the time at which each is examined next, so that idle rows cost nothing.
 
-The caller takes a key, examines its row, and puts the key back under the next time. The use of a row moves nothing:
-when its key is taken, the row says how much later it is due.
+The caller takes a key, examines its row, and puts the key back with the next time. Using a row does not move its key:
+when the key is taken, the row says how much later it is due.
 
 Pure: the caller passes the time.
 """
@@ -17,7 +17,7 @@ from sequencer.store.state import Key
 class DueList:
     """Keys by time, in steps of `width_ms`: a key is taken at its time, or up to one step before it.
 
-    With `keeps_earliest` a key is there once, under the earliest time for which it was put: for few keys, whose times
+    With `keeps_earliest` the list has each key once, with the earliest of its times. Use it for few keys whose times
     may become earlier.
     """
 
@@ -28,7 +28,7 @@ class DueList:
         self._times: list[int] = []
 
     def put(self, key: Key, at_ms: int) -> None:
-        """Schedule the key for this time. A key that is put under two times is taken twice, unless the list keeps the
+        """Schedule the key for this time. A key that is put with two times is taken twice, unless the list keeps the
         earliest."""
         at = at_ms // self._width_ms
         if self._earliest is not None:
@@ -46,11 +46,11 @@ class DueList:
             keys[key] = None
 
     def put_back(self, key: Key, at_ms: int) -> None:
-        """Schedule a key that was just examined: it is not taken before this time again."""
+        """Schedule a key that was just examined; it is not taken again before this time."""
         self.put(key, at_ms + self._width_ms)
 
     def take(self, now_ms: int, most: int) -> list[Key]:
-        """Take at most this many keys that are due."""
+        """Take at most `most` keys that are due."""
         taken: list[Key] = []
         while len(taken) < most and self._times and self._times[0] <= now_ms // self._width_ms:
             keys = self._keys[self._times[0]]

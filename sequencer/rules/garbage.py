@@ -1,10 +1,10 @@
-"""Garbage: objects that no run names any more, and prefixes of ended sessions that are searched for orphans.
+"""Garbage: objects that no run refers to any more, and prefixes of ended sessions to search for orphans.
 
 Invariants:
-- an object is handed out for deletion only after its grace, which starts when its last run is deleted; a Parquet object
-  only when no unexpired snapshot of a table names it (sequencer.rules.tables);
-- a session's row is deleted only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
-  is still found.
+- an object is offered for deletion only after its grace period, which starts when its last run is deleted; a Parquet
+  object only if no unexpired snapshot of a table refers to it (sequencer.rules.tables);
+- a session's row is deleted only after its prefix was found empty twice, a sweep interval apart, so that a late PUT is
+  still found.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tailrace.turns import Turns, in_turns
 
 EMPTY_SWEEPS_NEEDED = 2
 REMOVED_IN_A_TURN = 2_000
-"""Runs and objects that are removed in one turn of the loop."""
+"""Runs and objects that are removed in one turn of the event loop."""
 
 
 async def find_garbage(state: HotState, store: RowStore, limit: int, settings: SequencerSettings) -> Garbage:
-    """At most `limit` objects to delete, and at most `limit` sessions to sweep, oldest first."""
+    """Return at most `limit` objects to delete, and at most `limit` sessions to sweep, oldest first."""
     if limit <= 0:
         raise InvalidRequest(f"limit {limit}; at least 1")
     now = await store.now_ms()
@@ -53,7 +53,7 @@ def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
 
 
 async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:
-    """Delete runs and lower their objects' counts; the number of objects that this retires."""
+    """Delete runs and lower their objects' run counts; return how many objects this retires."""
     ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
     unknown = [object_id for object_id in ids if object_id not in draft.objects]
     for row in await store.object_rows(unknown) if unknown else ():
@@ -62,7 +62,7 @@ async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> in
 
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:
-    """Delete the rows of objects whose bytes are deleted. Unknown objects are ignored, live ones refused."""
+    """Delete the rows of objects whose bytes are deleted. Ignore unknown objects, refuse live ones."""
     kept_from = kept_from_ms(draft)
     for row in await store.object_rows(request.object_ids):
         if row.retired_ms is None or row.retired_ms + grace_ms > draft.now_ms:
@@ -75,7 +75,7 @@ async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, 
 
 
 def session_swept(draft: Draft, request: SweptSession, settings: SequencerSettings) -> Empty:
-    """Record that an ended session's prefix was swept; delete the session when it was empty often enough."""
+    """Record that an ended session's prefix was swept; delete the session if it was empty often enough."""
     row = draft.get(SessionRow, request.session_id)
     if row is None:
         return Empty()

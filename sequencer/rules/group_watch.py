@@ -1,9 +1,10 @@
 """Which groups expiry examines: those with changes, and those that are due.
 
-A commit of a position only postpones a group's time, unless the position has an expiry of its own. A group with
+A commit of a position only postpones a group's expiry, unless the position has its own expiry time. A group with
 members is examined several times within the period after which members without a coordinator are dropped. Positions are
-not in memory: a group's row says when some may be over, and expiry reads them then (`positions_last`). What was read
-is not read again before one of them, or one that was written since, may be over: a group's last change only grows.
+not in memory: a group's row says when some of them may have expired, and expiry reads them then (`positions_last`).
+Positions that were read are not read again until one of them, or one that was written since, may have expired, because
+the time of a group's last change only increases.
 
 Pure: the caller passes the state and the time.
 """
@@ -42,9 +43,9 @@ class GroupWatch:
         self._groups: dict[Key, object] = {}
         """Groups to examine now."""
         self._read: dict[str, int] = {}
-        """Groups whose positions were read: none is over before this time."""
+        """Groups whose positions were read, with a time before which none of these expires."""
         self._written: dict[str, int] = {}
-        """Groups with positions that were written since the last `take`: none of these is over before this time."""
+        """Groups with positions written since the last `take`, with a time before which none of these expires."""
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction changed."""
@@ -60,11 +61,12 @@ class GroupWatch:
         self._groups[group_id,] = None
 
     def positions_last(self, group_id: str, until_ms: int) -> None:
-        """All of the group's positions were read since the last `take`: none of them is over before this time."""
+        """Note that all of the group's positions were read since the last `take`, and that none of them expires before
+        `until_ms`."""
         self._read[group_id] = until_ms
 
     async def take(self, state: HotState, now_ms: int) -> list[str]:
-        """The groups of which something may be over. They are looked at again by the next call."""
+        """Return the groups of which something may have expired. The next call examines them again."""
         turns = Turns(GROUPS_IN_A_TURN)
         while self._written:
             self._expects(*self._written.popitem())
@@ -82,14 +84,14 @@ class GroupWatch:
         return expiring
 
     def _expects(self, group_id: str, at_ms: int) -> None:
-        """A position of the group may be over at this time, which may be before all those that were read. Before they
-        are read, the group's row says when to read them."""
+        """Note that a position of the group may expire at this time, which may be before those of all positions that
+        were read. If they were not read yet, the group's row says when to read them."""
         if at_ms < self._read.get(group_id, at_ms):
             self._read[group_id] = at_ms
             self.watch(group_id)
 
     def _is_due(self, state: HotState, group_id: str, now_ms: int) -> bool:
-        """Whether a group is due; then it stays among those to examine. Otherwise it is scheduled."""
+        """Whether a group is due; if so, it remains among the groups to examine, otherwise it is scheduled."""
         row = state.get(GroupRow, group_id)
         if row is None:
             self._next.pop(group_id, None)

@@ -1,4 +1,4 @@
-"""Rows that are kept for a time after their last use, and then forgotten.
+"""Rows that are kept for some time after their last use, and then forgotten.
 
 Pure: the caller says which rows are due (sequencer.reading.upkeep).
 """
@@ -30,19 +30,19 @@ _used = attrgetter("updated_ms")
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Rows of a kind are kept for `ms` from the time `since` that they have, and as long as they are in use."""
+    """Rows of a kind are kept for `ms` from their time `since`, and as long as they are in use."""
 
     ms: int
     since: Callable[[Any], int]
     is_in_use: Callable[[Draft, Any], bool] = lambda draft, row: False
 
     def until_ms(self, row: Row) -> int:
-        """Until when this row is kept in any case."""
+        """Return the time until which this row is kept in any case."""
         return self.since(row) + self.ms
 
 
 def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
-    """The kinds that are in memory whole and are forgotten, and when."""
+    """Return the row kinds that are entirely in memory and get forgotten, and how long each is kept."""
     created = attrgetter("created_ms")
     return {
         TransactionRow: Keeping(settings.transactional_id_expiration_ms, _used, _is_ongoing),
@@ -54,12 +54,12 @@ def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
 
 
 def kept_producers(settings: SequencerSettings) -> Keeping:
-    """When producers are forgotten."""
+    """Return how long producers are kept."""
     return Keeping(settings.producer_expiry_ms, _used, _has_open_range)
 
 
 def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Keeping) -> int:
-    """Delete those of these rows that are no longer kept; how many."""
+    """Delete those of these rows that are no longer kept; return how many."""
     forgotten = 0
     for key in keys:
         row = draft.get(kind, *key)

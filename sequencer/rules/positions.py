@@ -1,14 +1,14 @@
-"""The positions of groups, and what a group's row says of them.
+"""The positions of groups, and what a group's row states about them.
 
-Positions are looked up (decision 65); groups' rows are in memory. So a group's row says what must be known of all its
-positions when nobody reads them.
+Positions are looked up in the store (decision 65); group rows are in memory. So a group's row states what must be known
+of its positions when nobody reads them.
 
 Invariants:
-- `GroupRow.positions` is how many rows of positions the group has, after each transaction;
-- a group whose positions may have expiries of their own says so (`has_expiries`); without one, no position expires
-  before the group's last change and the retention after it.
+- `GroupRow.positions` is the number of the group's position rows, after each transaction;
+- a group whose positions may have their own expiry times says so (`has_expiries`). In a group without them, no position
+  expires before the retention time has passed since the group's last change.
 
-So all positions are put and deleted by these functions, but for those of a group that is deleted with them.
+So all positions are put and deleted by these functions, except when their group is deleted with them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tailrace.turns import Steps
 _log = structlog.get_logger(__name__)
 
 POSITIONS_AS_A_STEP = 5
-"""This many positions take as long as one run of a commit."""
+"""The number of positions that cost as much as one run of a commit."""
 
 
 def put_position(
     draft: Draft, group: GroupRow, position: GroupOffsetRow, before: GroupOffsetRow | None
 ) -> GroupRow:
-    """Put a position, in place of the one before, which was looked up. Returns the group's row as it is with it: the
-    caller puts that."""
+    """Put a position in place of the previous one, which was looked up. Return the group's updated row, which the
+    caller puts."""
     draft.put(position)
     has_expiries = group.has_expiries or position.expires_ms is not None
     if before is not None and has_expiries == group.has_expiries:
@@ -41,7 +41,7 @@ def put_position(
 
 
 def delete_positions(draft: Draft, keys: Iterable[PositionKey]) -> Steps[int]:
-    """Delete these positions, which were looked up, as far as they exist; how many."""
+    """Delete those of these positions that exist; they must have been looked up. Return how many."""
     counts: dict[str, int] = {}
     for number, key in enumerate(keys):
         if number % POSITIONS_AS_A_STEP == 0:
@@ -67,7 +67,8 @@ def delete_positions(draft: Draft, keys: Iterable[PositionKey]) -> Steps[int]:
 
 
 def over_ms(group: GroupRow, position: GroupOffsetRow, settings: SequencerSettings) -> int:
-    """When a position of a group without members expires: at its own time, or so long after the last member left."""
+    """Return when a position of a group without members expires: at its own time, or when the retention time has passed
+    since the last member left."""
     soonest_ms = soonest_over_ms(position, settings)
     if position.expires_ms is not None:
         return soonest_ms
@@ -75,15 +76,15 @@ def over_ms(group: GroupRow, position: GroupOffsetRow, settings: SequencerSettin
 
 
 def soonest_over_ms(position: GroupOffsetRow, settings: SequencerSettings) -> int:
-    """The same as far as the position alone says: it does not expire before that, whatever its group does."""
+    """Return a bound from the position alone: it does not expire before that, whatever its group does."""
     if position.expires_ms is not None:
         return min(position.expires_ms, position.commit_ms + settings.max_offsets_retention_ms)
     return position.commit_ms + settings.offsets_retention_ms
 
 
 def forget_positions(draft: Draft, keys: Iterable[PositionKey], settings: SequencerSettings) -> Steps[int]:
-    """Delete those of these positions, which were looked up, that are over now; how many. One that was committed since
-    somebody looked is kept, and so are all of a group that has members now."""
+    """Delete those of these positions that have expired; they must have been looked up. Return how many. A position
+    that was committed meanwhile is kept, and so are all positions of a group that has members now."""
     over: list[PositionKey] = []
     for number, key in enumerate(keys):
         if number % POSITIONS_AS_A_STEP == 0:

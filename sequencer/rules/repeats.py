@@ -1,13 +1,14 @@
 """A retried change gets its first answer and changes nothing.
 
-A caller whose answer was lost retries; and its first request may still arrive later, through a process that was
-stopped. Both carry the same request id. The id and the answer are stored in the transaction that carries out the
-request, so that this holds for the next committer too.
+A caller that lost its answer retries, and its first request may still arrive later, from a process that was stopped.
+Both carry the same request id. The id and the answer are stored in the transaction that carries out the request, so the
+rule also holds for the next committer.
 
-The answer is stored even if nothing was changed: a late copy could find something to change. So is a refusal to delete
-a group or its offsets: a late copy could meet another group of this name. After other refusals a retry is decided anew.
+The answer is stored even if nothing was changed, because a late copy of the request could find something to change. A
+refusal to delete a group or its offsets is stored too, because a late copy could find another group of this name. After
+any other refusal a retry is decided again.
 
-Pure: the caller passes the draft in and drives a decision that takes several turns.
+Pure: the caller supplies the draft and drives a decision that takes several turns.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ from tailrace.turns import Steps, in_parts
 
 A = TypeVar("A", bound=Value)
 COMPRESSED_FROM = 1_000
-"""Bytes of an answer from which on it is compressed: one that has a row for each of many partitions."""
+"""Answers of at least this many bytes are compressed; they have an entry for each of many partitions."""
 _COMPRESSED = zlib.compress(b"")[:1]
-"""Begins no encoded answer."""
+"""The first byte of a compressed answer; no uncompressed answer begins with it."""
 REFUSALS_PART = 10
-"""Refusals are this part of the answers at most: a client that is refused in a loop pushes out no other answers."""
+"""At most one answer in this many is a refusal, so that a client that is refused in a loop evicts no other answers."""
 LOOKED_AT_ONCE = 10_000
 
 
 def decide_once(
     draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
 ) -> Steps[A | SequencerError]:
-    """The first answer to this request, decided and stored now unless it was before. That of a request without an id is
-    not stored. A refusal that is stored is returned: raised here, it would take the draft's changes with it."""
+    """Return the first answer to this request; if there is none, decide the request and store the answer. The answer to
+    a request without an id is not stored. A refusal that is stored is returned, not raised: raising it would discard
+    the draft's changes."""
     row = None if request_id is None else draft.get(AnswerRow, request_id)
     if row is not None:
         return _kept(row.answer, answer)
@@ -76,13 +78,14 @@ def is_answered(draft: Draft, request_id: UUID | None) -> bool:
 
 
 def are_too_large(state: HotState, settings: SequencerSettings) -> bool:
-    """Whether the answers take more than their bytes. Costs nothing, however many there are."""
+    """Whether the answers exceed their limit in bytes. The cost does not depend on their number."""
     return state.answer_bytes > settings.max_request_answer_bytes
 
 
 def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
-    """Delete the oldest refusals beyond their part, then the oldest answers beyond the bounds. Above the bytes a
-    quarter goes, so that this is rare. Two decisions of one draft choose the same ones."""
+    """Delete the oldest refusals beyond their share, then the oldest answers beyond the limits. If the limit in bytes
+    is exceeded, delete a quarter of the bytes, so that this is rare. Two decisions of one draft choose the same
+    answers."""
     state = draft.durable
     most, most_bytes = settings.max_request_answers, settings.max_request_answer_bytes
     count, size = state.count(AnswerRow), state.answer_bytes
@@ -107,7 +110,7 @@ def forget_surplus(draft: Draft, settings: SequencerSettings) -> Steps[None]:
 
 
 def _oldest(rows: Sequence[AnswerRow], count: int) -> Steps[Sequence[AnswerRow]]:
-    """So many of them that are the oldest, the oldest first."""
+    """Return the `count` oldest rows, oldest first."""
     oldest: list[AnswerRow] = []
     if count > 0:
         for some in in_parts(rows, LOOKED_AT_ONCE):

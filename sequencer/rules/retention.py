@@ -1,10 +1,10 @@
 """Retention: which runs a partition may lose, by time and by bytes, and the removal of runs below the log start.
 
-Metadata first: one transaction moves the log start, which readers see at once. A later one removes the run rows
-below it, and objects without runs are collected after their grace. A run is removed whole or not at all.
+Metadata goes first: one transaction moves the log start, which readers see at once. A later transaction removes the run
+rows below it. Objects without runs are collected after their grace period. A run is removed whole or not at all.
 
-`plan_retention` searches beside the committer; the steps then change a draft, one bounded transaction each.
-`expired_end` is pure.
+`plan_retention` searches concurrently with the committer's work. The steps then change a draft, in one bounded
+transaction each. `expired_end` is pure.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tailrace.turns import Turns
 PARTITIONS_OF_A_PLAN = 10_000
 """Partitions that one plan examines."""
 LOOKED_AT_ONCE = 200
-"""Partitions whose oldest run is read by one query."""
+"""Partitions whose oldest run one query reads."""
 RUNS_AT_ONCE = 50_000
-"""Runs that one query reads of partitions that have expired ones."""
+"""Runs that one query reads, of partitions with expired runs."""
 RUNS_IN_A_TURN = 10_000
-"""Runs that are decided in one turn of the loop."""
+"""Runs that are decided in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """A topic's retention; -1 means without limit."""
+    """A topic's retention; -1 means no limit."""
 
     retention_ms: int
     retention_bytes: int
@@ -60,8 +60,8 @@ _ENDLESS = RetentionLimits(-1, -1)
 def limits_of(
     configs: Mapping[str, str], cluster: Mapping[str, str], settings: SequencerSettings
 ) -> RetentionLimits:
-    """The limits that hold for a topic with these configs, in a cluster with these defaults. A stored number that this
-    version does not know is no limit: what it would keep is not deleted."""
+    """Return the limits of a topic with these configs, in a cluster with these defaults. A stored number that this
+    version does not know counts as no limit, so that nothing is deleted by mistake."""
     defaults = {
         "cleanup.policy": settings.default_cleanup_policy,
         "retention.ms": str(settings.default_retention_ms),
@@ -79,14 +79,14 @@ def limits_of(
 
 
 def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:
-    """The end of the last run of the oldest `runs` that retention removes; None for none.
+    """Return the end of the last of these oldest runs that retention removes; None if it removes none.
 
-    By time: runs whose largest timestamp is too old, up to the first that is not. By bytes: as long as the rest holds
-    `retention_bytes` or more. `total_bytes`: of the whole partition.
+    By time: remove runs whose largest timestamp is too old, up to the first run that is young enough. By bytes: remove
+    runs as long as the rest has at least `retention_bytes`. `total_bytes`: size of the whole partition.
     """
     end: int | None = None
     for run in runs:
-        # Markers are removed with the runs before them.
+        # Markers are removed together with the runs before them.
         goes_along = end is not None and run.kind is ObjectKind.MARKERS
         is_old = limits.retention_ms >= 0 and (goes_along or _newest_ms(run) < now_ms - limits.retention_ms)
         is_over = limits.retention_bytes >= 0 and total_bytes - run.length >= limits.retention_bytes
@@ -98,13 +98,13 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
 
 
 def _newest_ms(run: Run) -> int:
-    """Records without a timestamp (-1) age from their commit."""
+    """Return the newest timestamp of a run. Records without a timestamp (-1) age from their commit."""
     return run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
 
 
 @dataclass(frozen=True, slots=True)
 class DueLogStart:
-    """A log start to move, as long as these limits hold for the topic."""
+    """A log start to move, provided that these limits still apply to the topic."""
 
     topic_id: UUID
     partition: int
@@ -124,9 +124,9 @@ class RetentionPlan:
 async def plan_retention(
     state: HotState, store: RowStore, settings: SequencerSettings, watch: PartitionWatch
 ) -> RetentionPlan:
-    """Search for retention's work; nobody waits for it. Called again after the work is done, it finds the rest.
+    """Search for retention's work, while nothing waits for it. After that work is done, another call finds the rest.
 
-    It looks only at what the watch takes, and reads only the oldest run of a partition without work.
+    It examines only the partitions that the watch returns, and reads only the oldest run of a partition without work.
     """
     now_ms = await store.now_ms()
     limits = TopicLimits(state, settings)
@@ -164,9 +164,10 @@ async def _due_of(
     now_ms: int,
     watch: PartitionWatch,
 ) -> list[PartitionRow]:
-    """The partitions whose oldest run must be removed, by topic and number: neighbours are summed up together.
+    """Return the partitions whose oldest run must be removed, ordered by topic and number, so that sizes of neighbours
+    are summed together.
 
-    The others are examined when it is old enough.
+    The others are examined again when their oldest run is old enough.
     """
     due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
     due.sort(key=lambda row: (row.topic_id.int, row.partition))
@@ -180,7 +181,7 @@ async def _due_of(
 
 
 class TopicLimits:
-    """The limits of topics, each computed when it is asked for."""
+    """The limits of topics; each is computed on first use."""
 
     def __init__(self, state: HotState | Draft, settings: SequencerSettings) -> None:
         self._state = state
@@ -190,7 +191,7 @@ class TopicLimits:
         self._limits: dict[UUID, RetentionLimits] = {}
 
     def of(self, topic_id: UUID) -> RetentionLimits:
-        """A topic's limits; none for a deleted topic, whose rows are removed in another way."""
+        """Return a topic's limits; no limits for a deleted topic, whose rows are removed in another way."""
         limits = self._limits.get(topic_id)
         if limits is None:
             topic = self._state.get(TopicRow, topic_id)
@@ -199,13 +200,13 @@ class TopicLimits:
         return limits
 
     def limited_by_bytes(self, topic_ids: Iterable[UUID]) -> list[TopicRow]:
-        """Those of these topics whose bytes are limited."""
+        """Return those of these topics whose bytes are limited."""
         limited = (topic_id for topic_id in dict.fromkeys(topic_ids) if self.counts_bytes(topic_id))
         topics = (self._state.get(TopicRow, topic_id) for topic_id in limited)
         return [topic for topic in topics if topic is not None]
 
     def counts_bytes(self, topic_id: UUID) -> bool | None:
-        """Whether the topic's bytes are limited; None where nothing is."""
+        """Whether the topic's bytes are limited; None if the topic has no limits."""
         limits = self.of(topic_id)
         return None if limits.is_endless else limits.retention_bytes >= 0
 
@@ -216,7 +217,7 @@ async def _ends(
     limits: TopicLimits,
     now_ms: int,
 ) -> list[tuple[PartitionRow, int]]:
-    """The partitions with expired runs among their oldest, each with the end of these.
+    """Return the partitions that have expired runs among these oldest ones, each with the end of its expired runs.
 
     Bytes are summed after the runs are read: a swap in between lowers the sum, so that less is removed, never more.
     """
@@ -236,7 +237,7 @@ async def _ends(
 
 
 def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:
-    """Move the planned log starts; how many. A topic whose limits have changed keeps its log starts."""
+    """Move the planned log starts; return how many. A topic whose limits have changed keeps its log starts."""
     limits = TopicLimits(draft, settings)
     moved = 0
     for due in planned:
@@ -260,8 +261,8 @@ class Removed:
 async def remove_runs(
     draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
 ) -> Removed:
-    """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and of the ranges of
-    aborted transactions there."""
+    """Remove a bounded number of runs that lie below the log start or belong to deleted topics, and of the aborted
+    ranges there."""
     removed = Removed()
     for number, key in enumerate(partitions):
         room = settings.removal_step - removed.runs - removed.ranges
@@ -281,7 +282,7 @@ async def remove_runs(
 
 
 def _remove_aborted(draft: Draft, row: PartitionRow, most: int) -> int:
-    """Remove ranges that end below the log start, at most so many; how many."""
+    """Remove at most `most` aborted ranges that end below the log start; return how many."""
     ranges = draft.durable.aborted_from(row.topic_id, row.partition, 0)[:most]
     below = [aborted for aborted in ranges if aborted.last_offset < row.log_start_offset]
     for aborted in below:

@@ -1,11 +1,13 @@
-"""Which partitions retention looks at: those to which something happened, and those whose oldest run is too old now.
+"""Which partitions retention examines: those that have changed, and those whose oldest run has become too old.
 
-A partition is looked at (its oldest run is read from the store) once when a committer begins, and then
+To examine a partition is to read its oldest run from the store. Each partition is examined once when a committer
+begins, and then
 - when its log start has moved, its topic was deleted, or the limits of its topic or cluster have changed;
-- after a commit to it, where its bytes are limited, or where it had no runs before;
-- when its oldest run reaches its age; and once a day, as a swap may have replaced that run by one that is due earlier.
+- after a commit to it, if its bytes are limited or it had no runs before;
+- when its oldest run reaches its age; and once a day, because a swap may have replaced that run by one that is due
+  earlier.
 
-Invariant: a partition that was taken stays to be looked at until `looked` says that it has nothing to remove.
+Invariant: a partition that was taken remains to be examined until `looked` says that it has nothing to remove.
 
 Pure: the caller reads the runs.
 """
@@ -29,12 +31,13 @@ MOST_DUE = 100_000
 
 
 def removable_end(state: HotState | Draft, row: PartitionRow) -> int:
-    """Below this offset nobody reads: of a deleted topic, nothing is read."""
+    """Return the offset below which nobody reads: the log start, or the end of the log if the topic is deleted."""
     return row.log_start_offset if state.get(TopicRow, row.topic_id) is not None else row.end_offset
 
 
 class PartitionWatch:
-    """See the module. `note` each change, `take` the partitions to look at, and say which were `looked` at."""
+    """See the module. `note` each change, `take` the partitions to examine, and report each examined one with `looked`
+    or `emptied`."""
 
     def __init__(self) -> None:
         self._due = DueList(DUE_STEP_MS)
@@ -47,7 +50,7 @@ class PartitionWatch:
         """The removable end of each partition when it was last examined."""
         self._is_all_changed = True
         self._has_new_defaults = False
-        """The cluster's configs have changed. A plan that was made by the old ones may still say what it looked at."""
+        """The cluster's configs have changed. A plan that used the old configs may still report what it examined."""
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction changed."""
@@ -55,7 +58,7 @@ class PartitionWatch:
         for (topic_id,), row in changes.by_kind.get(TopicRow, {}).items():
             assert isinstance(topic_id, UUID), "topics are known by their id"
             if row is None:
-                self._is_all_changed = True  # its partitions are known by their rows alone
+                self._is_all_changed = True  # only its partitions' rows tell which partitions it had
             self._topics[topic_id] = None
         if BrokerConfigRow in changes.by_kind:
             self._has_new_defaults = True
@@ -64,8 +67,8 @@ class PartitionWatch:
     async def take(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int, most: int
     ) -> tuple[list[PartitionRow], bool]:
-        """At most this many partitions to examine, and whether there are more. `counts_bytes`: whether a topic's
-        bytes are limited; None: it has no limits."""
+        """Return at most `most` partitions to examine, and whether there are more. `counts_bytes`: returns whether a
+        topic's bytes are limited; None if the topic has no limits."""
         await self._gather(state, counts_bytes, now_ms)
         rows: list[PartitionRow] = []
         for key in list(islice(self._pending, most)):
@@ -87,7 +90,7 @@ class PartitionWatch:
             self._due.put_back(key, min(due_ms, now_ms + LOOK_AGAIN_MS))
 
     def emptied(self, row: PartitionRow) -> None:
-        """The partition has no runs."""
+        """Note that the partition has no runs."""
         key = key_of(row)
         self._pending.pop(key, None)
         self._looked.pop(key, None)
@@ -95,8 +98,8 @@ class PartitionWatch:
     async def _gather(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int
     ) -> None:
-        """Find what is to be looked at among all that changed. Nothing is forgotten if this is cancelled, or if more
-        changes meanwhile."""
+        """Find the partitions to examine among all that changed. Nothing is lost if this is cancelled or if more
+        changes arrive meanwhile."""
         turns = Turns(PARTITIONS_IN_A_TURN)
         if self._has_new_defaults:
             self._has_new_defaults = False

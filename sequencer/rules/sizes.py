@@ -1,4 +1,4 @@
-"""Bytes and counts of runs per partition, read in steps: the cost of a step does not grow with its topics."""
+"""Bytes and counts of runs per partition, read in steps whose cost does not grow with the number of topics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sequencer.store.rows import PartitionBytes, RowStore, TopicRow
 
 TOPICS_AT_ONCE = 50
 PARTITIONS_AT_ONCE = 100
-"""Partitions whose runs one statement sums up, of a topic with more."""
+"""Partitions whose runs one statement sums up, in a topic with more partitions than this."""
 
 
 async def sizes_of(
     store: RowStore, topics: Iterable[TopicRow], after: tuple[UUID, int] | None = None
 ) -> AsyncIterator[PartitionBytes]:
-    """The sizes of these topics' partitions that have runs, in the order of topic id and partition; those after this
-    one."""
+    """Yield the sizes of these topics' partitions that have runs, ordered by topic id and partition, beginning after
+    `after`."""
     sought = (row for row in topics if after is None or row.topic_id >= after[0])
     for step in _summed_together(sorted(sought, key=lambda row: row.topic_id)):
         if step[0].partitions <= PARTITIONS_AT_ONCE:
@@ -35,8 +35,8 @@ async def sizes_of(
 async def sizes_around(
     store: RowStore, topics: Sequence[TopicRow], partitions: Iterable[tuple[UUID, int]]
 ) -> AsyncIterator[PartitionBytes]:
-    """The sizes of these topics' partitions that have runs; of a topic with many partitions, only of those that one
-    statement sums up together with one of these `partitions`."""
+    """Yield the sizes of these topics' partitions that have runs. In a topic with many partitions, yield only those
+    that one statement sums up together with one of `partitions`."""
     wide = {row.topic_id for row in topics if row.partitions > PARTITIONS_AT_ONCE}
     async for size in sizes_of(store, [row for row in topics if row.topic_id not in wide]):
         yield size
@@ -48,7 +48,7 @@ async def sizes_around(
 
 
 def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
-    """Groups of topics with few partitions, or one topic with many, which is summed up in steps."""
+    """Yield groups of topics with few partitions, or single topics with many, whose sizes are summed in steps."""
     begin = 0
     for number, topic in enumerate(topics):
         is_wide = topic.partitions > PARTITIONS_AT_ONCE

@@ -1,7 +1,7 @@
 """Topics, their partitions and configs.
 
-A deleted topic is invisible at once: its row is deleted, and nothing is added to it. Readers of rows under a topic's id
-check that the topic exists. The rest is removed later, in steps (`rules.deleted_topics`).
+A deleted topic is invisible at once: its row is deleted, and nothing is added to it. Code that reads rows under a
+topic's id checks that the topic exists. The other rows are removed later, in steps (`rules.deleted_topics`).
 
 Work per partition is `Steps`, in units of a run of a commit.
 """
@@ -43,10 +43,10 @@ from tailrace.tenants import is_topic_name
 from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10
-"""This many new partitions take as long as one run of a commit."""
+"""The number of new partitions that cost as much as one run of a commit."""
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
-"""Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
+"""Called with 'topic' or 'broker' and all configs that are set; raises InvalidConfig."""
 
 _BROKER = re.compile(r"[0-9]{0,19}")
 
@@ -56,7 +56,7 @@ def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
 
 
 def topic_value(row: TopicRow) -> Topic:
-    """A topic as callers see it."""
+    """Return a topic as callers see it."""
     return Topic(
         topic_id=row.topic_id,
         name=row.name,
@@ -70,7 +70,7 @@ def topic_value(row: TopicRow) -> Topic:
 def create_topic(
     draft: Draft, request: CreateTopic, topic_id: UUID, validate: ValidateConfig, settings: SequencerSettings
 ) -> Steps[Topic]:
-    """Make a topic with empty partitions."""
+    """Create a topic with empty partitions."""
     if not is_topic_name(request.name):
         raise InvalidRequest(
             f"topic name {request.name[:300]!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
@@ -102,7 +102,7 @@ def create_topic(
 
 
 def create_partitions(draft: Draft, request: CreatePartitions, settings: SequencerSettings) -> Steps[Topic]:
-    """Raise a topic's number of partitions to `request.partitions`."""
+    """Increase a topic's number of partitions to `request.partitions`."""
     row = _topic(draft, request.topic_id)
     if request.partitions <= row.partitions:
         raise InvalidRequest(
@@ -153,7 +153,7 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
 
 
 def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
-    """The configs as the request leaves them. Raises InvalidConfig."""
+    """Return the configs after the request. Raises InvalidConfig."""
     configs = {} if request.replace else dict(before)
     for change in request.changes:
         if change.operation is ConfigOperation.DELETE:
@@ -194,9 +194,9 @@ def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords
 
 
 def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
-    """Raise a partition's log start to `offset`; it never falls. Returns the log start after it.
+    """Raise a partition's log start to `offset`; it never decreases. Return the resulting log start.
 
-    What lies below goes later, in steps (sequencer.rules.retention): runs, and the ranges of aborted transactions.
+    Runs and ranges of aborted transactions below it are removed later, in steps (sequencer.rules.retention).
     """
     assert offset <= row.end_offset, f"log start {offset} past the end {row.end_offset}"
     if offset <= row.log_start_offset:
@@ -238,7 +238,7 @@ def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> Steps[None]
 
 
 def empty_partition(topic_id: UUID, partition: int, epoch: int) -> PartitionRow:
-    """A partition before its first record."""
+    """Return a partition before its first record."""
     return PartitionRow(
         topic_id=topic_id,
         partition=partition,

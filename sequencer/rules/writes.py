@@ -1,12 +1,12 @@
-"""Writes: the commits of jobs that are no agents. All objects that a job's tasks uploaded become visible together.
+"""Writes: the commits of jobs that are not agents. All objects that a job's tasks uploaded become visible together.
 
 Invariants:
-- a write is stored whole or not at all, in one transaction: every reader sees all its records or none;
-- an epoch of a write id is stored once. It is a repeat if it is not above the last one, whatever its objects: a job
-  that is started again runs its tasks again, and they upload other objects;
-- the last epoch is written in the transaction that stores its records;
-- each object is new, and under the prefix of a session that is open: no collector has looked for orphans there;
-- its batches are of no producer, and in no transaction.
+- a write is stored whole or not at all, in one transaction: every reader sees all of its records or none;
+- an epoch of a write id is stored once. A request is a repeat if its epoch is not above the last one, whatever its
+  objects: a job that is restarted runs its tasks again, and they upload other objects;
+- the last epoch is stored in the same transaction as its records;
+- each object is new and under the prefix of an open session, which no collector has searched for orphans;
+- its batches have no producer and belong to no transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tailrace.turns import Steps, Turns, in_turns
 
 WORK_IN_A_TURN = 200
-"""In runs, as for commits."""
+"""Work per turn of the loop in runs, as for commits."""
 MAX_OBJECTS = 10_000
 
 
@@ -70,7 +70,7 @@ async def commit_write(
 
 
 def _check(draft: Draft, request: WriteRequest, settings: SequencerSettings) -> Steps[None]:
-    """Raise for a write that can't be stored, whatever is in the partitions."""
+    """Raise an error for a write that can't be stored, whatever the partitions contain."""
     if request.epoch < 0:
         raise InvalidRequest(f"epoch {request.epoch}; epochs start at 0")
     objects = request.objects

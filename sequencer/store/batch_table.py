@@ -1,4 +1,4 @@
-"""A run's batch table as bytes, and a run put together from its two rows."""
+"""The encoding of a run's batch table, and the join of a run with its object."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ _decoder = msgspec.msgpack.Decoder(list[RunBatch])
 _marker_decoder = msgspec.msgpack.Decoder(list[Marker])
 
 NO_OBJECT = UUID(int=0)
-"""The object id of a run of markers, which stands in no object."""
+"""The object id of a run of markers, which is in no object."""
 
 EMPTY_TABLE = _encoder.encode([])
-"""The table of a Parquet run: its object has an index of its own."""
+"""The table of a Parquet run, whose object has its own index."""
 
 
 def encode_table(batches: Sequence[RunBatch]) -> bytes:
-    """The batch table as a run's row stores it."""
+    """Return the batch table as a run's row stores it."""
     return _encoder.encode(batches)
 
 
 def decode_table(table: bytes) -> list[RunBatch]:
-    """The batch table of a run's row."""
+    """Return the batch table of a run's row."""
     return _decoder.decode(table)
 
 
 def encode_markers(markers: Sequence[Marker]) -> bytes:
-    """The markers as a run's row stores them."""
+    """Return the markers as a run's row stores them."""
     return _encoder.encode(markers)
 
 
 def decode_markers(markers: bytes) -> list[Marker]:
-    """The markers of a run's row."""
+    """Return the markers of a run's row."""
     return _marker_decoder.decode(markers) if markers else []
 
 
 def join_run(row: RunRow, stored: ObjectRow | None, batches: list[RunBatch] | None = None) -> Run:
-    """The run that readers get: its row and that of the object it stands in (None for markers).
+    """Return the run that readers get, from its row and the row of its object (None for markers).
 
-    `batches`: the row's batch table, if it is decoded already. Raises ObjectRowMissing.
+    `batches`: the row's batch table, if it is already decoded. Raises ObjectRowMissing.
     """
     if stored is None:
         if row.kind is not ObjectKind.MARKERS:

@@ -41,7 +41,7 @@ _own_max = attrgetter("max_timestamp")
 
 
 class MemoryRowStore:
-    """The rows of one database. They outlive `close`: a store that is opened again has what was written."""
+    """The rows of one database. They survive `close`: a store that is opened again has everything that was written."""
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
         self._clock = clock
@@ -349,4 +349,4 @@ class MemoryRowStore:
         )
 
     async def close(self) -> None:
-        """Nothing to give back; the rows stay."""
+        """Do nothing; the rows stay."""

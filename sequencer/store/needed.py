@@ -1,4 +1,4 @@
-"""What a decision reads of the kinds of rows that are not all in memory (rows.LOOKED_UP): it names that beforehand."""
+"""The rows that a decision reads and that may not be in memory (rows.LOOKED_UP); it names them beforehand."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from sequencer.store.state import HotState, Key
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The rows under these keys, which are iterated over once, and all positions of these groups."""
+    """The rows under these keys (iterated over once), and all positions of these groups."""
 
     keys: Mapping[type[Row], Iterable[Key]] = field(default_factory=dict)
     groups: Sequence[str] = ()
 
 
 Needs: TypeAlias = Callable[[HotState], Needed]
-"""Says what a decision reads, by the state on which it is decided."""
+"""Returns what a decision reads, given the state on which it is decided."""
 
 
 def rows_needed(kind: type[Row], keys: Sequence[Key]) -> Needs:
-    """These rows, whatever the state."""
+    """Need these rows, whatever the state."""
     needed = Needed({kind: keys})
     return lambda state: needed
 
 
 def positions_needed(keys: Iterable[PositionKey]) -> Needed:
-    """These positions."""
+    """Need these positions."""
     return Needed({GroupOffsetRow: keys})

@@ -1,9 +1,9 @@
-"""Keys in order. A page of them costs as much as it holds, however many there are.
+"""Keys in order. The cost of a page depends on its length, not on the number of keys.
 
-`sortedcontainers.SortedList` does the same by the same means. It was measured beside `Ordered` with 1,000,000 keys,
-in seconds of CPU: names added in any order 2.8 (here 2.9), removed 3.0 (2.8), 20,000 pages of 100 read 0.34 (0.23);
-keys of partitions added 4.1 (3.9), removed 4.2 (3.9), pages 0.18 (0.20). Both take 8 MiB beside the keys. It iterates
-over all keys twice as fast, which is not done often. That is no reason for a dependency without types.
+`sortedcontainers.SortedList` works in the same way. It was measured against `Ordered` with 1,000,000 keys, in seconds
+of CPU: names added in any order 2.8 (here 2.9), removed 3.0 (2.8), 20,000 pages of 100 read 0.34 (0.23); partition keys
+added 4.1 (3.9), removed 4.2 (3.9), pages 0.18 (0.20). Both take 8 MiB in addition to the keys. It iterates over all
+keys twice as fast, which is rarely needed. That does not justify a dependency without types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_IN_A_CHUNK = 1_000
 
 
 class Ordered(Generic[K]):
-    """Different keys that compare with each other, in lists of bounded length, so that none is long to insert into."""
+    """Distinct comparable keys, in lists of bounded length, so that an insertion is cheap."""
 
     __slots__ = ("_chunks", "_lasts")
 
@@ -38,7 +38,7 @@ class Ordered(Generic[K]):
         return (key for chunk in self._chunks for key in chunk)
 
     def add(self, key: K) -> None:
-        """Add a key that is not there."""
+        """Add a key that is absent."""
         if not self._chunks:
             self._chunks.append([key])
             self._lasts.append(key)
@@ -53,7 +53,7 @@ class Ordered(Generic[K]):
             self._lasts[at : at + 1] = [chunk[half - 1], chunk[-1]]
 
     def remove(self, key: K) -> None:
-        """Remove a key that is there."""
+        """Remove a key that is present."""
         at = bisect_left(self._lasts, key)
         chunk = self._chunks[at]
         index = bisect_left(chunk, key)
@@ -65,7 +65,7 @@ class Ordered(Generic[K]):
             del self._chunks[at], self._lasts[at]
 
     def starting_at(self, least: object) -> Iterator[K]:
-        """The keys that are not below this one. None may come or go meanwhile."""
+        """Yield the keys that are not below this one. The keys must not change during the iteration."""
         first = bisect_left(self._lasts, least)
         for at in range(first, len(self._chunks)):
             chunk = self._chunks[at]
@@ -79,8 +79,8 @@ class Names(Ordered[str]):
     __slots__ = ()
 
     def after(self, name: str | None) -> Iterator[str]:
-        """The names that follow this one."""
-        return self.starting_at("" if name is None else f"{name}\0")  # no string is between the two
+        """Yield the names that follow this one."""
+        return self.starting_at("" if name is None else f"{name}\0")  # no string lies between the two
 
 
 PartitionKey = tuple[str, UUID, int]
@@ -88,7 +88,7 @@ PartitionKey = tuple[str, UUID, int]
 
 
 class PartitionKeys:
-    """The keys of a group's rows, in the order of their topics' ids and partitions."""
+    """The keys of a group's rows, ordered by topic id and partition."""
 
     __slots__ = ("_keys",)
 
@@ -105,24 +105,25 @@ class PartitionKeys:
         return (key for _, _, key in self._keys)
 
     def add(self, key: tuple[object, ...]) -> None:
-        """Add a key that is not there."""
+        """Add a key that is absent."""
         self._keys.add(_placed(key))
 
     def remove(self, key: tuple[object, ...]) -> None:
-        """Remove a key that is there."""
+        """Remove a key that is present."""
         self._keys.remove(_placed(key))
 
     def after(self, partition: tuple[UUID, int] | None) -> Iterator[PartitionKey]:
-        """The keys that follow this partition's."""
+        """Yield the keys that follow this partition's."""
         least = (-1,) if partition is None else (partition[0].int, partition[1] + 1)
         return (key for _, _, key in self._keys.starting_at(least))
 
 
 def _placed(key: tuple[object, ...]) -> tuple[int, int, PartitionKey]:
-    """Integers compare faster than ids do; the key itself is never compared with another's."""
+    """Return the key with its sort order in front. Integers compare faster than UUIDs; the keys themselves are never
+    compared."""
     of_group = cast("PartitionKey", key)
     return of_group[1].int, of_group[2], of_group
 
 
 NO_PARTITION_KEYS = PartitionKeys()
-"""Of a group without rows."""
+"""For a group without rows."""

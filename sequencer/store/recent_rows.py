@@ -1,13 +1,14 @@
-"""The rows of one kind that were written most recently, bounded in number.
+"""The rows of one kind that were written most recently, limited in number.
 
-All others are in the database alone. A decision that needs one has it looked up first (sequencer.engine.group_commit).
+All other rows are only in the database. A decision that needs one has it looked up first
+(sequencer.engine.group_commit).
 
 Invariants (decisions 51 and 65):
-- a row here is the durable one, as of the transaction that the state shows: only transactions that are shown put and
-  delete rows here, never a look-up;
-- a key without a row here says nothing: there may be a row in the database.
+- a row here is the durable one, as of the transaction that the state shows: only shown transactions put and delete rows
+  here, never a look-up;
+- if a key has no row here, there may still be one in the database.
 
-So nothing is lost when a row is dropped from here, and none can be out of date.
+So nothing is lost when a row is dropped from here, and no row here can be out of date.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sequencer.store.rows import GroupOffsetRow, ProducerRow, Row
 Key = tuple[object, ...]
 
 MOST: dict[type[Row], int] = {ProducerRow: 100_000, GroupOffsetRow: 250_000}
-"""How many rows of a kind are kept: a producer's takes about a kilobyte, a position's 400 bytes."""
+"""Limit of rows per kind: a producer row takes about a kilobyte, a position row 400 bytes."""
 
 
 def _place_of_producer(key: Any) -> Key:
@@ -39,7 +40,8 @@ _PLACES: dict[type[Row], Callable[[Any], Key]] = {
     ProducerRow: _place_of_producer,
     GroupOffsetRow: _place_of_position,
 }
-"""A key with its topic's id as an integer: Python code would hash and compare a UUID, at each look at a row."""
+"""Keys with the topic id as an integer, because hashing and comparing a UUID runs Python code at each look-up of a
+row."""
 
 
 class RecentRows:
@@ -53,19 +55,19 @@ class RecentRows:
         self._rows: OrderedDict[Key, Row] = OrderedDict()
 
     def get(self, key: Key) -> Row | None:
-        """The row, if it is here."""
+        """Return the row, if it is here."""
         return self._rows.get(self._place(key))
 
     def __contains__(self, key: object) -> bool:
         return self._place(key) in self._rows
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the keys whose rows aren't here."""
+        """Return those of the keys whose rows are not here."""
         place, mine = self._place, self._rows
         return [key for key in keys if place(key) not in mine]
 
     def producers_on(self, topic_id: UUID, partition: int, producer_ids: Iterable[int]) -> dict[int, Row]:
-        """The rows of these producers on a partition that are here, of rows of producers."""
+        """Return those of these producers' rows in a partition that are here. Only for producer rows."""
         mine, topic = self._rows, topic_id.int
         return {
             producer_id: row
@@ -80,7 +82,7 @@ class RecentRows:
         return len(self._rows)
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
-        """Take over what a transaction wrote, and drop the rows that were written the longest ago."""
+        """Take over what a transaction wrote, and drop the rows that were written longest ago."""
         mine, most, place = self._rows, MOST[self._kind], self._place
         for key, row in rows.items():
             at = place(key)

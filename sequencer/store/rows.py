@@ -1,12 +1,12 @@
-"""Rows: what the sequencer remembers, and the interface of the stores that hold them.
+"""Rows: the sequencer's data, and the interface of the stores that hold it.
 
-*Hot* rows (topics, sessions, transactions, groups, ...) are all in the committer's memory and mirrored to the store;
-their number is bounded by what is alive, not by what was written. *Cold* rows (objects, runs) live in the store and are
-looked up. So are producers and the positions of groups, of which those that were written last are in memory too
+*Hot* rows (topics, sessions, transactions, groups, ...) are all in the committer's memory and mirrored to the store.
+Their number is limited by what is alive, not by what was ever written. *Cold* rows (objects, runs) are in the store and
+are looked up. So are producers and the positions of groups, but those that were written last are in memory too
 (sequencer.store.recent_rows).
 
-The committer is the only writer. It decides in memory, collects the `Changes` and writes them in one
-transaction. It sends an answer only after that transaction is durable.
+The committer is the only writer. It decides in memory, collects the `Changes` and writes them in one transaction. It
+sends an answer only when that transaction is durable.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from tailrace.limits import INT64_MAX
 
 R = TypeVar("R", bound="Row")
 Int32 = Annotated[int, "int32"]
-"""A number that needs no more than 32 bits in a column."""
+"""An integer that fits into a 32-bit column."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """Base of the rows: immutable; a change is a new row under the same key (the fields named in KEYS)."""
+    """Base of the rows. Rows are immutable; a change is a new row under the same key (the fields named in KEYS)."""
 
 
 class CounterRow(Row, frozen=True):
-    """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id',
-    'epoch', 'security_version', 'client_configs_version'."""
+    """A named counter: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id', 'epoch',
+    'security_version', 'client_configs_version', the position of the journal (sequencer.reading.journal) and the sums
+    of sequencer.store.sums."""
 
     name: str
     value: int
@@ -49,15 +50,15 @@ class TopicRow(Row, frozen=True):
 
 
 class LogEpoch(NamedTuple):
-    """From `start_offset` on, the log is of this epoch. Stored as an array."""
+    """The log has this epoch from `start_offset` on. Stored as an array."""
 
     epoch: int
     start_offset: int
 
 
 class PartitionRow(Row, frozen=True):
-    """`epochs`: the log's epochs, ascending; the last is the current one. `running_max_timestamp` is that of the
-    newest run."""
+    """A partition. `epochs`: the log's epochs, ascending; the last is the current one. `running_max_timestamp` is that
+    of the newest run."""
 
     topic_id: UUID
     partition: Int32
@@ -68,7 +69,7 @@ class PartitionRow(Row, frozen=True):
 
 
 def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> PartitionRow:
-    """The partition after a run was appended."""
+    """Return the partition after a run was appended."""
     running_max = row.running_max_timestamp
     if max_timestamp > running_max:
         running_max = max_timestamp
@@ -83,8 +84,8 @@ def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> Partitio
 
 
 class SessionRow(Row, frozen=True):
-    """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps`
-    counts sweeps that found nothing, the last at `swept_ms`."""
+    """An upload session. `expires_ms` is on the database's clock; `closed_ms` is None while the session is open;
+    `empty_sweeps` counts the sweeps that found nothing, the last of them at `swept_ms`."""
 
     session_id: UUID
     broker_id: int
@@ -98,7 +99,7 @@ class SessionRow(Row, frozen=True):
 
 
 class CommitRow(Row, frozen=True):
-    """The answer to (session, number), kept until the agent confirms that it has it. `answer`: encoded
+    """The answer to (session, number), kept until the agent confirms that it has received it. `answer`: encoded
     CommitAnswer."""
 
     session_id: UUID
@@ -107,7 +108,7 @@ class CommitRow(Row, frozen=True):
 
 
 class AgentRow(Row, frozen=True):
-    """A broker id and its lease. `info`: encoded AgentInfo. `expires_ms` 0: given back."""
+    """A broker id and its lease. `info`: encoded AgentInfo. `expires_ms` 0: the lease has ended."""
 
     broker_id: int
     epoch: int
@@ -117,7 +118,7 @@ class AgentRow(Row, frozen=True):
 
 
 class RememberedBatch(NamedTuple):
-    """A batch that was stored, to know it when it is sent again. Stored as an array."""
+    """A stored batch, remembered to recognize its retries. Stored as an array."""
 
     base_sequence: int
     last_sequence: int
@@ -129,7 +130,7 @@ ProducerKey: TypeAlias = tuple[UUID, int, int]
 
 
 class ProducerRow(Row, frozen=True):
-    """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first."""
+    """An idempotent producer's state in one partition. `recent`: the last five batches, oldest first."""
 
     topic_id: UUID
     partition: Int32
@@ -145,9 +146,10 @@ class ProducerRow(Row, frozen=True):
 
 
 class GroupRow(Row, frozen=True):
-    """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch. `term` counts how often an owner took the
-    group up. `turn`: of the state that is kept (see api.SaveGroup). `positions`: how many the group has;
-    `has_expiries`: whether some may have an expiry of their own (sequencer.rules.positions)."""
+    """A group. `owner` is -1 for none; `owner_epoch` is the epoch of the owner's lease. `term` counts how often an
+    owner loaded the group. `turn`: the turn of the stored state (see api.SaveGroup). `positions`: the number of the
+    group's positions; `has_expiries`: whether some of them may have their own expiry time
+    (sequencer.rules.positions)."""
 
     group_id: str
     owner: int
@@ -170,7 +172,7 @@ PositionKey: TypeAlias = tuple[str, UUID, int]
 
 
 class GroupOffsetRow(Row, frozen=True):
-    """`turn`: of the commit that this position is of (see api.CommitOffsets)."""
+    """A group's position. `turn`: the turn of the commit that set it (see api.CommitOffsets)."""
 
     group_id: str
     topic_id: UUID
@@ -188,8 +190,8 @@ class GroupOffsetRow(Row, frozen=True):
 
 
 class ShareSpan(NamedTuple):
-    """Offsets up to before `end_offset`, from where the span before ends, that are in the same state
-    (sequencer.rules.share_partition). `lock`: the place in the row's locks, -1 for none. Stored as an array."""
+    """Offsets in the same state (sequencer.rules.share_partition): from the end of the previous span up to `end_offset`
+    (exclusive). `lock`: index in the row's locks, -1 for none. Stored as an array."""
 
     end_offset: int
     state: int
@@ -198,8 +200,8 @@ class ShareSpan(NamedTuple):
 
 
 class ShareLock(NamedTuple):
-    """Whose acquired records are until when; `session`: of the share session in which they were handed out, 0 for none.
-    Stored as an array."""
+    """The member that holds acquired records, and until when; `session`: the share session in which it acquired them, 0
+    for none. Stored as an array."""
 
     member_id: str
     until_ms: int
@@ -207,7 +209,7 @@ class ShareLock(NamedTuple):
 
 
 class ShareAnswered(NamedTuple):
-    """What a request was answered, for its retries. `acquired`: first and last offset, deliveries. Stored as an
+    """The answer to a request, kept for its retries. `acquired`: first offset, last offset, deliveries. Stored as an
     array."""
 
     request_id: UUID
@@ -216,8 +218,8 @@ class ShareAnswered(NamedTuple):
 
 
 class ShareRow(Row, frozen=True):
-    """A partition as a share group has it: what is below `start_offset` is done, what is at or above the end of the
-    last span was never handed out. `answered`: of the last requests that changed it."""
+    """A partition in a share group: all below `start_offset` is done; offsets at or above the end of the last span were
+    never acquired. `answered`: the answers to the last requests that changed the row."""
 
     group_id: str
     topic_id: UUID
@@ -235,7 +237,7 @@ class ProducerRef(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """The end of a transaction: which one of which producer, and the producer that the caller was granted for it."""
+    """The end of a transaction: the transaction, and the producer id and epoch that the caller was granted for it."""
 
     producer: ProducerRef
     number: int
@@ -247,11 +249,11 @@ NO_PRODUCER = ProducerRef(-1, -1)
 
 
 class TransactionRow(Row, frozen=True):
-    """A transactional id: who its producer is now, and its transaction.
+    """A transactional id: its current producer and its transaction.
 
-    `number` counts the producer's transactions: that of the open one, or of the last. `partitions` and `groups`
-    are the open one's; `started_ms` is -1 when none is open. The fields from `previous_id` to `answered_epoch` store
-    `previous` and `last_end`, column by column; -1 stands for None.
+    `number` counts the producer's transactions; it is the number of the open one, or of the last. `partitions` and
+    `groups` are those of the open one; `started_ms` is -1 if none is open. The fields from `previous_id` to
+    `answered_epoch` store `previous` and `last_end`, column by column; -1 stands for None.
     """
 
     transactional_id: str
@@ -275,7 +277,7 @@ class TransactionRow(Row, frozen=True):
 
     @classmethod
     def new(cls, transactional_id: str, *, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionRow:
-        """A transactional id that had no transaction yet."""
+        """Return the row of a transactional id that has had no transaction."""
         return cls(
             transactional_id=transactional_id,
             producer_id=producer_id,
@@ -309,7 +311,7 @@ class TransactionRow(Row, frozen=True):
 
     @property
     def last_end(self) -> EndedTransaction | None:
-        """The last end that was asked for."""
+        """The last requested end of a transaction."""
         if self.ended_id < 0:
             return None
         return EndedTransaction(
@@ -320,12 +322,12 @@ class TransactionRow(Row, frozen=True):
         )
 
     def with_previous(self, previous: ProducerRef | None) -> TransactionRow:
-        """The row with another `previous`."""
+        """Return the row with another `previous`."""
         previous_id, previous_epoch = previous or NO_PRODUCER
         return msgspec.structs.replace(self, previous_id=previous_id, previous_epoch=previous_epoch)
 
     def with_last_end(self, end: EndedTransaction | None) -> TransactionRow:
-        """The row with another `last_end`."""
+        """Return the row with another `last_end`."""
         producer, number, is_commit, granted = end or (NO_PRODUCER, -1, False, NO_PRODUCER)
         return msgspec.structs.replace(
             self,
@@ -339,7 +341,7 @@ class TransactionRow(Row, frozen=True):
 
 
 class OpenRangeRow(Row, frozen=True):
-    """Where a producer's open transaction begins in a partition: at the first batch that was stored."""
+    """The beginning of a producer's open transaction in a partition: its first stored batch."""
 
     topic_id: UUID
     partition: Int32
@@ -348,7 +350,8 @@ class OpenRangeRow(Row, frozen=True):
 
 
 class AbortedRow(Row, frozen=True):
-    """An aborted transaction in a partition; `last_offset` is its marker's, and no other row's of the partition."""
+    """An aborted transaction in a partition. `last_offset` is the offset of its marker, which no other row of the
+    partition has."""
 
     topic_id: UUID
     partition: Int32
@@ -380,7 +383,8 @@ class BrokerConfigRow(Row, frozen=True):
 
 
 class ScramRow(Row, frozen=True):
-    """A user's credentials for one mechanism (api.ScramMechanism). Keys derived from the password, never itself."""
+    """A user's credentials for one mechanism (api.ScramMechanism): keys derived from the password, never the
+    password."""
 
     user_name: str
     mechanism: Int32
@@ -391,7 +395,7 @@ class ScramRow(Row, frozen=True):
 
 
 class AclRow(Row, frozen=True):
-    """One binding (tailrace.acls), all of which is its key."""
+    """One binding (tailrace.acls); all of its fields form the key."""
 
     resource_type: Int32
     resource_name: str
@@ -404,7 +408,7 @@ class AclRow(Row, frozen=True):
 
 
 class ClientConfigRow(Row, frozen=True):
-    """What is configured for clients: `scope` and `name` as in api.AlterConfig."""
+    """Client configs: `scope` and `name` as in api.AlterConfig."""
 
     scope: Int32
     name: str
@@ -412,7 +416,8 @@ class ClientConfigRow(Row, frozen=True):
 
 
 class DelegationTokenRow(Row, frozen=True):
-    """A delegation token (api.DelegationToken). Neither the token's HMAC is here, nor the secret that makes it."""
+    """A delegation token (api.DelegationToken), without its HMAC and without the secret from which the HMAC is
+    computed."""
 
     fingerprint: str
     token_id: str
@@ -432,8 +437,8 @@ class LeaseRow(Row, frozen=True):
 
 
 class TablePinRow(Row, frozen=True):
-    """A topic that has a table: objects that were retired at or after `kept_from_ms` may be named by an unexpired
-    snapshot of it."""
+    """A topic that has a table: an unexpired snapshot of the table may refer to objects that were retired at or after
+    `kept_from_ms`."""
 
     topic_id: UUID
     topic_name: str
@@ -451,8 +456,8 @@ class SmallObjectRow(Row, frozen=True):
 
 
 class CleanedRow(Row, frozen=True):
-    """A partition whose keys were compacted: no two records below `clean_end` have one key. At `cleaned_ms` the log
-    below it took `clean_bytes`."""
+    """A partition that was compacted by key: no two records below `clean_end` have the same key. At `cleaned_ms` the
+    log below it had `clean_bytes`."""
 
     topic_id: UUID
     partition: int
@@ -462,7 +467,7 @@ class CleanedRow(Row, frozen=True):
 
 
 class SwapRow(Row, frozen=True):
-    """A swap's answer, for retries."""
+    """The answer to a swap, kept for retries."""
 
     swap_id: UUID
     commit_number: int
@@ -470,7 +475,7 @@ class SwapRow(Row, frozen=True):
 
 
 class WriteRow(Row, frozen=True):
-    """The last epoch of a write, for repeats; forgotten at `expires_ms`."""
+    """The last epoch of a write, kept to recognize repeats; forgotten at `expires_ms`."""
 
     write_id: UUID
     epoch: int
@@ -479,11 +484,12 @@ class WriteRow(Row, frozen=True):
 
 
 REFUSED = b"\xc1"
-"""Begins no encoded answer. After it comes the code of a refusal."""
+"""The first byte of a stored refusal; the code of the error follows. No encoded answer begins with it."""
 
 
 class AnswerRow(Row, frozen=True):
-    """The first answer to a request that may be retried, encoded, or (`is_refusal`) the code of an error."""
+    """The first answer to a request that may be retried, encoded; for a refusal (`is_refusal`) the code of the
+    error."""
 
     request_id: UUID
     answer: bytes
@@ -495,8 +501,8 @@ class AnswerRow(Row, frozen=True):
 
 
 class ObjectRow(Row, frozen=True):
-    """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the
-    grace, deleted and forgotten."""
+    """An object. `live_runs` is the number of run rows that name it; at 0 it is retired (`retired_ms`), and after the
+    grace period it is deleted and forgotten."""
 
     object_id: UUID
     kind: ObjectKind
@@ -512,8 +518,8 @@ class ObjectRow(Row, frozen=True):
 
 
 class RunRow(Row, frozen=True):
-    """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]. `markers`: encoded list[Marker],
-    b"" unless the kind is MARKERS; then `object_id` is nil."""
+    """A run, with the key (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]. `markers`: encoded
+    list[Marker] if the kind is MARKERS, and then `object_id` is nil; otherwise b""."""
 
     topic_id: UUID
     partition: Int32
@@ -534,7 +540,7 @@ class RunRow(Row, frozen=True):
 class JournalRow(Row, frozen=True):
     """The hot rows that one transaction changed, encoded (sequencer.reading.journal).
 
-    Numbers have no gaps. `chain`: a sum of the changes and of the chain before them.
+    Numbers have no gaps. `chain`: a checksum of the changes and of the chain before them.
     """
 
     number: int
@@ -581,30 +587,31 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     RunRow: ("topic_id", "partition", "base_offset"),
     JournalRow: ("number",),
 }
-"""Each kind of row and the fields of its primary key; one SQL table each, in the order of lock and write."""
+"""The kinds of rows with the fields of their primary keys. Each kind is one SQL table; this is the order of locks and
+writes."""
 
 JOURNALED: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow, JournalRow))
 """The kinds whose changes followers read in the journal."""
 
 LOOKED_UP: tuple[type[Row], ...] = (ProducerRow, GroupOffsetRow)
-"""The kinds that are looked up: only what was written last is in memory."""
+"""The kinds that are looked up; only the rows that were written last are in memory."""
 
 HOT: tuple[type[Row], ...] = tuple(kind for kind in JOURNALED if kind not in LOOKED_UP)
-"""The kinds that a server loads, and has in memory whole."""
+"""The kinds that a server loads and holds in memory completely."""
 
 
 _FIELDS = {kind: attrgetter(*fields) for kind, fields in KEYS.items()}
 
 
 def key_of(row: Row) -> tuple[object, ...]:
-    """The row's primary key."""
+    """Return the row's primary key."""
     kind = type(row)
     key = _FIELDS[kind](row)
     return cast("tuple[object, ...]", key) if len(KEYS[kind]) > 1 else (key,)
 
 
 class Changes:
-    """What one transaction writes: the newest row per key, or None where it is deleted. Kept by kind."""
+    """The changes of one transaction: the newest row per key, or None for a deleted row. Ordered by kind."""
 
     __slots__ = ("by_kind",)
 
@@ -615,7 +622,7 @@ class Changes:
         self.by_kind.setdefault(type(row), {})[key_of(row)] = row
 
     def of(self, kind: type[Row]) -> dict[tuple[object, ...], Row | None]:
-        """The changes of a kind, to be added to by a caller that has the rows' keys."""
+        """Return the changes of a kind, for a caller that adds rows whose keys it already has."""
         return self.by_kind.setdefault(kind, {})
 
     def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:
@@ -629,7 +636,7 @@ class Changes:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which database this is. A recovery raises `incarnation`."""
+    """The identity of a database. A recovery increases `incarnation`."""
 
     cluster_id: str
     incarnation: int
@@ -648,7 +655,7 @@ class PartitionBytes(msgspec.Struct, frozen=True, gc=False):
 class ScannedRuns:
     """The result of a bounded scan of runs by their own timestamps; `scanned` runs were read.
 
-    `next_offset`: where the scan has to continue, None where it reached the end.
+    `next_offset`: where to continue the scan; None if it reached the end.
     """
 
     run: Run | None
@@ -671,8 +678,8 @@ LONGEST_LEASE_MS = 60_000
 
 
 class ObjectRowMissing(Exception):
-    """A run names an object that has no row: the rows contradict each other. An object's row is only ever deleted after
-    the last run that names it."""
+    """A run names an object that has no row: the rows contradict each other. An object's row is deleted only after the
+    last run that names it."""
 
 
 class RowStore(Protocol):
@@ -680,8 +687,8 @@ class RowStore(Protocol):
     `sequencer.store.sql.store.SqlRowStore`.
 
     Raises:
-        SequencerUnavailable: the database is away; whether a write took effect is not known.
-        RequestFailed: the database refuses the values that it was given. Nothing was written.
+        SequencerUnavailable: the database is unreachable; it is unknown whether a write took effect.
+        RequestFailed: the database refuses the values. Nothing was written.
         LeaseLost: by a write; another committer has taken over. Nothing was written.
         ObjectRowMissing: by a read of runs.
     """
@@ -691,74 +698,74 @@ class RowStore(Protocol):
         ...
 
     async def identity(self) -> Identity:
-        """The database's identity now: it may have been replaced since `open`."""
+        """Return the database's current identity; the database may have been replaced since `open`."""
         ...
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
         """Give this (empty) database the identity of a recovered one, under the committer's lease. Incarnation 0: a
-        recovery is filling it, and no committer may start. Raises LeaseLost."""
+        recovery is filling the database, and no committer may start. Raises LeaseLost."""
         ...
 
     async def now_ms(self) -> int:
-        """The database's clock."""
+        """Return the time of the database's clock."""
         ...
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
-        """Become the committer: returns a new fencing epoch, or None while another holds the lease.
-        Writes that began under an older epoch have ended when this returns."""
+        """Become the committer: return a new fencing epoch, or None while another holds the lease. Writes that began
+        under an older epoch have ended when this returns."""
         ...
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
-        """Extend the lease that was taken with this epoch, even after it ran out; False if it was given back or another
-        took it. Does not wait for writes. Never shortens the lease, in whatever order renewals arrive, except to
-        LONGEST_LEASE_MS."""
+        """Extend the lease that was taken with this epoch, even if it has expired. Return False if it was released or
+        another committer took it. Does not wait for writes. Never shortens the lease, in whatever order renewals
+        arrive, except to LONGEST_LEASE_MS."""
         ...
 
     async def is_lease_untaken(self, epoch: int) -> bool:
-        """Whether nobody has taken the lease since this epoch, found by reading alone; the lease may have run out.
-        Also False where reading can't tell (a standby of the database may lag)."""
+        """Whether nobody has taken the lease since this epoch, as far as a read can tell; the lease may have expired.
+        Also False if a read is not conclusive (a standby of the database may lag)."""
         ...
 
     async def committer_address(self) -> str | None:
-        """The address of the committer, None unless its lease is live."""
+        """Return the committer's address; None unless its lease is valid."""
         ...
 
     async def release_committer_lease(self, epoch: int) -> None: ...
 
     async def load(self) -> dict[type[Row], list[Row]]:
-        """All hot rows, by kind."""
+        """Return all hot rows, by kind."""
         ...
 
     async def rows_under(self, kind: type[R], keys: Sequence[tuple[object, ...]]) -> list[R]:
-        """The rows under these keys, as far as they exist. `kind`: one that is looked up."""
+        """Return those of the rows under these keys that exist. `kind` must be one that is looked up."""
         ...
 
     async def rows_after(self, kind: type[R], key: tuple[object, ...] | None, limit: int) -> list[R]:
-        """Rows in the order of their key, after this one (None: from the first). `kind`: one that is looked up."""
+        """Return rows in key order, after this key (None: from the first). `kind` must be one that is looked up."""
         ...
 
     async def positions_of(
         self, group_id: str, after: tuple[UUID, int] | None, limit: int
     ) -> list[GroupOffsetRow]:
-        """A group's positions in the order of topic ids and partitions, after this one (None: from the first)."""
+        """Return a group's positions ordered by topic id and partition, after this one (None: from the first)."""
         ...
 
     async def positions_of_groups(self, group_ids: Sequence[str], limit: int) -> list[GroupOffsetRow]:
-        """The positions of these groups, in any order; of more than `limit` of them, any so many."""
+        """Return the positions of these groups in any order; if there are more than `limit`, any `limit` of them."""
         ...
 
     async def positions_on(self, topic_id: UUID, limit: int) -> list[GroupOffsetRow]:
-        """Some of the groups' positions on a topic."""
+        """Return some of the groups' positions in a topic."""
         ...
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
-        """The journal's rows from this number on, in order."""
+        """Return the journal's rows from this number on, in order."""
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        """Write all changes or none, if the committer's epoch is still the newest. A run of kind MIXED must be new: it
-        is appended to its log, while other kinds may replace a run. An object keeps its key: a row with another key
-        under the id of one raises RequestFailed."""
+        """Write all changes or none, provided that the committer's epoch is still the newest. A run of kind MIXED must
+        be new: it is appended to its log; runs of other kinds may replace a run. An object keeps its key: a row with
+        the id of a stored object and another key raises RequestFailed."""
         ...
 
     async def runs_from(
@@ -771,9 +778,9 @@ class RowStore(Protocol):
         *,
         with_batches: bool = True,
     ) -> list[Run]:
-        """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached.
+        """Return runs in order, from the first with end_offset > offset on; stop when `max_bytes` are reached.
 
-        Without batches, a run's batches and markers are empty: it may have 100,000 of them.
+        Without batches, the runs' batches and markers are empty: a run may have 100,000 of them.
         """
         ...
 
@@ -784,33 +791,33 @@ class RowStore(Protocol):
         *,
         with_batches: bool = True,
     ) -> list[list[Run]]:
-        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once, `max_runs` for each."""
+        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once, with `max_runs` for each."""
         ...
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
     ) -> ScannedRuns:
-        """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
-        running maximum's index, then by its own maximum: a record from 2099 must not hide what follows."""
+        """Find the first run with end_offset > from_offset whose own max_timestamp >= timestamp. It is found by the
+        index of the running maximum, then by its own maximum, so that a record from 2099 does not hide what follows."""
         ...
 
     async def run_of_max_timestamp(
         self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int, end_offset: int = INT64_MAX
     ) -> ScannedRuns:
-        """The first run with the largest own max_timestamp, of all that begin below `end_offset` or of those that were
-        scanned."""
+        """Find the first run with the largest own max_timestamp among all that begin below `end_offset`, or among those
+        that were scanned."""
         ...
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        """The oldest runs that end at or below `end_offset`, in order, without batches."""
+        """Return the oldest runs that end at or below `end_offset`, in order, without batches."""
         ...
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
-        """Bytes and counts of runs per partition, for retention, compaction and sizes."""
+        """Return bytes and counts of runs per partition, for retention, compaction and sizes."""
         ...
 
     async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
-        """The same for the partitions of one topic from `first` up to before `end`."""
+        """The same for the partitions [first, end) of one topic."""
         ...
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]: ...
@@ -818,15 +825,16 @@ class RowStore(Protocol):
     async def runs_of_object(self, object_id: UUID) -> list[Run]: ...
 
     async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
-        """Run rows of all partitions in the order of their key, after this one (None: from the first)."""
+        """Return run rows of all partitions in key order, after this key (None: from the first)."""
         ...
 
     async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
-        """In key order."""
+        """Return objects in key order, after this key."""
         ...
 
     async def retired_before(self, retired_ms: int, parquet_ms: int, limit: int) -> list[ObjectRow]:
-        """Objects without live runs since before `retired_ms`; Parquet objects also since before `parquet_ms`."""
+        """Return objects without live runs that were retired before `retired_ms`; Parquet objects also before
+        `parquet_ms`."""
         ...
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]: ...

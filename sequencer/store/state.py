@@ -1,12 +1,12 @@
-"""The committer's hot state: durable rows in memory, and drafts of what the next transaction changes.
+"""The committer's hot state: durable rows in memory, and drafts of the changes of the next transaction.
 
-`HotState` holds only what is durable. It changes after the store's write has returned and never before, so
-a reader sees nothing that could be lost. Decisions are made on a `Draft` over it, which sees its own changes. A
-draft over a draft is a savepoint: a request that fails leaves no changes in its group.
+`HotState` contains only durable rows. It changes after the store's write has returned and never before, so a reader
+sees nothing that could be lost. Decisions are made on a `Draft` over it, which sees its own changes. A draft over a
+draft is a savepoint: a request that fails leaves no changes in its group.
 
 Invariant: `apply` takes over a whole transaction in one turn of the event loop, so that nobody reads half of it. A
-decision may take as many turns as it needs on its draft, which nobody else reads while the state below does not
-change. So `apply` must be cheap per row. The number of rows in a transaction is bounded elsewhere.
+decision may take as many turns as it needs on its draft, because nobody else reads the draft and the state below it
+does not change. So `apply` must be cheap per row. Other code limits the number of rows in a transaction.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _Index = tuple[Callable[["HotState", Key, Any, Any], None], Callable[["HotState"
 TAKEN_AT_ONCE = 2_000
 """Rows that are added to a state in one turn of the event loop."""
 TOKENS_AT_ONCE = 500
-"""The same of delegation tokens: each may concern a hundred principals."""
+"""The same for delegation tokens, each of which may concern a hundred principals."""
 
 ADDED_IN_A_STEP = 32
-"""Runs that a draft adds per turn of the event loop."""
+"""Runs that a draft adds per step."""
 NOTED_IN_A_STEP = 50
-"""Rows that were looked up, which are noted in the time of one run of a commit."""
+"""The number of looked-up rows that are noted in the time of one run of a commit."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -93,7 +93,7 @@ _NO_INDEX: _Index = (lambda state, key, row, before: None, lambda state, key, ro
 class HotState:
     """All hot rows by kind and key, as they are durable, with the indexes that decisions need.
 
-    Without cycles: it may be of millions of rows, which the collector leaves alone (tailrace.loaded).
+    It has no reference cycles: it may have millions of rows, which the garbage collector skips (tailrace.loaded).
     """
 
     def __init__(self, loaded: Mapping[type[Row], Sequence[Row]]) -> None:
@@ -103,9 +103,9 @@ class HotState:
         self.shares_of: dict[str, PartitionKeys] = {}
         """The partitions that a share group has read."""
         self.recent: dict[type[Row], RecentRows] = {kind: RecentRows(kind) for kind in LOOKED_UP}
-        """Not all of their rows: see its module."""
+        """Only some of their rows; see its module."""
         self.transactional_ids: dict[int, str] = {}
-        """By the current producer id."""
+        """Transactional ids by their current producer id."""
         self.transaction_names = Names()
         self.open_transactions: dict[str, None] = {}
         self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
@@ -113,10 +113,10 @@ class HotState:
         self.pending_of: dict[str, dict[int, dict[Key, None]]] = {}
         """By group, then by producer id."""
         self.pending_at: dict[Key, dict[int, None]] = {}
-        """How many transactions will change this position of a group."""
+        """The producer ids whose open transactions will change this position of a group."""
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
-        """Broker ids by advertised address, including agents whose lease is over."""
+        """Broker ids by advertised address, including agents without a live lease."""
         self.groups_of: dict[int, dict[str, None]] = {}
         """Group ids by their owner, -1 for none."""
         self.group_ids = Names()
@@ -126,22 +126,22 @@ class HotState:
         self.tokens_of: dict[str, dict[Key, None]] = {}
         """Delegation tokens by their owner."""
         self.tokens_concerning: dict[str, dict[str, None]] = {}
-        """Their fingerprints by each principal that is the owner, the requester or a renewer."""
+        """Fingerprints by each principal that is the owner, the requester or a renewer of the token."""
         self.token_names = Names()
-        """The fingerprints of all."""
+        """The fingerprints of all tokens."""
         self.group_bytes = 0
-        """Of the states of all groups."""
+        """Total size of the states of all groups."""
         self.answer_bytes = 0
-        """Of the answers that are kept for retries."""
+        """Total size of the answers that are kept for retries."""
         self.refusals: dict[UUID, None] = {}
-        """Those of them that are refusals."""
+        """Those of these answers that are refusals."""
         self._watchers: dict[type[Row], Callable[[Any], None]] = {}
         for kind in HOT:
             self.add_loaded(kind, loaded.get(kind, ()))
 
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
-        """The state of these rows, built in turns of bounded length: other tasks run in between."""
+        """Build the state of these rows in turns of bounded length, so that other tasks run in between."""
         state, added = cls({}), Loaded()
         for kind in HOT:
             rows = loaded.get(kind, ())
@@ -158,11 +158,11 @@ class HotState:
         self._apply_rows(kind, {key_of(row): row for row in rows})
 
     def watch_new(self, kind: type[R], watcher: Callable[[R], None]) -> None:
-        """Call `watcher` with each row of a kind whose key is new. Must not take long."""
+        """Call `watcher` with each row of this kind whose key is new. It must not take long."""
         self._watchers[kind] = watcher
 
     def moved(self) -> HotState:
-        """All of this in a new state; this one is empty then, for whoever has it still."""
+        """Move everything into a new state and return it; this state is empty afterwards for all who still hold it."""
         other = HotState({})
         self.__dict__, other.__dict__ = other.__dict__, self.__dict__
         return other
@@ -172,48 +172,48 @@ class HotState:
         self._watchers.clear()
 
     def get(self, kind: type[R], *key: object) -> R | None:
-        """The row under this key."""
+        """Return the row under this key."""
         row: Any = self._rows[kind].get(key)
         return row  # type: ignore[no-any-return]
 
     def all(self, kind: type[R]) -> Iterator[R]:
-        """Every row of a kind, in the order of first writing."""
+        """Iterate over the rows of a kind, in the order in which they were first written."""
         return cast("Iterator[R]", iter(self._rows[kind].values()))
 
     def rows(self, kind: type[R], ids: Iterable[object]) -> Iterator[R]:
-        """The rows of a kind under these keys, for a kind whose key is one field."""
+        """Iterate over the rows of a kind under these keys; for kinds whose key is one field."""
         rows = self._rows[kind]
         return (cast("R", rows[(row_id,)]) for row_id in ids)
 
     def keys(self, kind: type[Row]) -> list[Key]:
-        """The key of every row of a kind."""
+        """Return the keys of all rows of a kind."""
         return list(self._rows[kind])
 
     def rows_after(self, kind: type[R], after: Key | None, count: int) -> list[R]:
-        """The first rows of a kind after this key, in the order of keys."""
+        """Return the first `count` rows of a kind after this key, in key order."""
         keys: Iterable[Any] = self._rows[kind]
         following = nsmallest(count, keys if after is None else [key for key in keys if key > after])
         return cast("list[R]", [self._rows[kind][key] for key in following])
 
     def by_key(self, kind: type[Row]) -> dict[Key, Row | None]:
-        """A copy of what is there now of a kind; without hashing a key, so that it takes no time to speak of."""
+        """Return a copy of the current rows of a kind. It is cheap, because it does not hash any key."""
         return {**self._rows[kind]}
 
     def count(self, kind: type[Row]) -> int:
-        """How many rows of a kind there are."""
+        """Return the number of rows of a kind."""
         return len(self._rows[kind])
 
     def count_matching(self, kind: type[Row], keys: Collection[Key]) -> int:
-        """How many of these keys have a row."""
+        """Return how many of these keys have a row."""
         return len(self._rows[kind].keys() & keys)
 
     def counter(self, name: str) -> int:
-        """A counter's value, 0 before its first use."""
+        """Return a counter's value; 0 before its first use."""
         row = self.get(CounterRow, name)
         return 0 if row is None else row.value
 
     def tokens_after(self, principal: str | None, after: str | None) -> Iterator[DelegationTokenRow]:
-        """The tokens that concern a principal, or all, in the order of their fingerprints, after this one."""
+        """Iterate over the tokens that concern a principal, or all tokens, in fingerprint order, after this one."""
         if principal is None:
             return self.rows(DelegationTokenRow, self.token_names.after(after))
         concerning = self.tokens_concerning.get(principal, {})
@@ -226,23 +226,23 @@ class HotState:
         return None if topic_id is None else self.get(TopicRow, topic_id)
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
-        """The partition's row, if its topic is not deleted."""
+        """Return the partition's row, unless its topic is deleted."""
         if self.get(TopicRow, topic_id) is None:
             return None
         return self.get(PartitionRow, topic_id, partition)
 
     def last_stable_offset(self, row: PartitionRow) -> int:
-        """The first offset of the partition's oldest open transaction; its end when none is open."""
+        """Return the first offset of the partition's oldest open transaction; the end of the log if none is open."""
         firsts = self.open_ranges.get(row.topic_id, row.partition)
         return max(row.log_start_offset, min(firsts.values())) if firsts else row.end_offset
 
     def aborted_from(self, topic_id: UUID, partition: int, offset: int) -> list[AbortedRow]:
-        """A partition's aborted transactions that end at or after `offset`, in the order of their ends."""
+        """Return a partition's aborted transactions that end at or after `offset`, ordered by their ends."""
         rows = self._aborted_on.get(topic_id, partition)
         return [] if rows is None else rows[bisect_left(rows, offset, key=_last_offset) :]
 
     def apply(self, changes: Changes) -> None:
-        """Take over what was just written, all of it in this turn of the event loop."""
+        """Take over the changes that were just written, all in this turn of the event loop."""
         for kind, rows in changes.by_kind.items():
             if kind in self._rows:
                 self._apply_rows(kind, rows)
@@ -384,7 +384,7 @@ class HotState:
             self._aborted_on.drop(row.topic_id, row.partition)
 
     def _put_token(self, key: Key, row: Any, before: Any) -> None:
-        if before is None:  # whom a token concerns never changes
+        if before is None:  # the principals that a token concerns never change
             self.tokens_of.setdefault(row.owner, {})[key] = None
             self.token_names.add(row.fingerprint)
             for principal in _concerned(row):
@@ -432,8 +432,9 @@ _INDEXES: dict[type[Row], _Index] = {
     AnswerRow: (HotState._put_answer, HotState._delete_answer),
     DelegationTokenRow: (HotState._put_token, HotState._delete_token),
 }
-"""For each kind of row with further indexes: how a row is put into them and deleted from them. Functions, not a state's
-methods: those would be a cycle through the state, which nothing would free (see tailrace.loaded)."""
+"""For each kind of row with further indexes: the functions that put a row into them and delete it from them. They are
+functions and not bound methods, because bound methods would form a reference cycle through the state, which nothing
+would free (see tailrace.loaded)."""
 
 
 def _concerned(row: DelegationTokenRow) -> Iterable[str]:
@@ -441,7 +442,7 @@ def _concerned(row: DelegationTokenRow) -> Iterable[str]:
 
 
 def _take_from(members_of: dict[Any, dict[Any, None]], owner: object, member: object) -> None:
-    """Delete a member, and its owner with the last one."""
+    """Delete a member; delete its owner with the last member."""
     members = members_of[owner]
     del members[member]
     if not members:
@@ -465,8 +466,8 @@ def _remove_partition_key(keys_of: dict[str, PartitionKeys], key: Any) -> None:
 class ByPartition(Generic[V]):
     """Values by topic id and partition.
 
-    Nested by topic: where thousands of partitions of a topic change at once, hashing its id for each takes most of the
-    time.
+    They are nested by topic: if thousands of partitions of a topic change at once, hashing its id for each would take
+    most of the time.
     """
 
     __slots__ = ("_last", "_last_id", "_topics")
@@ -486,14 +487,14 @@ class ByPartition(Generic[V]):
                 yield (topic_id, partition), value
 
     def of(self, topic_id: UUID) -> dict[int, V]:
-        """A topic's values by partition, to be changed in place. Only `drop` removes from it."""
+        """Return a topic's values by partition; the caller may add and change values. Only `drop` removes one."""
         if topic_id is not self._last_id:
             self._last = self._topics.setdefault(topic_id, {})
             self._last_id = topic_id
         return self._last
 
     def drop(self, topic_id: UUID, partition: int) -> None:
-        """Remove a partition's value, and the topic with its last one."""
+        """Remove a partition's value; remove the topic with its last value."""
         by_partition = self.of(topic_id)
         del by_partition[partition]
         if not by_partition:
@@ -502,7 +503,7 @@ class ByPartition(Generic[V]):
 
 
 class AddedRun(NamedTuple):
-    """A run that is appended to a partition: its row, and the row's batch table, decoded."""
+    """A run that is appended to a partition: its row, and the row's decoded batch table."""
 
     partition: TopicPartition
     row: RunRow
@@ -510,11 +511,11 @@ class AddedRun(NamedTuple):
 
 
 class Draft:
-    """Changes on top of the durable state (or of another draft), not yet durable and visible to nobody else.
+    """Changes on top of the durable state or of another draft. They are not yet durable, and nobody else sees them.
 
-    `now_ms` is the database's clock, one reading for the whole transaction. `objects` and `looked_up` are rows that
-    were looked up from the store, and `positions_of` the keys of all positions of some groups. `published` is what the
-    feed sends: runs added per partition, in order.
+    `now_ms` is the database's clock, read once for the whole transaction. `objects` and `looked_up` are rows that were
+    looked up in the store; `positions_of` has the keys of all positions of some groups. `published` is what the feed
+    sends: the added runs per partition, in order.
     """
 
     __slots__ = (
@@ -539,7 +540,7 @@ class Draft:
         self.now_ms = now_ms
         self.changes = Changes()
         self.moves = Moves()
-        """Of runs only: changes of objects and producers are taken from their rows in `settle_sums`."""
+        """Of runs only: `settle_sums` derives the changes of objects and producers from their rows."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
         self.looked_up: dict[type[Row], dict[Key, Row | None]] = (
@@ -549,9 +550,9 @@ class Draft:
         self.partition_sets: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
             {} if parent is None else parent.partition_sets
         )
-        """By producer id, what `sequencer.rules.transactions` keeps to look partitions of a transaction up."""
+        """By producer id: the cache of `sequencer.rules.transactions` for look-ups of a transaction's partitions."""
         self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
-        """The keys of aborted rows changed here, by partition."""
+        """The keys of the aborted rows that this draft changes, by partition."""
         self._commit_number: int | None = None
         self._group_bytes = 0
         self._live_topic: UUID | None = None
@@ -561,7 +562,7 @@ class Draft:
     def note_rows(
         self, keys: Mapping[type[Row], Iterable[Key]], rows: Iterable[Iterable[Row]]
     ) -> Steps[None]:
-        """These keys, by kind, were looked up, and these rows were found, in the order of the kinds."""
+        """Note that these keys, by kind, were looked up, and that these rows, in the order of the kinds, were found."""
         for (kind, keys_of_kind), rows_of_kind in zip(keys.items(), rows, strict=True):
             noted, missing, found = self.looked_up[kind], iter(keys_of_kind), iter(rows_of_kind)
             while some := list(islice(missing, NOTED_IN_A_STEP)):
@@ -572,16 +573,16 @@ class Draft:
                 yield len(some_rows) // NOTED_IN_A_STEP
 
     def note_groups(self, group_ids: Iterable[str]) -> None:
-        """All positions of these groups were looked up. `note_position` comes next, for each that was found."""
+        """Note that all positions of these groups were looked up. `note_position` follows for each position found."""
         self.positions_of.update((group_id, []) for group_id in group_ids)
 
     def note_position(self, row: GroupOffsetRow) -> None:
-        """This position of such a group was found."""
+        """Note a position that was found in such a group."""
         self.positions_of[row.group_id].append(row.key)
         self.looked_up[GroupOffsetRow][row.key] = row
 
     def savepoint(self) -> Draft:
-        """A draft on top of this one; its `merge` moves its changes into this one."""
+        """Return a draft on top of this one; its `merge` moves its changes into this one."""
         return Draft(self.durable, self.now_ms, self)
 
     def merge(self) -> None:
@@ -605,7 +606,7 @@ class Draft:
                     _append(published, run)
 
     def get(self, kind: type[R], *key: object) -> R | None:
-        """The row under this key as this draft leaves it."""
+        """Return the row under this key as this draft leaves it."""
         layer: Draft | None = self
         found: Any
         while layer is not None:
@@ -620,7 +621,8 @@ class Draft:
         return self.durable.get(kind, *key)
 
     def _durable_row(self, kind: type[Row], key: Key) -> Row | None:
-        """The row below this draft, of a kind that is looked up. A decision names those that it needs beforehand."""
+        """Return the row below this draft, of a kind that is looked up. A decision must name beforehand the rows that
+        it needs."""
         row = self.durable.recent[kind].get(key)
         if row is None:
             assert key in self.looked_up[kind], f"{kind.__name__} {key} was not looked up"
@@ -628,7 +630,7 @@ class Draft:
         return row
 
     def all(self, kind: type[R]) -> list[R]:
-        """Every hot row of a kind as this draft leaves them."""
+        """Return all hot rows of a kind as this draft leaves them."""
         merged = self.changed(kind)
         if not merged:
             return list(self.durable.all(kind))
@@ -636,13 +638,13 @@ class Draft:
         return kept + [cast("R", row) for row in merged.values() if row is not None]
 
     def count(self, kind: type[Row]) -> int:
-        """How many hot rows of a kind this draft leaves."""
+        """Return the number of hot rows of a kind that this draft leaves."""
         changed = self.changed(kind)
         left = len(changed) - list(changed.values()).count(None)
         return self.durable.count(kind) - self.durable.count_matching(kind, changed.keys()) + left
 
     def changed(self, kind: type[Row]) -> dict[Key, Row | None]:
-        """Rows of a kind that this draft changes, by key; None where it deletes one."""
+        """Return the rows of a kind that this draft changes, by key; None for a deleted row."""
         rows_by_key: dict[Key, Row | None] = {}
         layer: Draft | None = self
         while layer is not None:
@@ -666,21 +668,21 @@ class Draft:
         return 0 if row is None else row.value
 
     def next_value(self, name: str) -> int:
-        """Raise a counter by one and return its new value."""
+        """Increase a counter by one and return its new value."""
         value = self.counter(name) + 1
         self.put(CounterRow(name=name, value=value))
         return value
 
     def bump_once(self, name: str) -> int:
-        """Raise a counter by one for the whole transaction, however often this is called."""
+        """Increase a counter by one for the whole transaction, however often this is called."""
         value = self.durable.counter(name) + 1
         if self.counter(name) != value:
             self.put(CounterRow(name=name, value=value))
         return value
 
     def grow_groups(self, more: int) -> int:
-        """Note that the state of a group grows by so many bytes; the bytes of all of them then, or somewhat more: what
-        this draft deletes is not taken off."""
+        """Note that a group's state grows by `more` bytes. Return an upper bound of the bytes of all groups: what this
+        draft deletes is not subtracted."""
         self._group_bytes += more
         size = self.durable.group_bytes
         layer: Draft | None = self
@@ -690,15 +692,16 @@ class Draft:
         return size
 
     def visible_change(self) -> int:
-        """The commit number of this transaction, which changes what readers see."""
+        """Return the commit number of this transaction, and mark the transaction as one that changes what readers
+        see."""
         if self._commit_number is None:
             self._commit_number = self.bump_once(COMMIT_NUMBER)
         return self._commit_number
 
     def publish(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
-        """Have the feed announce that this partition's bounds changed, or that it has one more run.
+        """Make the feed announce that this partition's bounds have changed, or that it has another run.
 
-        A run that is published again and has grown (markers share one) replaces the first.
+        A run that is published again after it has grown (markers share one run) replaces the first.
         """
         runs = self.published.setdefault(TopicPartition(topic_id, partition), [])
         if run is None:
@@ -706,7 +709,7 @@ class Draft:
         _append(runs, run)
 
     def last_published(self, topic_id: UUID, partition: int) -> Run | None:
-        """The newest run that this transaction adds to a partition."""
+        """Return the newest run that this transaction adds to a partition."""
         layer: Draft | None = self
         while layer is not None:
             runs = layer.published.get(TopicPartition(topic_id, partition))
@@ -716,8 +719,8 @@ class Draft:
         return None
 
     def delete_positions_of(self, group_id: str) -> Iterator[None]:
-        """Delete what is known of partitions by a group: its positions, also those of open transactions, and what it
-        has read as a share group. Pauses after each."""
+        """Delete what a group stores about partitions: its positions, pending positions, and its share partitions.
+        Yield after each row."""
         known = self.durable
         pending = (key for keys in known.pending_of.get(group_id, {}).values() for key in keys)
         for kind, durable in (
@@ -739,7 +742,8 @@ class Draft:
                 yield
 
     def matching(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
-        """The rows under these keys and under the wanted keys that this draft changes, as this draft leaves them."""
+        """Return the rows under these keys, and under keys changed by this draft that are wanted, as this draft leaves
+        them."""
         keys = dict.fromkeys(durable)
         layer: Draft | None = self
         while layer is not None:
@@ -749,7 +753,8 @@ class Draft:
         return [row for row in rows if row is not None]
 
     def aborted_within(self, topic_id: UUID, partition: int, begin: int, end: int) -> list[AbortedRow]:
-        """A partition's aborted transactions that have offsets in [begin, end), and those that this draft changes."""
+        """Return a partition's aborted transactions that have offsets in [begin, end), and all of its that this draft
+        changes."""
         durable = self.durable.aborted_from(topic_id, partition, begin)
         keys = dict.fromkeys(key_of(row) for row in durable if row.first_offset < end)
         layer: Draft | None = self
@@ -760,45 +765,45 @@ class Draft:
         return [row for row in rows if row is not None]
 
     def agents_at(self, address: Address) -> list[AgentRow]:
-        """The agents that are or were advertised at an address."""
+        """Return the agents that are or were advertised at an address."""
         keys = ((broker_id,) for broker_id in self.durable.agents_at.get(address, ()))
         return [row for row in self.matching(AgentRow, keys, lambda key: True) if address_of(row) == address]
 
     def open_sessions_of(self, broker_id: int) -> list[SessionRow]:
-        """An agent's upload sessions that are not closed."""
+        """Return an agent's open upload sessions."""
         keys = ((session_id,) for session_id in self.durable.sessions_of.get(broker_id, ()))
         rows = self.matching(SessionRow, keys, lambda key: True)
         return [row for row in rows if row.broker_id == broker_id and row.closed_ms is None]
 
     def open_sessions(self) -> list[SessionRow]:
-        """All upload sessions that are not closed."""
+        """Return all open upload sessions."""
         keys = ((session_id,) for session_id in self.durable.open_sessions)
         return [row for row in self.matching(SessionRow, keys, lambda key: True) if row.closed_ms is None]
 
     def _all_positions_of(self, group_id: str) -> list[PositionKey]:
-        """Below this draft. A decision names the groups of which it needs them all beforehand."""
+        """Return the keys of all positions of a group below this draft. A decision must name such groups beforehand."""
         assert group_id in self.positions_of, f"the positions of group {group_id!r} were not looked up"
         return self.positions_of[group_id]
 
     def shares_of(self, group_id: str) -> list[ShareRow]:
-        """The partitions that a share group has read."""
+        """Return the rows of the partitions that a share group has read."""
         durable = self.durable.shares_of.get(group_id, NO_PARTITION_KEYS)
         return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
 
     def tokens_of(self, owner: str) -> list[DelegationTokenRow]:
-        """An owner's delegation tokens."""
+        """Return an owner's delegation tokens."""
         rows = self.matching(DelegationTokenRow, self.durable.tokens_of.get(owner, {}), lambda key: True)
         return [row for row in rows if row.owner == owner]
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
-        """A group's positions that a producer's open transaction will change."""
+        """Return a group's positions that a producer's open transaction will change."""
         durable = self.durable.pending_of.get(group_id, {}).get(producer_id, {})
         return self.matching(
             PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id
         )
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
-        """The partition's row, if its topic is not deleted."""
+        """Return the partition's row, unless its topic is deleted."""
         live = self._live_topic
         if live is None or live.int != topic_id.int:
             topic = self.get(TopicRow, topic_id)
@@ -810,7 +815,7 @@ class Draft:
     def producer_rows(
         self, topic_id: UUID, partition: int, producer_ids: Collection[int]
     ) -> dict[int, ProducerRow]:
-        """The rows of these producers on a partition, looked up together; `get` of each gives the same."""
+        """Return the rows of these producers in a partition. It gives the same as `get` for each, but faster."""
         found: dict[int, Any] = self.durable.recent[ProducerRow].producers_on(
             topic_id, partition, producer_ids
         )
@@ -825,7 +830,7 @@ class Draft:
         return {producer_id: row for producer_id, row in found.items() if row is not None}
 
     def _layers_changing(self, kind: type[Row]) -> list[dict[Key, Row | None]]:
-        """What this draft and those below it change of a kind, the lowest first."""
+        """Return the changes of a kind in this draft and in those below it, the lowest first."""
         layers: list[dict[Key, Row | None]] = []
         layer: Draft | None = self
         while layer is not None:
@@ -835,23 +840,23 @@ class Draft:
         return layers
 
     def shared_id(self, topic_id: UUID) -> UUID:
-        """This id as the topic's row has it, if it is the last that `live_partition` found: ids are told equal by
-        identity three times as fast, and thousands of rows need one of them."""
+        """Return the topic row's own id object if `live_partition` found this topic last, else the given id. Comparing
+        ids by identity is three times as fast, and thousands of rows can share one id object."""
         live = self._live_topic
         return topic_id if live is None or live.int != topic_id.int else live
 
     def pending_at(self, keys: Collection[Key]) -> list[PendingOffsetRow]:
-        """What any open transaction will change of the positions at these places (group, topic id, partition)."""
+        """Return the changes that open transactions will make to these positions (group, topic id, partition)."""
         known = self.durable.pending_at
         durable = [(*key, producer) for key in keys for producer in known.get(key, ())]
         return self.matching(PendingOffsetRow, durable, lambda key: key[:3] in keys)
 
     def groups_may_have_pending(self) -> bool:
-        """Whether any open transaction will change a position, or would if this draft did not end it."""
+        """Whether any open transaction will change a position, or would do so if this draft did not end it."""
         return bool(self.durable.pending_at) or bool(self.changed(PendingOffsetRow))
 
     def groups_with_pending(self) -> set[str]:
-        """The groups that have such positions."""
+        """Return the groups that have such positions."""
         put = {
             row.group_id
             for row in self.changed(PendingOffsetRow).values()
@@ -860,7 +865,7 @@ class Draft:
         return put.union(self.durable.pending_of)
 
     def open_transactions(self) -> list[TransactionRow]:
-        """The transactional ids with something open."""
+        """Return the rows of the transactional ids with an open transaction."""
         names = [(name,) for name in self.durable.open_transactions]
         rows = self.matching(TransactionRow, names, lambda key: True)
         return [row for row in rows if row.state is TransactionState.ONGOING]
@@ -874,7 +879,7 @@ class Draft:
         return None if durable is None or key_of(durable) in changed else durable
 
     def add_runs(self, added: Sequence[AddedRun], stored: ObjectRow) -> Steps[None]:
-        """Add and publish the runs of one mixed object, each new at the end of its log."""
+        """Add and publish the runs of one mixed object; each is new and at the end of its log."""
         if not added:
             return
         changed, published = self.changes.of(RunRow), self.published
@@ -912,7 +917,7 @@ class Draft:
         self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
 
     def settle_sums(self) -> None:
-        """Put the counters of sums that this transaction changes. Called once, as the last step."""
+        """Put the counters of the sums that this transaction changes. Call it once, as the last step."""
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
@@ -925,7 +930,7 @@ class Draft:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
 
     def release_object(self, object_id: UUID, runs: int) -> bool:
-        """Lower an object's live runs; True when it has none left and is retired by this."""
+        """Lower an object's run count. Return True if it has no runs left and is retired by this."""
         stored = self.get(ObjectRow, object_id)
         assert stored is not None, f"object {object_id} has run rows but no row of its own"
         assert stored.live_runs >= runs, f"object {object_id}: {runs} runs of {stored.live_runs} removed"
@@ -935,7 +940,8 @@ class Draft:
         return is_retired
 
     def remove_runs(self, runs: Sequence[Run]) -> Steps[int]:
-        """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
+        """Delete run rows and lower the run counts of their objects (looked up into `objects` before). Return how many
+        objects this retires."""
         counts: dict[UUID, int] = {}
         topic_of: dict[UUID, UUID] = {}
         for run in runs:
@@ -959,7 +965,7 @@ class Draft:
 
 
 def _take_out(aborted: list[AbortedRow], row: AbortedRow) -> None:
-    """Remove a row from a list in the order of last offsets."""
+    """Remove a row from a list that is ordered by last offset."""
     at = bisect_left(aborted, row.last_offset, key=_last_offset)
     while aborted[at] != row:
         at += 1
@@ -967,18 +973,18 @@ def _take_out(aborted: list[AbortedRow], row: AbortedRow) -> None:
 
 
 def address_of(row: AgentRow) -> Address:
-    """Where clients reach the agent."""
+    """Return the address at which clients reach the agent."""
     info = agent_info(row)
     return info.host, info.port
 
 
 def agent_info(row: AgentRow) -> AgentInfo:
-    """How the agent is reached."""
+    """Return the addresses of the agent."""
     return _infos.decode(row.info)
 
 
 def _append(runs: list[Run], run: Run) -> None:
-    """Append a run; replace the last one where it is the same run, grown."""
+    """Append a run; if the last one is the same run before it has grown, replace it."""
     if runs and runs[-1].base_offset == run.base_offset:
         runs[-1] = run
     else:
@@ -986,5 +992,5 @@ def _append(runs: list[Run], run: Run) -> None:
 
 
 def replace_row(row: R, **changes: object) -> R:
-    """A copy of a row with some fields changed."""
+    """Return a copy of a row with some fields changed."""
     return msgspec.structs.replace(row, **changes)

@@ -1,7 +1,8 @@
-"""Sums over all runs, objects and producers: counters that every change updates, so that no query adds up all rows.
+"""Sums over all runs, objects and producers: counters that every change updates, so that no query has to sum up all
+rows.
 
-They are counter rows, written together with the rows that they count. A partition's bytes have no counter: they are
-summed up per page of partitions when sizes are asked for.
+The sums are counter rows, written together with the rows that they count. The bytes of a partition have no counter:
+they are summed up per page of partitions when sizes are requested.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Moves:
         self.by_name: dict[str, int] = {}
 
     def runs(self, kind: ObjectKind, count: int, length: int) -> None:
-        """So many runs of `length` bytes together are added; both are negative where they are deleted."""
+        """Add `count` runs of `length` bytes in total; both are negative for deleted runs."""
         self._move(RUNS, count)
         if kind is ObjectKind.MIXED:
             self._move(UNCOMPACTED_BYTES, length)
 
     def object(self, before: ObjectRow | None, after: ObjectRow | None) -> None:
-        """An object's row changes; None: it does not exist before, or after."""
+        """Change an object's row; None: it does not exist before, or after."""
         for row, times in ((before, -1), (after, 1)):
             if row is None:
                 continue
@@ -49,7 +50,7 @@ class Moves:
                 self._move(RETIRED_BYTES, times * row.size)
 
     def producer(self, before: Row | None, after: Row | None) -> None:
-        """A producer's row changes; None: it does not exist before, or after."""
+        """Change a producer's row; None: it does not exist before, or after."""
         self._move(PRODUCERS, (after is not None) - (before is not None))
 
     def add(self, other: Moves) -> None:
@@ -63,5 +64,5 @@ class Moves:
 
 
 def statistics_of(counter: Callable[[str], int]) -> StoreStatistics:
-    """The statistics as the counters have them."""
+    """Return the statistics according to the counters."""
     return StoreStatistics(*map(counter, SUMS))

@@ -1,6 +1,6 @@
 """The interface between `SqlRowStore` and a database: a few kinds of transactions.
 
-Statements are written once for both, with parameters `$1`, `$2`, ... and `{now}` for the database's clock in
+Statements are written once for both databases, with parameters `$1`, `$2`, ... and `{now}` for the database's clock in
 milliseconds. Arguments and results are the driver's plain values (see row_codec).
 """
 
@@ -19,33 +19,33 @@ from sequencer.store.sql.schema import TABLES
 
 Values = Sequence[Any]
 Lane = Literal["lease", "commits", "reads"]
-"""Which connections a transaction uses. No lane waits for the connections of another."""
+"""The connections that a transaction uses. No lane waits for the connections of another."""
 
 
 class Database(Protocol):
     """One database. Every method is one transaction.
 
-    Raises SequencerUnavailable when the database can't be reached, does not answer in time or is full: it is unknown
-    whether the transaction was applied. Raises RequestFailed when it refuses the values: nothing was applied.
+    Raises SequencerUnavailable if the database can't be reached, does not answer in time or is full; it is then unknown
+    whether the transaction was applied. Raises RequestFailed if it refuses the values; nothing was applied.
     """
 
     @property
     def dialect(self) -> Dialect: ...
 
     def on(self, lane: Lane) -> Database:
-        """The same database over the connections of this lane ('commits' is the default)."""
+        """Return the same database over the connections of this lane ('commits' is the default)."""
         ...
 
     async def start(self, *, migrate: bool) -> None:
-        """Connect, and make or migrate the tables."""
+        """Connect, and create or migrate the tables."""
         ...
 
     async def now_ms(self) -> int:
-        """The time of the database's clock."""
+        """Return the time of the database's clock."""
         ...
 
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
-        """Run a statement that writes; its RETURNING rows."""
+        """Run a statement that writes; return its RETURNING rows."""
         ...
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
@@ -59,21 +59,21 @@ class Database(Protocol):
         ...
 
     async def fetch_by_keys(self, kind: type[Row], keys: Sequence[tuple[object, ...]]) -> list[Values]:
-        """The columns of the rows under these keys, as far as they exist."""
+        """Return the columns of those rows under these keys that exist."""
         ...
 
     def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
-        """Run queries on one snapshot, taken after all writes that have begun. Yields pages of at most `rows` rows,
-        each with the index of its statement. Each page has a time limit, the whole has none."""
+        """Run queries on one snapshot, taken after all writes that have begun. Yield pages of at most `rows` rows, each
+        with the index of its statement. Each page has a time limit, the whole has none."""
         ...
 
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int, *, with_batches: bool
     ) -> list[list[Values]]:
-        """RUN_COLUMNS of the runs from (topic_id, partition, offset, max_bytes) on, per query; or
-        RUN_COLUMNS_WITHOUT_BATCHES."""
+        """Return RUN_COLUMNS (or RUN_COLUMNS_WITHOUT_BATCHES) of the runs that each query (topic_id, partition, offset,
+        max_bytes) asks for."""
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
@@ -91,7 +91,7 @@ class TableStatements:
     name: str
     columns: str
     key: str
-    assignments: str  # sets a conflicting row's values to the new ones
+    assignments: str  # they set a conflicting row's values to the new ones
 
     @property
     def select_all(self) -> str:
@@ -99,8 +99,9 @@ class TableStatements:
 
 
 def _assignment(table: str, column: str) -> str:
-    """A conflicting row gets the new value. That of another object is no value: a commit's object is not looked up, so
-    the database refuses one whose id another object has."""
+    """Return the assignment of the new value to a conflicting row. An object's key is set to null if it differs, which
+    the database refuses: a commit does not look its object up, so the database must refuse an id that another object
+    has."""
     if (table, column) != ("objects", "key"):
         return f'"{column}" = excluded."{column}"'
     return """"key" = case when "objects"."key" = excluded."key" then excluded."key" end"""
@@ -108,7 +109,8 @@ def _assignment(table: str, column: str) -> str:
 
 @functools.cache
 def table_statements(dialect: Dialect) -> Mapping[type[Row], TableStatements]:
-    """Per kind of row, in the order of write. Made once: each of Spark's tasks may open a store."""
+    """Return the statements per kind of row, in the order of writes. Computed once, because each Spark task may open a
+    store."""
     statements = {}
     for kind, table in TABLES.items():
         codec = RowCodec(kind, dialect)
@@ -128,7 +130,7 @@ def table_statements(dialect: Dialect) -> Mapping[type[Row], TableStatements]:
 def split_changes(
     changes: Changes, statements: Mapping[type[Row], TableStatements]
 ) -> list[tuple[TableStatements, list[tuple[object, ...]], list[Row]]]:
-    """Per table, in the order of write: the keys to delete and the rows to put."""
+    """Return the keys to delete and the rows to put per table, in the order of writes."""
     parts = []
     for kind, table in statements.items():
         by_key = changes.by_kind.get(kind)

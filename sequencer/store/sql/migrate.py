@@ -1,4 +1,4 @@
-"""Migrates a database to this version's tables, or says why it can't."""
+"""Migrate a database to this version's tables, or say why that is impossible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sequencer.api import SequencerError
 
 _ADVISORY_LOCK = 0x7461696C72616365  # "tailrace"
 _LAST_WITH_OLDER_MIGRATIONS = "c2f053fa2ab1"
-"""The commit whose `tailrace` brings databases of schemas 0006 to 0019 to 0020 (decision 64)."""
+"""The commit whose `tailrace` migrates databases of schemas 0006 to 0019 to 0020 (decision 64)."""
 
 
 class SchemaMismatch(SequencerError):
-    """The database's tables are not of this version; the message says what to do."""
+    """The database's tables are not those of this version; the message says what to do."""
 
     code = "schema_mismatch"
 
@@ -26,11 +26,11 @@ class SchemaMismatch(SequencerError):
 def migrate(connection: sa.Connection, *, allowed: bool) -> None:
     """Run all new migrations inside the connection's transaction.
 
-    Two servers that start together take turns.
+    Two servers that start at the same time take turns.
 
     Raises:
-        SchemaMismatch: the tables are newer than this program, or of before the first release; or older and
-            `allowed` is False.
+        SchemaMismatch: the tables are newer than this program or older than the first release; or they are older than
+            this program and `allowed` is False.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("select pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})

@@ -1,8 +1,8 @@
 """PostgreSQL: an asyncpg pool per lane, one statement per table and thousand rows, and the server's clock.
 
-A write reads the committer's epoch under a lock that a server taking the lease waits for: a transaction that saw its
-epoch has ended before the next committer loads. Connecting, waiting for locks and statements have time limits, also
-on the server: the transaction of a lost client does not hold the lease's row.
+A write reads the committer's epoch under a lock that a server waits for when it takes the lease. So a transaction that
+read its epoch has ended before the next committer loads. Connecting, waiting for locks and statements have time limits,
+on the server too, so that the transaction of a lost client does not keep the lease's row locked.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from tailrace.keepers import cause_of
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0
 IDLE_SECONDS = 2.0
-"""How long a transaction whose client has gone silent may block the next committer from the lease."""
+"""How long a transaction with a silent client may keep the next committer from the lease."""
 MIGRATION_SECONDS = 300.0
 CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 4, "reads": 8}
-"""Connections per lane, at most: slow reads delay neither commits nor the lease; slow commits don't delay the lease. A
-group of requests looks up the time, objects, and rows of each kind that is not in memory, together."""
+"""Limit of connections per lane. Slow reads delay neither commits nor the lease; slow commits don't delay the lease. A
+group of requests looks up the time, the objects, and the rows of each kind that is not in memory, all concurrently."""
 LEASE_SECONDS = 10.0
-"""A database that takes longer than this is unavailable. For a slow one and the lease see `sequencer.engine.term`."""
+"""A database that takes longer than this is unavailable. For a slow database and the lease see
+`sequencer.engine.term`."""
 WRITTEN_AT_ONCE = 1_000
-"""Rows per statement: encoding them blocks the event loop."""
+"""Rows per statement, limited because encoding them blocks the event loop."""
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
 """For a load: its transaction is idle while the caller works on a page."""
@@ -82,8 +83,8 @@ _FENCE = f"""
     from cluster where id = 1 for key share
 """
 """Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
-# Steps from run to run, so that it reads none beyond `max_bytes`: nobody knows beforehand how many runs these are. The
-# objects are looked up one by one: in a plain join with many runs, the planner reads the whole table of objects.
+# It goes from run to run, so that it reads no runs beyond `max_bytes`; their number is not known beforehand. Objects
+# are looked up one by one: for a plain join with many runs, the planner reads the whole table of objects.
 _RUNS_FROM = """
     with recursive found as (
         select q.ordinal, q.max_bytes, first.run, (first.run).length as bytes, 1 as runs
@@ -119,10 +120,10 @@ _RUNS_FROM = """
 
 
 class PostgresDatabase:
-    """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode).
+    """The database at `url` (drivername `postgresql`; its query has asyncpg's parameters, such as sslmode).
 
-    `clock` replaces the server's in tests. `password` is called for each new connection; without it the password is in
-    the URL or the environment (PGPASSWORD, PGPASSFILE).
+    `clock` replaces the server's clock in tests. `password` is called for each new connection; without it the password
+    comes from the URL or the environment (PGPASSWORD, PGPASSFILE).
     """
 
     dialect: Dialect = "postgresql"
@@ -147,7 +148,7 @@ class PostgresDatabase:
         return view
 
     async def start(self, *, migrate: bool) -> None:
-        """Does nothing once started: a standby opens the store at each attempt to lead, and keeps its pools."""
+        """Do nothing if already started: a standby opens the store at each attempt to lead, and keeps its pools."""
         async with self._starting:
             if self._pools:
                 return
@@ -205,7 +206,8 @@ class PostgresDatabase:
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
         async with self._connection() as connection:
-            # A write whose answer was lost may still hold this lock: wait, and read what it did.
+            # A write whose answer was lost may still hold this lock: wait for it, so that the snapshot shows what it
+            # did.
             await connection.execute("select from cluster where id = 1 for update")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 idle_ms = int(LOAD_IDLE_SECONDS * 1000)
@@ -248,7 +250,7 @@ class PostgresDatabase:
                     )
 
     def _check_commit_number(self, changes: Changes, number: int | None) -> None:
-        """Commit numbers have no gaps. A gap means that the database was set back under a live committer."""
+        """Raise SequencerUnavailable for a gap in commit numbers: the database was set back under a live committer."""
         row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
         if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
             raise SequencerUnavailable(
@@ -316,7 +318,7 @@ class PostgresDatabase:
             raise
 
     def _refused(self, error: BaseException) -> RequestFailed:
-        """The server rolled the transaction back: nothing was written."""
+        """The server has rolled the transaction back: nothing was written."""
         return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
 
     def _away(self, error: BaseException) -> SequencerUnavailable:
@@ -326,12 +328,13 @@ class PostgresDatabase:
 
 
 async def _as_it_is(connection: Any) -> None:
-    """Nothing here outlasts its transaction, so there is nothing to reset: asyncpg would spend a round trip on it after
-    each statement. It still rolls back what is left open."""
+    """Skip asyncpg's reset, which would cost a round trip after each statement: nothing here outlasts its transaction.
+    asyncpg still rolls back an open transaction."""
 
 
 async def _appended(connection: Any, table: TableStatements, rows: list[Row]) -> list[Row]:
-    """Append the new runs among these rows, by COPY: with a third of an upsert's CPU. Returns the others."""
+    """Append the new runs among these rows by COPY, which takes a third of an upsert's CPU time. Return the other
+    rows."""
     new: list[Row] = []
     others: list[Row] = []
     for row in rows:
@@ -344,8 +347,8 @@ async def _appended(connection: Any, table: TableStatements, rows: list[Row]) ->
 
 
 def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:
-    """An argument per column. Integers and UUIDs go as the text of an array, which PostgreSQL reads in no time: asyncpg
-    asks of each element of a list whether it is a list."""
+    """Return one argument per column. Integers and UUIDs are sent as the text of an array, which PostgreSQL parses
+    quickly; asyncpg would check each element of a list for nested lists."""
     return [_array(column, value) for column, value in zip(columns, values, strict=True)]
 
 
@@ -358,7 +361,7 @@ def _array(column: RowColumn, values: list[Any]) -> Any:
 
 
 def _texts(ids: list[UUID]) -> Iterator[str]:
-    """Rows of one topic come together, and share its id."""
+    """Yield the ids as text. Rows of one topic are adjacent and share its id object."""
     last: UUID | None = None
     text = ""
     for an_id in ids:
@@ -392,7 +395,7 @@ def _select(table: TableStatements) -> str:
 
 
 def _keys(table: TableStatements) -> tuple[str, str]:
-    """The keys that are given as arrays, and the condition that a row's key is one of them."""
+    """Return the keys, given as arrays, as a table expression, and the condition that a row's key is one of them."""
     arrays = ", ".join(
         f"${position}::{column.array_type}" for position, column in enumerate(table.codec.key, 1)
     )

@@ -1,7 +1,7 @@
-"""Turns PostgreSQL's URL as people write it into the one that asyncpg reads, or says what is wrong with it.
+"""Converts a PostgreSQL URL as people write it into one that asyncpg reads, or says what is wrong with it.
 
-asyncpg sends a parameter that it does not know to the server as a setting, which the server refuses in its own words
-or obeys. So only asyncpg's own parameters pass.
+asyncpg sends an unknown parameter to the server as a setting, which the server may obey or refuse with an obscure
+message. So only asyncpg's own parameters are accepted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARAMETERS = (
     "krbsrvname",
     "gsslib",
 )
-"""asyncpg's (`connect`, "dsn"), but for the database's name, which stands in the path."""
+"""asyncpg's parameters (`connect`, "dsn"), except the database name, which is in the path."""
 
 
 class UnknownDatabase(ValueError):
@@ -40,14 +40,14 @@ class UnknownDatabase(ValueError):
 
 
 def read_url(url: str) -> sa.URL:
-    """The URL's parts; PostgreSQL's as asyncpg and libpq read them. Raises UnknownDatabase."""
+    """Parse the URL; PostgreSQL URLs are returned as asyncpg and libpq read them. Raises UnknownDatabase."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise UnknownDatabase(
             "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
         ) from error
-    except ValueError:  # its port, which is not shown: without a host it is the password
+    except ValueError:  # the port, which must not be shown: without a host it is the password
         raise UnknownDatabase(
             "the database's URL has a port that is no number: want postgresql://USER:PASSWORD@HOST:PORT/NAME"
         ) from None
@@ -55,7 +55,7 @@ def read_url(url: str) -> sa.URL:
 
 
 def without_password(url: sa.URL) -> sa.URL:
-    """The URL without its passwords."""
+    """Return the URL without its passwords."""
     return sa.URL.create(
         url.drivername, url.username, host=url.host, port=url.port, database=url.database,
         query={name: value for name, value in url.query.items() if "password" not in name},
@@ -63,7 +63,8 @@ def without_password(url: sa.URL) -> sa.URL:
 
 
 def _postgres_url(url: sa.URL) -> sa.URL:
-    """Without a driver, and with `ssl=` (SQLAlchemy's word) as `sslmode=` (PostgreSQL's). Raises UnknownDatabase."""
+    """Remove the driver, and replace `ssl=` (SQLAlchemy's name) by `sslmode=` (PostgreSQL's). Raises
+    UnknownDatabase."""
     if "@" in (url.host or ""):
         raise UnknownDatabase("the database's URL has more than one @: write that of a password as %40")
     if url.port is not None and not 0 < url.port < 65_536:
@@ -88,7 +89,8 @@ def _postgres_url(url: sa.URL) -> sa.URL:
 
 
 def check_files(url: sa.URL) -> None:
-    """Check that the files that the URL names exist: asyncpg does not say which is missing. Raises UnknownDatabase."""
+    """Check that the files named in the URL exist, because asyncpg does not say which one is missing. Raises
+    UnknownDatabase."""
     for name in ("sslrootcert", "sslcert", "sslkey"):
         path = url.query.get(name)
         if path is not None and not Path(str(path)).is_file():

@@ -21,15 +21,15 @@ from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 
 Dialect = Literal["sqlite", "postgresql"]
 INTEGERS = "text::bigint[]"
-"""The `RowColumn.array_type` of integers: an argument of text, cast."""
+"""The `RowColumn.array_type` of integers: sent as text and cast."""
 UUIDS = "text::uuid[]"
-"""The same of UUIDs."""
+"""The same for UUIDs."""
 Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RowField:
-    """A field of a row, by its annotation. `origin`: the type without its parameters (`list` of list[str])."""
+    """A field of a row, from its annotation. `origin`: the type without its parameters (`list` for list[str])."""
 
     name: str
     hint: Any
@@ -42,7 +42,7 @@ class RowField:
 
 
 def fields_of(kind: type[Row]) -> list[RowField]:
-    """The fields of a kind of row, in their order: these are its columns."""
+    """Return the fields of a kind of row in order; they are its columns."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [_field(name, hints[name]) for name in kind.__struct_fields__]
 
@@ -57,16 +57,16 @@ def _field(name: str, hint: Any) -> RowField:
 
 @dataclass(frozen=True, slots=True)
 class RowColumn:
-    """A field of a row. `encode` and `decode` are None where the driver takes the value as it is."""
+    """The column of a field. `encode` and `decode` are None if the driver takes the value as it is."""
 
     name: str
-    array_type: str  # PostgreSQL's type of an array of it
+    array_type: str  # PostgreSQL's type of an array of these values
     encode: Convert | None
     decode: Convert | None
 
 
 class RowCodec:
-    """The columns of one kind of row on one database."""
+    """The columns of one kind of row in one database."""
 
     def __init__(self, kind: type[Row], dialect: Dialect) -> None:
         self.kind = kind
@@ -80,27 +80,28 @@ class RowCodec:
         )
 
     def encode_rows(self, rows: Sequence[Row]) -> list[list[Any]]:
-        """One list of values per column."""
+        """Return one list of values per column."""
         return [
             list(map(get, rows)) if encode is None else list(map(encode, map(get, rows)))
             for get, encode in self._encoders
         ]
 
     def records(self, rows: Sequence[Row]) -> Iterable[tuple[Any, ...]]:
-        """The values of each row, for a driver that takes them row by row and an enum of integers as an integer."""
+        """Return the values of each row, for a driver that takes rows one by one and accepts an integer enum as an
+        integer."""
         if self._is_plain:
             return map(msgspec.structs.astuple, rows)
         return zip(*self.encode_rows(rows), strict=True)
 
     def encode_keys(self, keys: Sequence[tuple[object, ...]]) -> list[list[Any]]:
-        """One list of values per column of the key."""
+        """Return one list of values per key column."""
         return [
             [key[index] if column.encode is None else column.encode(key[index]) for key in keys]
             for index, column in enumerate(self.key)
         ]
 
     def decode_row(self, values: Iterable[Any]) -> Any:
-        """The row whose columns, in order, hold these values."""
+        """Return the row whose columns, in order, have these values."""
         fields = list(values)
         for index, decode in self._decoders:
             fields[index] = decode(fields[index])
@@ -108,12 +109,12 @@ class RowCodec:
 
 
 def uuid_to_database(dialect: Dialect) -> Convert:
-    """How a UUID is passed in a query."""
+    """Return the conversion of a UUID for a query."""
     return _bytes_of_uuid if dialect == "sqlite" else _same
 
 
 def text_to_database(dialect: Dialect) -> Convert:
-    """How text is passed in a query."""
+    """Return the conversion of text for a query."""
     return _same if dialect == "sqlite" else _escape
 
 
@@ -124,11 +125,11 @@ RUN_COLUMNS = (
 )
 """The columns that `decode_run` takes, of runs `r` joined with objects `o`."""
 RUN_COLUMNS_WITHOUT_BATCHES = RUN_COLUMNS.replace("r.batches, r.markers", "null, null")
-"""The same, but for what may be long."""
+"""The same without the columns that may be long."""
 
 
 def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
-    """A run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object."""
+    """Decode a run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object."""
     topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
     kind = ObjectKind(kind)
     if kind is ObjectKind.MARKERS:
@@ -167,7 +168,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
 def _column(field: RowField, dialect: Dialect) -> RowColumn:
     array_type, encode, decode = _conversions(field, dialect)
     if array_type in (INTEGERS, UUIDS) and field.is_optional:
-        array_type = array_type.removeprefix("text::")  # the text of an array has another word for None
+        array_type = array_type.removeprefix("text::")  # the text of an array spells None in another way
     if field.is_optional:
         encode, decode = _or_none(encode), _or_none(decode)
     # PostgreSQL widens the elements to the column's type.
@@ -217,12 +218,12 @@ def _uuid_of_bytes(value: bytes) -> UUID:
 
 
 def _json_text(value: dict[str, str]) -> str:
-    # JSON writes NUL as an escape, so this is text that PostgreSQL takes.
+    # JSON escapes NUL, so PostgreSQL accepts this as text.
     return msgspec.json.encode(value).decode()
 
 
 def _escape(text: str) -> str:
-    """PostgreSQL's text can't hold NUL, which a client may send in any name."""
+    """Escape NUL, which PostgreSQL's text can't contain but which a client may send in any name."""
     if "\\" in text or "\x00" in text:
         return text.replace("\\", "\\\\").replace("\x00", "\\0")
     return text

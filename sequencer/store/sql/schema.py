@@ -1,14 +1,14 @@
-"""The tables: one per kind of row, and `cluster`, which says which database this is and who commits to it.
+"""The tables: one per kind of row, and `cluster`, which holds the database's identity and the committer's lease.
 
-A table's columns are the fields of its row, in their order, and their types follow from the row's annotations.
+A table's columns are the fields of its row, in order, and their types follow from the row's annotations.
 
-Written for two databases. A UUID is 16 bytes on SQLite and `uuid` on PostgreSQL; text is ordered by bytes
-(collation C: the order of keys is part of the interface, and an update of the system's locales can't break an
-index). Configs are JSON, for people; other nested values are MessagePack.
+The schema is for two databases. A UUID is 16 bytes on SQLite and `uuid` on PostgreSQL. Text is ordered by bytes
+(collation C): the order of keys is part of the interface, and an update of the system's locales can't break an index.
+Configs are JSON, for people; other nested values are MessagePack.
 
-Run rows are the scarce resource: no surrogate keys, no foreign keys, no index without a query that needs it.
-The tables that are updated with every commit leave room on their pages (fillfactor): PostgreSQL then updates
-rows in place of their indexes (HOT), and are vacuumed early.
+Run rows are the most numerous, so they are kept small: no surrogate keys, no foreign keys, no index without a query
+that needs it. The tables that are updated with every commit leave room on their pages (fillfactor), so that PostgreSQL
+updates rows without touching their indexes (HOT), and are vacuumed early.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _UPDATED: dict[str, Any] = {
     "autovacuum_vacuum_scale_factor": 0.05,
     "autovacuum_vacuum_threshold": 500,
 }
-"""Storage of a table whose rows are updated again and again."""
+"""Storage of a table whose rows are updated repeatedly."""
 _REMOVED: dict[str, Any] = {"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_analyze_scale_factor": 0.05}
 """Storage of a table whose rows are written once and deleted."""
 
@@ -107,7 +107,7 @@ cluster = _table(
     sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
     sa.Column("cluster_id", _text, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
-    sa.Column("schema_version", sa.Integer, nullable=False),  # read by no code; the next migration drops it
+    sa.Column("schema_version", sa.Integer, nullable=False),  # no code reads it; the next migration drops it
     sa.Column("committer_holder", _text, nullable=False),
     sa.Column("committer_address", _text, nullable=False),
     sa.Column("committer_epoch", sa.BigInteger, nullable=False),

@@ -1,10 +1,10 @@
-"""SQLite: one file; one connection and thread that writes, one that reads; a transaction is one function on a thread.
+"""SQLite: one file; one connection and thread for writing, one for reading; a transaction is one function on a thread.
 
-Statements go straight to the standard library's driver: an agent on a folder pays for them with each object that it
-writes. SQLAlchemy migrates the tables.
+Statements go directly to the standard library's driver, because an agent on a folder pays for them with each object
+that it writes. SQLAlchemy migrates the tables.
 
-WAL with synchronous=FULL: what was committed survives a power cut. A transaction that writes begins IMMEDIATE, so that
-another process can't take the write lock in the middle. The database's clock is the one passed in.
+WAL with synchronous=FULL: committed transactions survive a power cut. A transaction that writes begins IMMEDIATE, so
+that another process can't take the write lock in the middle. The database's clock is the one passed in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUSY_SECONDS = 5.0
 """How long a write waits for another process that writes to the same file."""
 
 _WAL_ATTEMPTS = 100
-_AMONG_MOST = 500  # well below SQLite's bound on parameters
+_AMONG_MOST = 500  # well below SQLite's limit of parameters
 
 _AWAY = {
     sqlite3.SQLITE_BUSY: "another process holds its lock",
@@ -73,7 +73,7 @@ T = TypeVar("T")
 class SqliteDatabase:
     """The file at `path` (None: in memory, lost at `stop`).
 
-    `executor` must have one thread. Without one, the database makes and ends its own threads.
+    `executor` must have one thread. Without one, the database creates and stops its own threads.
     """
 
     dialect: Dialect = "sqlite"
@@ -85,12 +85,12 @@ class SqliteDatabase:
         self._owned: dict[str, Executor] = {}
         self._tables = table_statements("sqlite")
         self._writer = _Connection(path)
-        # Read beside what is being written, on a thread and a connection of its own.
+        # Reads run concurrently with writes, on a separate thread and connection.
         self._reader = self._writer if path is None else _Connection(path)
         self._lane: Lane = "commits"
 
     def on(self, lane: Lane) -> SqliteDatabase:
-        """Only the reads have a connection of their own: SQLite allows one writer, and its transactions are short."""
+        """Only reads have a separate connection: SQLite allows one writer, and write transactions are short."""
         view = copy(self)
         view._lane = lane
         return view
@@ -152,7 +152,7 @@ class SqliteDatabase:
             with reader.reading() as connection:
                 return [connection.execute(statement).fetchall() for statement in statements]
 
-        await self._write(lambda: None)  # what was being written is written
+        await self._write(lambda: None)  # wait until the writes in progress have ended
         of_statements = await self.on("reads")._read(run)
         for index, of_one in enumerate(of_statements):
             for first in range(0, len(of_one), rows):
@@ -242,30 +242,29 @@ class SqliteDatabase:
 
 
 class _Connection:
-    """A connection to the file (None: to a database in memory), opened when it is first used. One thread uses it at a
-    time."""
+    """A connection to the file (None: to a database in memory), opened on first use. One thread uses it at a time."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction on one snapshot."""
+        """Return a transaction on one snapshot."""
         return self._transaction("begin")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction that has the file's only lock for writers from its beginning."""
+        """Return a transaction that holds the file's only write lock from its beginning."""
         return self._transaction("begin immediate")
 
     def migrate(self, *, allowed: bool) -> None:
-        """Make the tables, or migrate them; see `migrate`."""
+        """Create the tables, or migrate them; see `migrate`."""
         opened = self._open()
         engine = sa.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
         with engine.connect() as connection, self.writing():
             migrate_tables(connection, allowed=allowed)
 
     def close(self) -> None:
-        """May be called twice; the next transaction opens it again."""
+        """Close the connection. May be called twice; the next transaction opens it again."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -286,7 +285,7 @@ class _Connection:
             connection = sqlite3.connect(
                 ":memory:" if self._path is None else self._path,
                 timeout=BUSY_SECONDS,
-                isolation_level=None,  # we say BEGIN ourselves
+                isolation_level=None,  # this class issues BEGIN itself
                 check_same_thread=False,
             )
             try:
@@ -315,8 +314,8 @@ def _runs_from(
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Change the file to WAL. Of two that do so with a new file, one is told at once that it is locked: SQLite does not
-    wait there, as it does at the beginning of a transaction."""
+    """Change the file to WAL. If two connections do so with a new file, one of them fails at once with "locked": SQLite
+    does not wait here, as it does at the beginning of a transaction."""
     for attempt in range(_WAL_ATTEMPTS):
         try:
             connection.execute("pragma journal_mode = wal")

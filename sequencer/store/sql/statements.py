@@ -1,5 +1,5 @@
-"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{in_values}` a set,
-`{for_update}` a lock on the rows that are selected (nothing on SQLite, where a transaction that writes is alone)."""
+"""The queries, for both databases. `$n` are arguments, `{now}` is the database's clock, `{in_values}` a set,
+`{for_update}` a lock on the selected rows (empty on SQLite, where a transaction that writes excludes others)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADOPT = """
 """
 IDENTITY = "select cluster_id, incarnation from cluster where id = 1"
 
-# Every one who takes it has a new epoch. The row is locked first (on PostgreSQL): see FENCE there.
+# Each committer that takes the lease gets a new epoch. The row is locked first (on PostgreSQL): see _FENCE there.
 TAKE_COMMITTER_LEASE = """
     with free as (
         select id from cluster where id = 1 and (committer_holder = $1 or committer_expires_ms <= {now}) {for_update}
@@ -33,8 +33,9 @@ TAKE_COMMITTER_LEASE = """
     where id in (select id from free)
     returning committer_epoch
 """
-# Who holds it keeps it, also late, as long as nobody else took it. A renewal never shortens what an earlier one gave:
-# renewals may arrive out of order. Beyond $3, the longest lease there is, the database's clock went back.
+# The holder keeps the lease, even when it renews late, as long as nobody else has taken it. A renewal never shortens an
+# earlier one, because renewals may arrive out of order. If the end is later than $3 (the longest lease) from now, the
+# database's clock went back.
 RENEW_COMMITTER_LEASE = """
     update cluster set committer_expires_ms = case
         when committer_expires_ms > {now} + cast($3 as bigint) then {now} + cast($3 as bigint)
@@ -64,7 +65,7 @@ RUNS_BELOW = f"""
 """
 RUNS_OF_OBJECT = f"{_RUNS} where r.object_id = $1 order by r.topic_id, r.partition, r.base_offset"
 
-# The run that holds $3, or the first after it. Runs don't overlap: at most one begins below and ends above.
+# The run that contains $3, or the first after it. Runs don't overlap: at most one begins below $3 and ends above it.
 FIRST_RUN = f"""
     select base_offset, running_max_timestamp from runs
     where {_OF_PARTITION} and end_offset > $3
@@ -76,7 +77,8 @@ FIRST_RUN = f"""
 
 
 def _first_reaching(timestamp: str) -> str:
-    """The first run whose running maximum reaches it, found by halving the log: running maxima never fall along it."""
+    """Select the first run whose running maximum reaches the timestamp, by bisection: running maxima never decrease
+    along the log."""
     middle = "low + (high - low) / 2"
     is_reached = f"""
         (select m.running_max_timestamp from runs m
@@ -119,7 +121,8 @@ _SCAN_END = f"""
 """
 SCAN_END = _SCAN_END.replace("{and_below}", "")
 SCAN_END_BELOW = _SCAN_END.replace("{and_below}", "and base_offset < $5")
-# The first run at which the newest running maximum (below $4) was reached: it has the largest, unless that was removed.
+# The first run at which the newest running maximum (below $4) was reached. It has the largest timestamp, unless the run
+# that did was removed.
 RUN_OF_RUNNING_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.end_offset > $3
       and r.max_timestamp = r.running_max_timestamp
@@ -180,7 +183,7 @@ STATISTICS = """
 
 
 def run_rows_after(columns: str) -> str:
-    """Run rows in the order of their key, after ($1, $2, $3)."""
+    """Select run rows in key order, after ($1, $2, $3)."""
     return (
         f"select {columns} from runs where (topic_id, partition, base_offset) > ($1, $2, $3) "
         "order by topic_id, partition, base_offset limit $4"
@@ -188,12 +191,12 @@ def run_rows_after(columns: str) -> str:
 
 
 def first_rows(table: TableStatements) -> str:
-    """The first rows of a table in the order of their key."""
+    """Select the first rows of a table in key order."""
     return f"select {table.columns} from {table.name} order by {table.key} limit $1"
 
 
 def rows_after(table: TableStatements) -> str:
-    """Rows in the order of their key, after the key ($1, ...). The last argument is how many."""
+    """Select rows in key order, after the key ($1, ...). The last argument is the limit."""
     count = len(table.codec.key)
     key = ", ".join(f"${position}" for position in range(1, count + 1))
     return (
@@ -203,7 +206,7 @@ def rows_after(table: TableStatements) -> str:
 
 
 def positions_of(columns: str) -> str:
-    """A group's positions in the order of their places, after ($2, $3)."""
+    """Select a group's positions ordered by topic and partition, after ($2, $3)."""
     return (
         f"select {columns} from group_offsets where group_id = $1 and (topic_id, partition) > ($2, $3) "
         "order by topic_id, partition limit $4"
@@ -219,5 +222,5 @@ def positions_on(columns: str) -> str:
 
 
 def journal_from(columns: str) -> str:
-    """The journal from number $1 on, at most $2 rows."""
+    """Select the journal from number $1 on, at most $2 rows."""
     return f"select {columns} from journal where number >= $1 order by number limit $2"

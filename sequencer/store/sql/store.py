@@ -44,15 +44,16 @@ R = TypeVar("R", bound=Row)
 DECODED_IN_A_TURN = 500
 """Runs decoded in one turn of the event loop."""
 BATCHES_AS_A_RUN = 32
-"""A batch table of this length doubles the time that a run takes."""
+"""A batch table of this length doubles the time to decode a run."""
 LOADED_AT_ONCE = 1_000
 """Rows that a load decodes in one turn of the event loop."""
 KEYS_AT_ONCE = 10_000
 """Keys that one statement looks up."""
 SCAN_RUNS = 10_000
-"""How many runs one statement scans by their own timestamps."""
+"""Runs that one statement scans by their own timestamps."""
 FIRST_SCAN_RUNS = 8
-"""How many the first statement scans: the run that raised the running maximum nearly always still exists."""
+"""Runs that the first statement scans; few, because the run that raised the running maximum nearly always still
+exists."""
 
 
 def open_database(
@@ -63,7 +64,8 @@ def open_database(
     postgres_clock: Clock | None = None,
     password: Callable[[], str] | None = None,
 ) -> Database:
-    """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`.
+    """Return the database that a URL names: `sqlite:///relative`, `sqlite:////absolute`,
+    `postgresql://user:pass@host/name`.
 
     Raises UnknownDatabase.
     """
@@ -77,7 +79,7 @@ def open_database(
 
 
 def check_database_url(url: str) -> None:
-    """Raises UnknownDatabase as `open_database` would; connects to nothing."""
+    """Raise UnknownDatabase like `open_database`, but connect to nothing."""
     _parsed(url)
 
 
@@ -100,7 +102,7 @@ def open_row_store(
     auto_migrate: bool = True,
     password: Callable[[], str] | None = None,
 ) -> SqlRowStore:
-    """A row store for a database URL; nothing is connected before `open`."""
+    """Return a row store for a database URL; nothing is connected before `open`."""
     return SqlRowStore(
         url,
         clock=clock,
@@ -114,17 +116,17 @@ def open_row_store(
 class SqlRowStore:
     """`sequencer.store.rows.RowStore` in SQL.
 
-    A `write` that raises SequencerUnavailable or is cancelled may have been applied; a `load` shows whether it was. One
-    that raises RequestFailed or LeaseLost has written nothing.
+    A `write` that raises SequencerUnavailable or is cancelled may have been applied; a `load` shows whether it was. A
+    `write` that raises RequestFailed or LeaseLost has written nothing.
 
     Args:
         url: see `open_database`.
         clock: SQLite's "database clock"; PostgreSQL has its own.
-        entropy: makes the cluster's id when the database is empty.
-        executor: of one thread, for SQLite; one is made where none is given.
-        auto_migrate: whether `open` may bring older tables up to date.
-        postgres_clock: stands in for PostgreSQL's own clock, in tests.
-        password: asked for PostgreSQL's password at each new connection, in place of the URL's.
+        entropy: makes the cluster's id if the database is empty.
+        executor: an executor of one thread, for SQLite; without one the database creates its own.
+        auto_migrate: whether `open` may migrate older tables.
+        postgres_clock: replaces PostgreSQL's own clock in tests.
+        password: returns PostgreSQL's password for each new connection; it replaces the URL's.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class SqlRowStore:
         self._text = text_to_database(dialect)
 
     def reads(self) -> SqlRowStore:
-        """The same rows over other connections: these reads don't delay the committer."""
+        """Return the same rows over other connections, so that these reads don't delay the committer."""
         view = copy(self)
         view._database = self._database.on("reads")
         return view
@@ -319,7 +321,7 @@ class SqlRowStore:
             )
             if rows:
                 return ScannedRuns(decode_run(rows[0], self._dialect), scanned + most)
-            # Only if the run that raised the running maximum was deleted.
+            # This happens only if the run that raised the running maximum was deleted.
             ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
             scanned += count
             if count < most:
@@ -385,7 +387,7 @@ class SqlRowStore:
     # -- objects ---------------------------------------------------------------------------------------
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
-        """The rows that exist, in the order of the ids."""
+        """Return the rows that exist, in the order of the ids."""
         ids = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
         rows = await self._object_rows(
             await self._database.fetch_where_in(statements.objects_by_id(self._objects.columns), "uuid", ids)
@@ -405,7 +407,7 @@ class SqlRowStore:
         return await self._object_rows(await self._database.fetch(statement, retired_ms, parquet_ms, limit))
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
-        """The keys that have a row, in the order given."""
+        """Return the keys that have a row, in the order given."""
         encoded = [self._text(key) for key in keys]
         rows = await self._database.fetch_where_in(
             statements.KNOWN_KEYS, "text", list(dict.fromkeys(encoded))
