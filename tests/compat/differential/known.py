@@ -1,5 +1,5 @@
-"""The differences that are known, each with its reason. A difference that is not here is a failure; so is one that is
-here, and that no script shows any more.
+"""Differences that are known, each with its reason. They stand beside the scripts that show them (`Scripts.known`);
+EVERYWHERE has those of many modules. Any other difference is a failure; so is a known one that no script shows any more.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ class Known:
         )
 
 
-KNOWN: tuple[Known, ...] = ()
+EVERYWHERE: tuple[Known, ...] = ()

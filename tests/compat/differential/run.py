@@ -8,8 +8,8 @@
 
 Both servers are fresh, and shared by the scripts of a module, so a script's topics, groups and ids have names of their
 own. Scripts are in `scripts/`, one module for one subject, whose `SCRIPTS` are listed in MODULES below; `steps.py` says
-how to write one. `plain.py` takes from the answers what differs between any two servers, and `known.py` has the
-differences that are meant, with their reasons. Add to it only what is meant: mend the others.
+how to write one. `plain.py` takes from the answers what differs between any two servers. The differences that are meant
+stand beside the scripts (`known=`), with their reasons. Add only what is meant: mend the others.
 
 Exit status 1: a difference that is not known, or a known one that is no longer there (looked at where all scripts run).
 Needs Java and Maven, as `make compat`. Kafka takes some 7 seconds to start.
@@ -29,7 +29,7 @@ from bench import kafka_peer
 from tests.compat.differential import servers
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections
-from tests.compat.differential.known import KNOWN, Known
+from tests.compat.differential.known import EVERYWHERE, Known
 from tests.compat.differential.plain import Ids, plain
 from tests.compat.differential.scripts import topics
 from tests.compat.differential.servers import Server
@@ -94,7 +94,9 @@ def _run_module(
             found.steps += steps
             unknown = 0
             for difference in new:
-                entry = next((known for known in KNOWN if known.covers(difference)), None)
+                entry = next(
+                    (known for known in (*module.known, *EVERYWHERE) if known.covers(difference)), None
+                )
                 if entry is None:
                     found.unknown.append(difference)
                     unknown += 1
@@ -150,7 +152,8 @@ def _report(found: Found, has_known: bool, is_whole: bool) -> int:
     for difference in found.unknown:
         print(f"DIFFERENT: {difference}")
     used = {id(entry) for entry, _ in found.known}
-    stale = [entry for entry in KNOWN if id(entry) not in used] if is_whole else []
+    listed = [*EVERYWHERE, *(entry for module in MODULES.values() for entry in module.known)]
+    stale = [entry for entry in listed if id(entry) not in used] if is_whole else []
     for entry in stale:
         print(f"NO LONGER DIFFERENT: {entry}")
     print(

@@ -21,6 +21,7 @@ from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.compat.differential.known import Known
 
 MAIN = "main"
 LATER = frozenset(
@@ -87,6 +88,8 @@ class Scripts:
     """Properties of Kafka's that are not its defaults."""
     tailrace: Mapping[str, str] = field(default_factory=dict)
     """`TAILRACE_*` of Tailrace's environment."""
+    known: Sequence[Known] = ()
+    """The differences that are meant."""
 
 
 def topic(name: str, partitions: int = 1, **configs: str) -> Script:
