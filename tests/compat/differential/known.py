@@ -1,5 +1,5 @@
 """Differences that are known, each with its reason. They stand beside the scripts that show them (`Scripts.known`);
-EVERYWHERE has those of many modules. Any other difference is a failure; so is a known one that no script shows any more.
+EVERYWHERE has those of many modules. Any other difference is a failure; so is a known one that is no longer shown.
 """
 
 from __future__ import annotations
