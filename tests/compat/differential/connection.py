@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from scramp import ScramClient
 
-from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka import ApiKey, MalformedRequest, UnsupportedVersion, decode_response, encode_request
 from tailrace.kafka.headers import request_header
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -60,7 +60,11 @@ class Connections:
             connection.sendall(_framed(step))
             if step.is_answered:
                 version = step.version if step.answer_version is None else step.answer_version
-                return decode_response(step.api, version, _received(connection))[1]
+                frame = _received(connection)
+                try:
+                    return decode_response(step.api, version, frame)[1]
+                except (MalformedRequest, UnsupportedVersion):
+                    return f"<bytes {frame.hex()}>"
             probe = Ask("probe", ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
             connection.sendall(_framed(probe))
             decode_response(probe.api, probe.version, _received(connection))

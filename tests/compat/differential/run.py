@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,11 +32,15 @@ from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections
 from tests.compat.differential.known import EVERYWHERE, Known
 from tests.compat.differential.plain import Ids, plain
-from tests.compat.differential.scripts import topics
+from tests.compat.differential.scripts import producing, reading, topics
 from tests.compat.differential.servers import Server
 from tests.compat.differential.steps import Ask, Script, Scripts
 
-MODULES: dict[str, Scripts] = {"topics": topics.SCRIPTS}
+MODULES: dict[str, Scripts] = {
+    "topics": topics.SCRIPTS,
+    "producing": producing.SCRIPTS,
+    "reading": reading.SCRIPTS,
+}
 
 
 @dataclass(slots=True)
@@ -90,7 +95,11 @@ def _run_module(
     ):
         for name, start in chosen.items():
             started = time.monotonic()
-            new, steps = compared(name, start, kafka, tailrace, is_shown)
+            try:
+                new, steps = compared(name, start, kafka, tailrace, is_shown)
+            except Exception as error:
+                traceback.print_exc()
+                new, steps = [Difference(name, "the script failed", "", repr(error), None)], 0
             found.steps += steps
             unknown = 0
             for difference in new:
