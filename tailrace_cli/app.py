@@ -35,7 +35,7 @@ from tailrace_cli.commands import (
 from tailrace_cli.errors import CommandFailed, WrongUsage
 
 app = group_of_commands(
-    "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
+    "A Kafka-protocol broker without disks: objects on S3, offsets in SQL, older data in Parquet.",
     name="tailrace",
 )
 

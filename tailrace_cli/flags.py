@@ -50,7 +50,7 @@ def with_flags(command: Callable[..., R]) -> Callable[..., R]:
 
 
 Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")]
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StoredFlags:
     ] = None
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
+        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, in place of both."),
     ] = None
     config: Config = None
 
@@ -83,13 +83,15 @@ class LogFlags:
     store: Store = None
     database: Annotated[
         str | None,
-        typer.Option("--database", metavar="URL", help="The sequencer's database, where none runs."),
+        typer.Option("--database", metavar="URL", help="The database, if no sequencer runs."),
     ] = None
     sequencer: Annotated[
-        str | None, typer.Option("--sequencer", metavar="HOST:PORT,...", help="Running sequencers.")
+        str | None,
+        typer.Option("--sequencer", metavar="HOST:PORT,...", help="Addresses of running sequencers."),
     ] = None
     rpc_secret_file: Annotated[
-        Path | None, typer.Option("--rpc-secret-file", metavar="FILE", help="The cluster's secret.")
+        Path | None,
+        typer.Option("--rpc-secret-file", metavar="FILE", help="A file with the cluster's secret."),
     ] = None
     config: Config = None
 

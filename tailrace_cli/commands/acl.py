@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 app = group_of_commands("Access control lists: list, add, remove.")
 
 Principal = Annotated[
-    str | None, typer.Option("--principal", metavar="User:NAME", help="Who. User:* is everybody.")
+    str | None,
+    typer.Option("--principal", metavar="User:NAME", help="The principal; User:* means everybody."),
 ]
 
 
@@ -70,11 +71,11 @@ class AccessFlags:
             "--operation", metavar="OPERATION", help="read, write, describe, all, ... Can be repeated."
         ),
     ] = None
-    prefix: Annotated[bool, typer.Option("--prefix", help="The name is a prefix.")] = False
+    prefix: Annotated[bool, typer.Option("--prefix", help="Treat the resource's name as a prefix.")] = False
     host: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="From this address. Default: any.")
+        str | None, typer.Option("--host", metavar="ADDRESS", help="The client's address. Default: any.")
     ] = None
-    deny: Annotated[bool, typer.Option("--deny", help="Deny, instead of allowing.")] = False
+    deny: Annotated[bool, typer.Option("--deny", help="Deny instead of allow.")] = False
 
 
 @app.command("list")
@@ -85,7 +86,7 @@ def list_acls(
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the ACLs of a principal, of a resource, or all."""
+    """List the ACLs of a principal or resource, or all ACLs."""
     acl_filter = _wanted(resource.named(), principal)
     rows = ask_broker(bootstrap, lambda client: _described(client, acl_filter))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")

@@ -27,17 +27,18 @@ def register(app: typer.Typer) -> None:
 def audit(
     stored: StoredFlags,
     sample: Annotated[
-        float, typer.Option("--sample", min=0.0, max=1.0, help="Share of objects to read whole.")
+        float, typer.Option("--sample", min=0.0, max=1.0, help="Fraction of objects to read in full.")
     ] = 0.01,
-    full: Annotated[bool, typer.Option("--full", help="Read all objects whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Read all objects in full.")] = False,
     overdue_hours: Annotated[
         float, typer.Option("--overdue-hours", min=0.0, help="Report garbage older than this.")
     ] = 48.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare database and bucket; check sums and invariants.
+    """Compare the database with the bucket; verify checksums.
 
-    Changes nothing; the cluster may run. Exit status 0: no findings. 1: findings. 2: the audit could not run.
+    Changes nothing, and can run while the cluster runs. Exits with 0 if it finds nothing, 1 if it finds something, 2
+    if it could not run.
     """
     from sequencer.api import SequencerError
     from sequencer.recovery.audit import AuditSettings

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show the cluster's id, its brokers and what they lead."""
+    """Show the cluster's id, brokers and leader counts."""
 
     async def run(client: KafkaClient) -> dict[str, Any]:
         from tailrace.kafka import ApiKey

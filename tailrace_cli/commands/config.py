@@ -22,7 +22,7 @@ _SET, _DELETE = 0, 1
 _SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "static", 5: "default"}
 
 TopicFlag = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Default: the cluster.")
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic. Default: the whole cluster.")
 ]
 
 
@@ -30,7 +30,7 @@ TopicFlag = Annotated[
 def list_configs(
     topic: TopicFlag = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also show unset configs, with their defaults.")
+        bool, typer.Option("--all", help="Also show configs that are not set, with their defaults.")
     ] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,

@@ -40,7 +40,7 @@ StartFlag = Annotated[
         "--from",
         "-o",
         metavar="START",
-        help="start (the default), end, an offset, or -N for the last N of each partition.",
+        help="start (the default), end, an offset, or -N (the last N of each partition).",
     ),
 ]
 Since = Annotated[
@@ -48,24 +48,26 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="Start at a time: 2026-01-31T12:00, ms, or 2h for 2 hours ago.",
+        help="Start at a time: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago).",
     ),
 ]
 Until = Annotated[
     str | None,
-    typer.Option("--until", metavar="TIME", help="Leave out records of this time and later."),
+    typer.Option("--until", metavar="TIME", help="Skip records with this timestamp or a later one."),
 ]
 Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")]
 Group = Annotated[
     str | None,
-    typer.Option("--group", "-g", help="Join this group, start at its committed offsets, and commit."),
+    typer.Option(
+        "--group", "-g", help="Join this group, start at its committed offsets, and commit offsets."
+    ),
 ]
 Template = Annotated[
     str,
     typer.Option(
         "--format",
-        help=r"Of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
+        help=r"A template of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
     ),
 ]
 EncodingFlag = Annotated[
@@ -95,10 +97,8 @@ def consume(
 ) -> None:
     """Read topics from the start to their current end.
 
-    With --follow it keeps reading.
-
-    Prints one record per line. With --group, the group assigns partitions and first offsets, and the offsets of
-    printed records are committed.
+    Prints one record per line. With --follow, it keeps reading. With --group, it reads the partitions that the group
+    assigns, starts at the group's committed offsets, and commits the offsets of printed records.
     """
     began = _parse_start(start, since, until)
     for name in topics:

@@ -30,34 +30,34 @@ def cost(
         typer.Option(
             "--from-metrics",
             metavar="URL",
-            help=f"An agent's or a sequencer's address for metrics; can be repeated. Default: {DEFAULT_PAGE}",
+            help=f"The metrics address of an agent or sequencer. Can be repeated. Default: {DEFAULT_PAGE}",
         ),
     ] = None,
     over: Annotated[
         float,
-        typer.Option("--over", min=0, max=86_400, help="Watch for so many seconds. 0: all since the start."),
+        typer.Option("--over", min=0, max=86_400, help="Seconds to measure. 0: since each process started."),
     ] = 0,
     workload: Annotated[
-        Path | None, typer.Option("--workload", metavar="FILE", help="A workload as TOML: nothing need run.")
+        Path | None, typer.Option("--workload", metavar="FILE", help="A TOML file that describes a workload.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="One value of a workload; can be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Set one value of the workload. Can be repeated."),
     ] = None,
     prices: Annotated[
         str,
         typer.Option(
             "--prices",
             metavar="NAME|FILE",
-            help="s3-standard, s3-express, own-machine, own-store, or a TOML file. Default: the one of those that the"
-            " running processes use; else s3-standard.",
+            help="s3-standard, s3-express, own-machine, own-store, or a TOML file. Default: the table that the"
+            " running processes use, else s3-standard.",
         ),
     ] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Print what topics cost a month, as used or as described.
+    """Print each topic's monthly cost, or a described workload's.
 
-    Prices are those of a table that you can copy and edit.
+    Prices come from a table that you can copy and edit.
     """
     from tailrace.cost import DEFAULT_PRICES, BadPrices, bill_of, read_prices
 

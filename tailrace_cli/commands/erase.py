@@ -26,31 +26,35 @@ MAX_KEY_FILE_BYTES = 64 << 20
 
 @with_flags
 def erase(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to erase from.")],
     flags: LogFlags,
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key; repeat it for more.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="A key to erase. Can be repeated.")
+    ] = None,
     keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", metavar="FILE", help="Keys, one on each line.")
+        Path | None, typer.Option("--keys-file", metavar="FILE", help="A file with one key per line.")
     ] = None,
     encoding: Annotated[
         Encoding, typer.Option("--encoding", "-e", help="Encoding of the keys.")
     ] = Encoding.TEXT,
-    reason: Annotated[str, typer.Option("--reason", help="For the log of erasures.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="A reason to store in the log of erasures.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name the objects and the counts, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the objects and counts; change nothing.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Read all keys, whatever bounds and bloom filters say.")
+        bool, typer.Option("--full", help="Read all keys; do not trust key bounds and Bloom filters.")
     ] = False,
     show_log: Annotated[
-        bool, typer.Option("--log", help="Show the topic's erasures, and whether bytes of them are left.")
+        bool,
+        typer.Option("--log", help="Show the topic's erasures, and whether erased bytes are still stored."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Erase all records that have one of these keys.
 
-    Offsets stay; consumers step over the erased ones. Records that are not in Parquet yet are compacted first. The old
-    objects are deleted after their grace, and when no table's snapshot names them: --log tells when that is over.
+    Other records keep their offsets; consumers skip the erased ones. Records that are not in Parquet yet are compacted
+    first. The old objects are deleted after a grace period, once no table snapshot refers to them; --log shows when
+    they are gone.
     """
     if show_log:
         _, erasures = ask_log(flags, lambda log: _logged(log, topic))

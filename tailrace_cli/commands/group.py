@@ -22,7 +22,7 @@ SHOWN_PARTITIONS = 6
 
 @app.command("list")
 def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """List the groups of all coordinators."""
+    """List all groups."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.kafka import ApiKey
@@ -100,7 +100,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="POSITION",
-        help="start, end, an offset, +N or -N from the committed one, or a time.",
+        help="start, end, an offset, +N or -N from the committed offset, or a time.",
     ),
 ]
 Topic = Annotated[
@@ -121,7 +121,7 @@ def reset(
 ) -> None:
     """Move a group's committed offsets.
 
-    The group must have no members. Without --execute, only shows a preview.
+    The group must have no members. Without --execute, it only shows a preview.
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def reset(
 
 @app.command()
 def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
-    """Delete a group that has no members, with its offsets."""
+    """Delete a group and its offsets. It must have no members."""
 
     async def run(client: KafkaClient) -> None:
         from tailrace.kafka import ApiKey

@@ -19,7 +19,8 @@ T = TypeVar("T")
 app = group_of_commands("Objects on the store: list, show, audit.")
 
 StoreFlag = Annotated[
-    str, typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="The store's URL, or a folder.")
+    str,
+    typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="s3://bucket/prefix or a folder."),
 ]
 Key = Annotated[str, typer.Argument(metavar="KEY")]
 DEFAULT_STORE = "data/objects"
@@ -29,11 +30,11 @@ PARQUET_MAGIC = b"PAR1"
 @app.command("list")
 def list_objects(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1)] = 1000,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many objects.")] = 1000,
     store: StoreFlag = DEFAULT_STORE,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show keys and sizes."""
+    """List objects by key, with their sizes."""
 
     async def run(opened: ObjectStore) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -78,7 +79,7 @@ def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) 
 def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) -> None:
     """Read a whole object and verify its checksums.
 
-    Exit status 1 if the object is corrupt.
+    Exits with 1 if the object is corrupt.
     """
 
     async def run(opened: ObjectStore) -> tuple[str, list[str]]:

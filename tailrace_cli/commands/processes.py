@@ -37,18 +37,22 @@ class ProcessFlags:
         typer.Option(
             "--database-password-file",
             metavar="FILE",
-            help="The database's password. Or set PGPASSWORD or PGPASSFILE.",
+            help="A file with the database's password. Or set PGPASSWORD or PGPASSFILE.",
         ),
     ] = None
     rpc_secret_file: Annotated[
         str | None,
         typer.Option(
-            "--rpc-secret-file", metavar="FILE", help="The secret that all processes of a cluster share."
+            "--rpc-secret-file",
+            metavar="FILE",
+            help="A file with the secret that all processes of a cluster share.",
         ),
     ] = None
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Settings as TOML; flags and TAILRACE_* override it."),
+        typer.Option(
+            "--config", metavar="FILE", help="A TOML file of settings; flags and TAILRACE_* override it."
+        ),
     ] = None
     log_level: Annotated[
         str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
@@ -101,11 +105,13 @@ Rpc = Annotated[
 ]
 RpcAdvertise = Annotated[
     str | None,
-    typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address that they connect to."),
+    typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address at which they reach --rpc."),
 ]
 Gateway = Annotated[
     str | None,
-    typer.Option("--gateway", metavar="HOST:PORT", help="Address for topics over HTTP. Default: none"),
+    typer.Option(
+        "--gateway", metavar="HOST:PORT", help="Address of the HTTP gateway to topics. Default: none"
+    ),
 ]
 Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
 
@@ -131,7 +137,8 @@ def serve(
     secure: Annotated[
         bool,
         typer.Option(
-            "--secure", help="With TLS and logins: makes a certificate and an admin user in DATA/secure."
+            "--secure",
+            help="Require TLS and logins; create a certificate and an admin user in DATA/secure.",
         ),
     ] = False,
 ) -> None:
@@ -158,10 +165,12 @@ def agent(
     zone: Zone = None,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", metavar="N", help="Processes, one per core, on ports P, P+1, ..."),
+        typer.Option(
+            "--processes", metavar="N", help="How many processes to run (one per core), on ports P, P+1, ..."
+        ),
     ] = None,
 ) -> None:
-    """Run one agent of a cluster, or N with --processes."""
+    """Run one agent of a cluster, or several with --processes."""
     from tailrace_cli.running.checks import agent_mistakes
 
     settings = flags.load(sequencers=sequencer, listen=listen, advertise=advertise, rpc=rpc,
@@ -186,7 +195,7 @@ def sequencer(
 ) -> None:
     """Run a sequencer server on PostgreSQL.
 
-    Several servers can share one database. Without --store the server collects no garbage.
+    Several servers can share one database. Without --store, the server deletes no unused objects.
     """
     from tailrace_cli.running.checks import sequencer_mistakes
 
@@ -202,7 +211,9 @@ class RoundFlags:
 
     every: Annotated[
         str | None,
-        typer.Option("--every", metavar="TIME", help="Run until stopped, a round every 60s, 5m or 1h."),
+        typer.Option(
+            "--every", metavar="TIME", help="Run until stopped, with a round every TIME: 60s, 5m or 1h."
+        ),
     ] = None
     topic: Annotated[
         list[str] | None,
@@ -211,19 +222,22 @@ class RoundFlags:
     master: Annotated[
         str | None,
         typer.Option(
-            "--master", metavar="URL", help="Spark's master. Default: spark-submit's, else local[*]"
+            "--master", metavar="URL", help="The Spark master. Default: spark-submit's, else local[*]"
         ),
     ] = None
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. Can be repeated."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark property. Can be repeated."),
     ] = None
     min_bytes: Annotated[
         int | None,
-        typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
+        typer.Option(
+            "--min-bytes", min=1, help="Compact partitions with at least this many uncompacted bytes."
+        ),
     ] = None
     min_age_ms: Annotated[
-        int | None, typer.Option("--min-age-ms", min=0, help="Compact any data older than this.")
+        int | None,
+        typer.Option("--min-age-ms", min=0, help="Compact any data older than this many milliseconds."),
     ] = None
 
     def options(self) -> CompactOptions:
@@ -289,7 +303,7 @@ def compact(
 def bundle(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write to.")] = ".",
 ) -> None:
-    """Write what spark-submit needs to run the compactor."""
+    """Write the files that spark-submit needs for the compactor."""
     from compactor.bundle import write_bundle
 
     if not folder:
@@ -304,7 +318,7 @@ def demo(
         typer.Option("--data", metavar="DIR", help="Keep the data in this folder. Default: a temporary one."),
     ] = None,
 ) -> None:
-    """Run the main job on real data and check the result."""
+    """Produce, consume, compact and query real data; check results."""
     try:
         from tailrace_cli.demo.embedded_cluster import main as run_demo
     except ModuleNotFoundError as error:

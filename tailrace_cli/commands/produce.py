@@ -31,7 +31,7 @@ MAX_SHOWN_ERRORS = 3
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Values = Annotated[
     list[str] | None,
-    typer.Argument(metavar="VALUE", help="Without values, each line of stdin is one."),
+    typer.Argument(metavar="VALUE", help="Values to send. Without any, each line of stdin is a value."),
 ]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")]
 KeySeparator = Annotated[
@@ -40,27 +40,42 @@ KeySeparator = Annotated[
         "--key-separator",
         "-K",
         metavar="TEXT",
-        help=r"Text between key and value of a line, such as '\t'.",
+        help=r"Text that separates key and value in each line, such as '\t'.",
     ),
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated, also with the same name."),
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="NAME=VALUE",
+        help="A header of every record. Can be repeated, also with the same name.",
+    ),
 ]
 Partition = Annotated[
     int | None,
     typer.Option(
-        "--partition", "-p", min=0, max=MAX_PARTITION, help="Default: by the key, as Java clients do."
+        "--partition",
+        "-p",
+        min=0,
+        max=MAX_PARTITION,
+        help="The partition of every record. Default: chosen by the key, as Java clients do.",
     ),
 ]
 Timestamp = Annotated[
     str | None,
-    typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h for 2 hours ago."),
+    typer.Option(
+        "--timestamp",
+        metavar="TIME",
+        help="The time of every record: 2026-01-31T12:00, ms since 1970, or 2h (2 hours ago).",
+    ),
 ]
 Tombstone = Annotated[bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")]
 LinesOfJson = Annotated[
     bool,
-    typer.Option("--from-json", help="Each line is a JSON object, as `tailrace consume --json` prints it."),
+    typer.Option(
+        "--from-json", help="Read each line as a JSON object, as printed by `tailrace consume --json`."
+    ),
 ]
 EncodingFlag = Annotated[
     Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
@@ -86,9 +101,10 @@ def produce(
     client: ClientFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write records to a topic: values, or lines of stdin.
+    """Write records to a topic, from arguments or lines of stdin.
 
-    Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
+    Each line is one record; for values with line feeds or binary data, see --encoding and --from-json. Exits with 0
+    once every record is acknowledged.
     """
     check_topic_name(topic)
     headers = listed_pairs(header or [], "--header", "source=radar")

@@ -34,16 +34,18 @@ def query(
     flags: LogFlags,
     last: Annotated[
         int | None,
-        typer.Option("--last", "-n", min=0, metavar="N", help="Only the newest N offsets of each partition."),
+        typer.Option(
+            "--last", "-n", min=0, metavar="N", help="Read only the newest N offsets of each partition."
+        ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new records as they are committed.")
+        bool, typer.Option("--follow", "-f", help="Continue with new records as they are committed.")
     ] = False,
 ) -> None:
-    """Run SQL over topics: Parquet files and tail as one.
+    """Run SQL over topics, including records not yet in Parquet.
 
-    Each topic is a table of its name; quote "offset", a keyword. Prints one JSON object a row, as rows come. With
-    --follow it then runs the SQL over the new records alone, again and again, until Ctrl-C.
+    Each topic is a table with the topic's name. Write "offset" in double quotes, because it is a keyword. Prints one
+    JSON object per row, as rows arrive. With --follow, it then repeats the SQL over new records only, until Ctrl-C.
     """
     from tailrace_cli.commands.compact import cancelled_by_signals
 

@@ -27,17 +27,18 @@ def register(app: typer.Typer) -> None:
 def recover(
     stored: StoredFlags,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket has several.")
+        str | None,
+        typer.Option("--cluster", metavar="ID", help="The cluster to recover, if the bucket has several."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report what would come back; change nothing.")
+        bool, typer.Option("--dry-run", help="Report what would be recovered; change nothing.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Rebuild a lost database from the bucket.
 
-    Reports what is certain, re-sequenced and lost. Stop all agents and sequencers first. The database must exist and
-    be empty.
+    Stop all agents and sequencers first. The database must exist and be empty. The report says what is restored from
+    the checkpoint, what is re-sequenced, and what is lost.
     """
     from sequencer.recovery.recover import RecoveryRefused
     from tailrace_cli.running.loop import run

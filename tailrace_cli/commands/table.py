@@ -32,10 +32,10 @@ def files(
     flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
-    """Name a topic's live Parquet files.
+    """List a topic's live Parquet files.
 
-    They are those of one state of its log. A file is partly live where DeleteRecords, retention or another file took
-    rows from it: count and read the live ranges of offsets only.
+    All files belong to one state of the log. DeleteRecords, retention or another file can remove part of a file's
+    rows: read and count only its live offset ranges.
     """
 
     async def ask(log: OpenedLog) -> tuple[TopicFiles, list[FileRows]]:
@@ -57,9 +57,9 @@ def list_tables(
     flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show all tables.
+    """List all tables.
 
-    A table that no topic wants any more ends with its last snapshot.
+    A table that its topic no longer asks for is dropped when its snapshots have expired.
     """
 
     async def ask(log: OpenedLog) -> list[WantedTable]:
@@ -143,9 +143,9 @@ def repair(
     flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a topic's table with its log.
+    """Compare a topic's table with its log and repair it.
 
-    What differs is repaired, as by a round of compaction.
+    A round of compaction does the same.
     """
     _synced(topic, flags, as_json=as_json, is_replay=False)
 
@@ -157,10 +157,10 @@ def replay(
     flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
-    """Try the records in a topic's quarantine again.
+    """Retry the records in a topic's quarantine.
 
-    Those that have typed columns now move into the table, such as when a schema was missing in the registry. A change
-    of columns does this by itself.
+    Records whose columns can now be derived move into the table, for example because a missing schema is in the
+    registry now. A change of columns retries them automatically.
     """
     _synced(topic, flags, as_json=as_json, is_replay=True)
 

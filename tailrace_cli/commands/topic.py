@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]
 Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="Can be repeated."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A config to set. Can be repeated."),
 ]
 
 
@@ -58,7 +58,11 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, max=MAX_PARTITION, help="Default: the broker's num.partitions."
+            "--partitions",
+            "-p",
+            min=1,
+            max=MAX_PARTITION,
+            help="The number of partitions. Default: the broker's num.partitions.",
         ),
     ] = None,
     config: Configs = None,
@@ -104,9 +108,9 @@ def create(
 
 @app.command()
 def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show partitions, offsets, leaders, set configs and costs.
+    """Show partitions, offsets, leaders, changed configs and costs.
 
-    The costs are those of the topic's `tailrace.latency`.
+    The costs are modelled from the topic's `tailrace.latency`.
     """
     from tailrace_cli.latency_figures import in_words
 
@@ -158,12 +162,13 @@ def alter(
             "-p",
             min=1,
             max=MAX_PARTITION,
-            help="The new number of partitions, higher than now.",
+            help="The new number of partitions, higher than the current one.",
         ),
     ] = None,
     config: Configs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset a config to its default.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="A config to reset to its default. Can be repeated."),
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
@@ -202,7 +207,7 @@ def trim(
         typer.Option(
             "--before",
             metavar="POSITION",
-            help="An offset, end, or a time: 2026-01-31T12:00, or 2h for 2 hours ago.",
+            help="An offset, end, or a time: 2026-01-31T12:00, or 2h (2 hours ago).",
         ),
     ],
     partition: PartitionsFlag = None,
@@ -210,9 +215,9 @@ def trim(
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete a topic's records before a position, for good.
+    """Permanently delete a topic's records before a position.
 
-    Without --execute, only shows a preview.
+    Without --execute, it only shows a preview.
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
@@ -245,7 +250,7 @@ def trim(
 
 @app.command()
 def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
-    """Delete topics with all their records, at once and for good."""
+    """Permanently delete topics with all their records."""
 
     async def run(client: KafkaClient) -> None:
         from tailrace.kafka import ApiKey

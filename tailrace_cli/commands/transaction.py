@@ -23,15 +23,16 @@ ABORT_TIMEOUT_MS = 60_000
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only these, such as Ongoing. Can be repeated.")
+        list[str] | None,
+        typer.Option("--state", help="Show only this state, such as Ongoing. Can be repeated."),
     ] = None,
     longer_than_ms: Annotated[
-        int, typer.Option("--longer-than-ms", min=0, help="Only what is open for longer.")
+        int, typer.Option("--longer-than-ms", min=0, help="Show only transactions that are open for longer.")
     ] = 0,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the transactional ids and their states."""
+    """List transactional ids and their states."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.kafka import ApiKey

@@ -29,7 +29,7 @@ UserArgument = Annotated[str, typer.Argument(metavar="USER")]
 
 @app.command("list")
 def list_users(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show all users and their mechanisms."""
+    """List users and their mechanisms."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.kafka import ApiKey
@@ -61,12 +61,14 @@ def add(
     password_file: Annotated[
         Path | None,
         typer.Option(
-            "--password-file", metavar="FILE", help="The password (mode 0600). Default: ask for it."
+            "--password-file",
+            metavar="FILE",
+            help="A file with the password (mode 0600). Default: prompt for it.",
         ),
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Create a user, or give one a new password."""
+    """Create a user, or change a user's password."""
     from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 
     upsertions = [_credentials(user, _password(password_file), mechanism) for mechanism in _NAMES]
@@ -75,7 +77,7 @@ def add(
 
 @app.command()
 def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
-    """Delete a user. Its open connections stay until they end."""
+    """Delete a user. Does not close the user's open connections."""
     from tailrace.kafka.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,

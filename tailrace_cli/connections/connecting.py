@@ -25,16 +25,16 @@ BootstrapFlag = Annotated[
         "--bootstrap",
         "-b",
         metavar="HOST:PORT",
-        help=f"A broker, or several with commas. Default: {DEFAULT_BOOTSTRAP}",
+        help=f"A broker, or several separated by commas. Default: {DEFAULT_BOOTSTRAP}",
     ),
 ]
 
 PartitionsFlag = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", min=0, max=MAX_PARTITION, help="A partition; can be repeated."),
+    typer.Option("--partition", "-p", min=0, max=MAX_PARTITION, help="Only this partition. Can be repeated."),
 ]
 ExecuteFlag = Annotated[
-    bool, typer.Option("--execute", help="Do it. Without this flag, only show what would be done.")
+    bool, typer.Option("--execute", help="Make the change. Without this flag, only show a preview.")
 ]
 
 

@@ -18,7 +18,7 @@ ClientFlag = Annotated[
         "--client",
         "-X",
         metavar="NAME=VALUE",
-        help="A property of librdkafka, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
+        help="A librdkafka property, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
     ),
 ]
 
