@@ -97,17 +97,17 @@ def from_json(line: str, encoding: Encoding) -> TextRecord:
     except ValueError as error:
         raise CommandFailed(f"not a line of JSON ({error}): {_cut(line)}") from None
     if not isinstance(given, dict) or "value" not in given:
-        raise CommandFailed(f'a line of JSON is an object with at least "value": {_cut(line)}')
+        raise CommandFailed(f'expected a JSON object with at least "value": {_cut(line)}')
     if unknown := given.keys() - {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}:
-        raise CommandFailed(f"no field of a record: {', '.join(sorted(unknown))}: {_cut(line)}")
+        raise CommandFailed(f"a record has no field {', '.join(sorted(unknown))}: {_cut(line)}")
     headers = given.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(_is_header(pair) for pair in pairs):
-        raise CommandFailed(f'"headers" is an object or a list of pairs, with strings: {_cut(line)}')
+        raise CommandFailed(f'"headers" must be an object or a list of pairs of strings: {_cut(line)}')
     for name in ("partition", "timestamp"):
         number, most = given.get(name), _MOST[name]
         if number is not None and (type(number) is not int or not 0 <= number <= most):
-            raise CommandFailed(f'"{name}" is a whole number from 0 to {most}: {_cut(line)}')
+            raise CommandFailed(f'"{name}" must be a whole number from 0 to {most}: {_cut(line)}')
     return TextRecord(
         value=to_bytes(_as_text(given["value"]), encoding),
         key=to_bytes(_as_text(given.get("key")), encoding),
@@ -134,7 +134,7 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord]
     text = unescape(template)
     for name in _FIELD.findall(text):
         if name not in fields:
-            raise WrongUsage(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
+            raise WrongUsage(f"--format: no field {{{name}}}; the fields are {', '.join(fields)}")
 
     def write(record: TextRecord) -> str:
         def field(match: re.Match[str]) -> str:
@@ -164,7 +164,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise WrongUsage(
-            f"{text!r} is no time; expected 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
+            f"{text!r} is not a time; expected 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 

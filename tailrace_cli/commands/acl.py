@@ -149,7 +149,9 @@ def remove(
 
     named = resource.named()
     if access.principal is None and named is None:
-        raise WrongUsage("give --principal or a resource (such as --topic): else all ACLs would go")
+        raise WrongUsage(
+            "give --principal or a resource (such as --topic); without them all ACLs would be deleted"
+        )
     kind, name = named or (ResourceType.ANY, None)
     filters = [
         DeleteAclsFilter(
@@ -220,8 +222,8 @@ def _check_enabled(error_code: int) -> None:
 
     if error_code == ErrorCode.SECURITY_DISABLED:
         raise CommandFailed(
-            "the broker checks no ACLs, because none of its listeners asks who its clients are: run `tailrace serve "
-            "--secure`, or set `listeners` to one of SASL_SSL, or of SSL with security.client_auth = 'required' "
+            "the broker does not check ACLs, because none of its listeners authenticates clients: run `tailrace serve "
+            "--secure`, or configure a SASL_SSL listener, or an SSL listener with security.client_auth = 'required' "
             "(SECURITY_DISABLED)"
         )
 

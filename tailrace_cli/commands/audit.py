@@ -51,7 +51,7 @@ def audit(
     try:
         report = run(_audit(stored.load(), options))
     except (CommandFailed, SequencerError, StoreError, BadStoreUrl, UnknownDatabase, OSError) as error:
-        print(f"tailrace: no audit: {error}", file=sys.stderr)
+        print(f"tailrace: the audit could not run: {error}", file=sys.stderr)
         raise typer.Exit(COULD_NOT) from None
     if as_json:
         import msgspec

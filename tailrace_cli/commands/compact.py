@@ -71,7 +71,7 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
                 await _compact_until_stopped(log, tables, started, options=options, registry=registry)
             except (NoJava, ExecutorsUnfit) as error:
                 raise CommandFailed(str(error)) from error
-    raise CommandFailed("Spark's driver has ended; start the compactor again (a supervisor does)")
+    raise CommandFailed("the Spark driver has ended; restart the compactor (a supervisor does this)")
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def describe_failures(figures: Mapping[str, Any]) -> str:
         )
     if tables:
         failures.append(
-            f"{len(tables)} updates of tables failed, which the next round repeats; the first: {tables[0]}"
+            f"{len(tables)} table updates failed and will be retried in the next round; the first: {tables[0]}"
         )
     return "; ".join(failures)
 

@@ -64,7 +64,7 @@ def get(
         close = difflib.get_close_matches(name, rows, n=1)
         raise CommandFailed(
             f"no config {name!r}; "
-            + (f"did you mean {close[0]}?" if close else "`config list --all` shows them all")
+            + (f"did you mean {close[0]}?" if close else "`tailrace config list --all` shows all configs")
         )
     if as_json:
         print_json(rows[name])

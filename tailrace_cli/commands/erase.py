@@ -76,7 +76,7 @@ def erase(
     _, figures = ask_log(flags, ask)
     _show(figures, as_json=as_json)
     if failures := figures.get("table_failures"):
-        raise CommandFailed(f"{failures} updates of tables failed; the compactor's next round repeats them")
+        raise CommandFailed(f"{failures} table updates failed; the compactor's next round will retry them")
 
 
 def _show(figures: dict[str, Any], *, as_json: bool) -> None:
@@ -96,11 +96,13 @@ def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes
     lines = list(given)
     if file is not None:
         if file.stat().st_size > MAX_KEY_FILE_BYTES:
-            raise CommandFailed(f"{file}: at most {MAX_KEY_FILE_BYTES >> 20} MiB; divide it")
+            raise CommandFailed(
+                f"{file} is larger than {MAX_KEY_FILE_BYTES >> 20} MiB; split it into several files"
+            )
         lines += _lines(file.read_bytes().decode("utf-8", "surrogateescape"))
     keys = {key for line in lines if (key := to_bytes(line, encoding)) is not None}
     if not 1 <= len(keys) <= MAX_KEYS:
-        raise WrongUsage(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
+        raise WrongUsage(f"{len(keys)} keys; give 1 to {MAX_KEYS} with --key or --keys-file")
     return sorted(keys)
 
 

@@ -137,7 +137,9 @@ def reset(
                 partitions = await partitions_of(coordinator, topic)
             partitions = [key for key in partitions if not partition or key[1] in partition]
             if not partitions:
-                raise CommandFailed(f"group {group!r} has no offsets there; name a topic with --topic")
+                raise CommandFailed(
+                    f"group {group!r} has no committed offsets to move; name a topic with --topic"
+                )
             targets = await offsets_at(coordinator, partitions, to, committed)
             if execute:
                 await move_group(coordinator, group, kind, targets)

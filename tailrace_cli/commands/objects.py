@@ -96,7 +96,7 @@ def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False)
     elif not problems:
         print(f"sound: {key} ({kind})")
     if problems:
-        raise CommandFailed(f"{kind} object {key} is not sound: {'; '.join(problems)}")
+        raise CommandFailed(f"{kind} object {key} is corrupt: {'; '.join(problems)}")
 
 
 def _with_store(url: str, question: Callable[[ObjectStore], Awaitable[T]]) -> T:
@@ -135,7 +135,7 @@ async def _mixed_footer(store: ObjectStore, key: str, size: int) -> dict[str, An
             needed = error.needed
             footer = read_footer(await store.get_range(key, size - needed, needed), size)
     except InvalidObject as error:
-        raise CommandFailed(f"{key} is no object of Tailrace's that can be read: {error}") from error
+        raise CommandFailed(f"{key} is not a readable Tailrace object: {error}") from error
     return {
         "key": key,
         "kind": "mixed",
@@ -172,7 +172,7 @@ async def _parquet_index(store: ObjectStore, key: str, size: int) -> dict[str, A
             needed = error.needed
             index = read_index(await store.get_range(key, size - needed, needed), size)
     except InvalidParquetObject as error:
-        raise CommandFailed(f"{key} is no Parquet object of Tailrace's: {error}") from error
+        raise CommandFailed(f"{key} is not a Tailrace Parquet object: {error}") from error
     header = index.header
     return {
         "key": key,

@@ -119,7 +119,7 @@ def produce(
     )
     if lines_of_json and (values or key_separator):
         raise WrongUsage(
-            "--from-json reads stdin, and each line has its key; leave out VALUE and --key-separator"
+            "--from-json reads records and their keys from stdin; remove VALUE and --key-separator"
         )
     lines: Iterable[str] = values if values else _lines_of_stdin()
     separator = None if key_separator is None else unescape(key_separator)
@@ -227,7 +227,7 @@ def _hand_over(producer: Any, topic: str, record: TextRecord, delivered: Any) ->
 
 def _lines_of_stdin() -> Iterator[str]:
     if sys.stdin.isatty():
-        print("a line is a record; end with Ctrl-D", file=sys.stderr)
+        print("type one record per line; end with Ctrl-D", file=sys.stderr)
     # Bytes that are no UTF-8 come out as they went in.
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
     return (line.removesuffix("\n") for line in sys.stdin)

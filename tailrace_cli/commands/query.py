@@ -83,12 +83,14 @@ async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) ->
         elif len(named) == 1:
             await _tail(log, connection, sql, named[0], last=last, follow=follow)
         else:
-            raise CommandFailed(f"the SQL reads {len(named)} topics; --last and --follow take one")
+            raise CommandFailed(
+                f"the SQL reads {len(named)} topics; --last and --follow work with one topic only"
+            )
     except duckdb.Error as error:
         raise CommandFailed(_explained(str(error), topics)) from error
     except DamagedRecords as error:
         raise CommandFailed(
-            f"{error.damage}. Restore the object; `tailrace audit --full` names all that are damaged"
+            f"{error.damage}. Restore the object; `tailrace audit --full` lists all damaged objects"
         ) from error
     except (TailTooLarge, DataLost, TopicGone) as error:
         raise CommandFailed(str(error)) from error

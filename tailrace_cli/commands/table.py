@@ -75,10 +75,10 @@ def list_tables(
     print_table(
         ("topic", "topic id", "state"),
         [
-            (name, id_, "kept" if is_wanted else "ends with its last snapshot")
+            (name, id_, "kept" if is_wanted else "dropped when its snapshots expire")
             for name, id_, is_wanted in rows
         ],
-        if_none="no tables; `tailrace topic alter TOPIC --config tailrace.table=iceberg` makes one",
+        if_none="no tables; `tailrace topic alter TOPIC --config tailrace.table=iceberg` creates one",
     )
 
 
@@ -200,11 +200,11 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
 
     if any(table.topic_name == topic for table in await wanted_tables(log.sequencer)):
         return CommandFailed(
-            f"topic {topic!r} has no table yet: `tailrace compact` makes it with the first Parquet file"
+            f"topic {topic!r} has no table yet: `tailrace compact` creates it with the first Parquet file"
         )
     await log.topic(topic)  # is there one?
     return CommandFailed(
-        f"topic {topic!r} has no table; `tailrace topic alter {topic} --config tailrace.table=iceberg` makes one"
+        f"topic {topic!r} has no table; `tailrace topic alter {topic} --config tailrace.table=iceberg` creates one"
     )
 
 

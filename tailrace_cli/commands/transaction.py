@@ -142,4 +142,4 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
         return int(answer.producer_epoch)
 
     epoch = ask_broker(bootstrap, run)
-    print(f"aborted what {transactional_id} had open; its producer is fenced by epoch {epoch}")
+    print(f"aborted any open transaction of {transactional_id}; its producer is fenced by epoch {epoch}")

@@ -24,8 +24,8 @@ def no_broker(bootstrap: str, seen: object) -> CommandFailed:
 def speaks_http(bootstrap: str) -> CommandFailed:
     """The error for an address of HTTP that was given as a broker's."""
     return CommandFailed(
-        f"{bootstrap} answers in HTTP, a Kafka broker was expected; give the address for Kafka clients (`listen`, port "
-        "9092 by default) by --bootstrap HOST:PORT"
+        f"{bootstrap} is an HTTP server, not a Kafka broker; give the address for Kafka clients (`listen`, port 9092 "
+        "by default) with --bootstrap HOST:PORT"
     )
 
 

@@ -83,7 +83,11 @@ class KafkaClient:
         mechanism = sasl_mechanism(self._properties)
         if mechanism is not None:
             answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
-            check(answer.error_code, f"there are {', '.join(answer.mechanisms)}", f"the login by {mechanism}")
+            check(
+                answer.error_code,
+                f"the broker offers {', '.join(answer.mechanisms)}",
+                f"the login by {mechanism}",
+            )
             await log_in(self._properties, mechanism, self._send_token)
 
     async def _connect_to_one(self) -> None:
@@ -191,7 +195,9 @@ class KafkaClient:
         except MalformedRequest as error:
             raise CommandFailed(f"{self._bootstrap} did not answer as a Kafka broker: {error}") from error
         if correlation_id != self._correlation_id:
-            raise CommandFailed(f"{self._bootstrap} answered another request than {api.name}")
+            raise CommandFailed(
+                f"{self._bootstrap} sent a response that does not match the {api.name} request"
+            )
         return answer
 
 

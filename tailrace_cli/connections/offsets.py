@@ -86,7 +86,7 @@ async def offsets_at(
     elif re.fullmatch(r"[+-]\d{1,18}", where):
         if missing := [partition for partition in partitions if partition not in committed]:
             raise CommandFailed(
-                f"{where} counts from a committed offset; {missing[0][0]}-{missing[0][1]} has none"
+                f"{where} is relative to the committed offset; {missing[0][0]}-{missing[0][1]} has none"
             )
         targets = {partition: committed[partition] + int(where) for partition in partitions}
     else:

@@ -134,7 +134,7 @@ def until_ready(process: subprocess.Popen[bytes], url: str, seconds: float = REA
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise CommandFailed(
-                f"the server ended at once, with status {process.returncode}; what it said stands above"
+                f"the server exited with status {process.returncode} before it was ready; see its output above"
             )
         try:
             with urllib.request.urlopen(url, timeout=1):

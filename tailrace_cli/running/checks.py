@@ -68,8 +68,8 @@ def check_sweep_interval(settings: Settings) -> None:
     sweep_ms = settings.sequencer.sweep_interval_ms
     if sweep_ms < LEAST_SWEEP_INTERVAL_MS:
         raise CommandFailed(
-            f"sequencer.sweep_interval_ms {sweep_ms} leaves a compactor's tasks {sweep_ms // 2} ms to put their "
-            f"objects; set at least {LEAST_SWEEP_INTERVAL_MS} (10 minutes), or leave it out (a day)"
+            f"sequencer.sweep_interval_ms {sweep_ms} gives a compactor's tasks only {sweep_ms // 2} ms to write their "
+            f"objects; set it to at least {LEAST_SWEEP_INTERVAL_MS} (10 minutes), or remove it (the default is a day)"
         )
 
 

@@ -141,7 +141,7 @@ def find_serving(path: Path) -> Serving:
         return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
     except (OSError, msgspec.DecodeError) as error:
         raise CommandFailed(
-            f"data folder {str(path)!r} is in use, but not (yet) by a `tailrace serve` that is ready; try again"
+            f"data folder {str(path)!r} is in use, but no `tailrace serve` is ready in it yet; try again"
         ) from error
 
 

@@ -153,7 +153,7 @@ def check_client_auth(settings: Settings) -> None:
     """Raises CommandFailed."""
     if settings.security.client_auth != "none" and settings.tls.kafka_client_ca_file is None:
         raise CommandFailed(
-            "security.client_auth needs the authorities of clients: set tls.kafka_client_ca_file"
+            "security.client_auth needs the CA certificates of clients; set tls.kafka_client_ca_file"
         )
 
 
@@ -238,8 +238,9 @@ def refuse_password_in_command(flag: str, url: str | None) -> None:
         return  # not a URL: opening it reports that
     if parsed.password or "password" in parsed.query:
         raise CommandFailed(
-            f"{flag}: every user of this machine can read a password in a command; leave it out there and give it by "
-            "--database-password-file FILE (mode 0600) or PGPASSWORD, or give the whole URL by TAILRACE_DATABASE"
+            f"{flag}: every user of this machine can read a password on the command line; remove it from the URL and "
+            "give it with --database-password-file FILE (mode 0600) or PGPASSWORD, or set TAILRACE_DATABASE to the "
+            "whole URL"
         )
 
 

@@ -146,7 +146,7 @@ def test_an_object_is_listed_shown_and_audited(
     assert call(monkeypatch, "object", "audit", "aa/whole", *store) == 0
     assert json.loads(capsys.readouterr().out)["sound"] is True
     assert call(monkeypatch, "object", "audit", "aa/rotten", *store) == 1
-    assert "is not sound" in capsys.readouterr().err
+    assert "is corrupt" in capsys.readouterr().err
 
 
 def test_the_command_line_starts_without_spark_or_servers() -> None:

@@ -49,7 +49,7 @@ class StoppingRunner:
 
 
 TABLE_FAILURE = "table 't': ConnectionError: refused"
-TABLES_TOLD = f"2 updates of tables failed, which the next round repeats; the first: {TABLE_FAILURE}"
+TABLES_TOLD = f"2 table updates failed and will be retried in the next round; the first: {TABLE_FAILURE}"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,4 @@ def test_an_erasure_whose_table_failed_is_shown_and_ends_with_status_1(
     with pytest.raises(SystemExit) as ended:
         main()
     shown = capsys.readouterr()
-    assert (
-        ended.value.code == 1 and "2 updates of tables failed" in shown.err and "erased records" in shown.out
-    )
+    assert ended.value.code == 1 and "2 table updates failed" in shown.err and "erased records" in shown.out

@@ -30,9 +30,9 @@ CASES = [
     ("transaction describe nope -b KAFKA", 1, "`tailrace transaction list` shows the ids"),
     ("user remove nope -b KAFKA", 1, "`tailrace user list` shows the users"),
     ("consume nope -b KAFKA", 1, "`tailrace topic list` shows the topics"),
-    ("topic list -b HTTP", 1, "answers in HTTP, a Kafka broker was expected; give the address for Kafka clients"),
-    ("consume a -b HTTP", 1, "answers in HTTP, a Kafka broker was expected"),
-    ("produce a b -b HTTP", 1, "answers in HTTP, a Kafka broker was expected"),
+    ("topic list -b HTTP", 1, "is an HTTP server, not a Kafka broker; give the address for Kafka clients"),
+    ("consume a -b HTTP", 1, "is an HTTP server, not a Kafka broker"),
+    ("produce a b -b HTTP", 1, "is an HTTP server, not a Kafka broker"),
     ("cost --from-metrics KAFKA", 1, "gave no metrics (Server disconnected); give the address of `http`"),
     ("cost --from-metrics 127.0.0.1:1", 1, "give the address of `http` (--http, port 9644 by default)"),
     ("cost --from-metrics 127.0.0.1:99999", 2, "--from-metrics '127.0.0.1:99999': expected HOST:PORT or a URL"),
@@ -50,7 +50,7 @@ CASES = [
     ("consume EMPTY -b KAFKA", 2, "topic '': a name has 1 to 249 letters"),
     ("consume LONG -b KAFKA", 2, "a name has 1 to 249 letters"),
     ("consume a --from x -b KAFKA", 2, "--from 'x': expected start, end, an offset such as 42"),
-    ("consume a --since 99999999999999999999d -b KAFKA", 2, "is no time; expected 2026-01-31T12:00"),
+    ("consume a --since 99999999999999999999d -b KAFKA", 2, "is not a time; expected 2026-01-31T12:00"),
     ("consume a -X BYTES=1 -b KAFKA", 2, "--client"),
     ("topic trim a --before x -b KAFKA", 1, "topic 'a': UNKNOWN_TOPIC_OR_PARTITION"),
     ("consume a -X b -b KAFKA", 2, "--client 'b': expected NAME=VALUE, such as linger.ms=0"),
@@ -82,9 +82,12 @@ def test_what_is_missing_wrong_or_hostile_gets_one_line_and_a_status(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"value": "x", "partition": 99999999999}', '"partition" is a whole number from 0 to 2147483647'),
-        ('{"value": "x", "timestamp": -1}', '"timestamp" is a whole number from 0 to'),
-        ('{"value": "x", "headers": {"\\ud800": "y"}}', '"headers" is an object or a list of pairs'),
+        (
+            '{"value": "x", "partition": 99999999999}',
+            '"partition" must be a whole number from 0 to 2147483647',
+        ),
+        ('{"value": "x", "timestamp": -1}', '"timestamp" must be a whole number from 0 to'),
+        ('{"value": "x", "headers": {"\\ud800": "y"}}', '"headers" must be an object or a list of pairs'),
         ("[", "not a line of JSON"),
     ],
 )

@@ -50,13 +50,13 @@ def test_json_values_that_are_no_strings_are_written_as_json() -> None:
         ("{", "not a line of JSON"),
         ("[1]", 'at least "value"'),
         ('{"key": "a"}', 'at least "value"'),
-        ('{"value": "a", "vlaue": 1}', "no field of a record: vlaue"),
-        ('{"value": "a", "headers": 5}', '"headers" is'),
-        ('{"value": "a", "headers": [["a"]]}', '"headers" is'),
-        ('{"value": "a", "headers": [[1, "a"]]}', '"headers" is'),
-        ('{"value": "a", "headers": {"a": 1}}', '"headers" is'),
-        ('{"value": "a", "partition": true}', '"partition" is a whole number'),
-        ('{"value": "a", "timestamp": "x"}', '"timestamp" is a whole number'),
+        ('{"value": "a", "vlaue": 1}', "a record has no field vlaue"),
+        ('{"value": "a", "headers": 5}', '"headers" must be'),
+        ('{"value": "a", "headers": [["a"]]}', '"headers" must be'),
+        ('{"value": "a", "headers": [[1, "a"]]}', '"headers" must be'),
+        ('{"value": "a", "headers": {"a": 1}}', '"headers" must be'),
+        ('{"value": "a", "partition": true}', '"partition" must be a whole number'),
+        ('{"value": "a", "timestamp": "x"}', '"timestamp" must be a whole number'),
     ],
 )
 def test_a_line_that_is_no_record_is_refused(line: str, said: str) -> None:
@@ -112,6 +112,6 @@ def test_a_time_is_a_moment_or_how_long_ago(text: str, expected: int) -> None:
 
 
 def test_what_is_no_time_is_refused_and_times_beyond_the_calendar_are_numbers() -> None:
-    with pytest.raises(CommandFailed, match="'soon' is no time"):
+    with pytest.raises(CommandFailed, match="'soon' is not a time"):
         parse_time_ms("soon", NOW_MS)
     assert iso_time(2**62) == str(2**62)

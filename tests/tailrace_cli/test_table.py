@@ -212,6 +212,6 @@ def test_a_query_of_a_damaged_object_says_what_is_damaged_and_what_to_do(
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
         r"tailrace: topic 'flights', partition [01]: offsets 30 to 39 are damaged in the store: [^\n]+\."
-        r" Restore the object; `tailrace audit --full` names all that are damaged\n",
+        r" Restore the object; `tailrace audit --full` lists all damaged objects\n",
         done.stderr,
     ), done.stderr
