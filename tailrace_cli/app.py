@@ -1,4 +1,4 @@
-"""`tailrace`: one command line for the processes and for their data."""
+"""The `tailrace` command: it runs the processes and administers their data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ app.add_typer(acl.app, name="acl")
 
 
 def main() -> None:
-    """Run the command that the arguments name and exit: 0, 1 if it failed, 2 for wrong usage."""
+    """Run the command line and exit: with 0, with 1 if the command failed, with 2 for wrong usage."""
     _open_closed_streams()
     command = next(iter(sys.argv[1:]), "")
     name_process(lambda: command)
@@ -102,8 +102,10 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Put the null device in place of a standard stream that the caller closed (`>&-`): else the next file or socket
-    that is opened takes its number, and what is printed goes there."""
+    """Open the null device for each standard stream that the caller closed (`>&-`).
+
+    Otherwise the next file or socket gets the stream's number, and output goes into it.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -124,7 +126,7 @@ def _print_error(line: str) -> None:
 
 
 def _explain(error: Exception) -> str | None:
-    """One line for an error that a user can fix; None for a bug, which shows its traceback."""
+    """Return one line for an error that a user can fix; None for a bug, which keeps its traceback."""
     from sequencer.api import SequencerError
     from sequencer.store.sql.store import UnknownDatabase
     from tailrace.object_store.api import StoreError
@@ -142,7 +144,7 @@ def _explain(error: Exception) -> str | None:
 
 
 def _explain_address(error: OSError) -> str | None:
-    """An address that can't be bound, as HOST:PORT and what to do about it."""
+    """Return one line for an address that can't be bound; None for any other error."""
     from tailrace.rpc.link import join_address
 
     match = re.search(r"\('([^']+)', (\d+)", str(error))

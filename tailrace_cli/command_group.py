@@ -1,4 +1,4 @@
-"""A command that only groups others: without a subcommand it prints its help and exits with 0."""
+"""Commands that only group other commands: without a subcommand they print their help and exit with 0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def group_of_commands(help_text: str, name: str | None = None) -> typer.Typer:
-    """A Typer for commands to be registered in; `help_text` is its help's first line."""
+    """Return a Typer to register commands in; `help_text` is the first line of its help."""
     return typer.Typer(
         name=name,
         help=help_text,
@@ -18,6 +18,6 @@ def group_of_commands(help_text: str, name: str | None = None) -> typer.Typer:
 
 
 def print_help_when_bare(context: typer.Context) -> None:
-    """The callback of a command that only groups others."""
+    """Print the help if the user gave no subcommand."""
     if context.invoked_subcommand is None:
         print(context.get_help())

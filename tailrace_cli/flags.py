@@ -1,4 +1,4 @@
-"""Flags that several commands share: dataclasses, which a command takes as one parameter each."""
+"""Flags that several commands share, as dataclasses. A command takes each dataclass as one parameter."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ R = TypeVar("R")
 
 
 def with_flags(command: Callable[..., R]) -> Callable[..., R]:
-    """The command with each parameter that is a dataclass replaced by the dataclass' fields.
+    """Replace each dataclass parameter of a command by the dataclass's fields.
 
-    Typer makes a flag of every parameter in a command's signature, so the fields need a type that Typer knows, and a
-    default.
+    Typer turns every parameter of a command's signature into a flag, so each field needs a default and a type that
+    Typer knows.
     """
     hints = get_type_hints(command, include_extras=True)
     kinds = {name: hints[name] for name in signature(command).parameters if is_dataclass(hints[name])}
@@ -55,7 +55,7 @@ Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A
 
 @dataclass(frozen=True, slots=True)
 class StoredFlags:
-    """A cluster's data at rest: a store and its database, or both in a data folder."""
+    """Flags that name stored data: a store and its database, or a data folder with both."""
 
     store: Store = None
     database: Annotated[
@@ -74,7 +74,7 @@ class StoredFlags:
 
 @dataclass(frozen=True, slots=True)
 class LogFlags:
-    """A log to read without a broker: a store and its sequencers or database, or a data folder."""
+    """Flags that name a log to read without a broker: a store with its sequencers or database, or a data folder."""
 
     data: Annotated[
         str | None,

@@ -1,7 +1,7 @@
-"""What each `tailrace.latency` gives and costs at a modelled S3, for `tailrace topic describe`.
+"""The latency and cost of each `tailrace.latency` on a modelled S3, for `tailrace topic describe`.
 
-The figures are those of `python -m bench.latency` for 1 MiB a second of 16 KiB batches; a test holds them to its JSON
-in bench/results/.
+The figures come from `python -m bench.latency` for 1 MiB/s of 16 KiB batches. A test compares them with its JSON in
+bench/results/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.cost import MONTH_SECONDS, Usage, bill_of, read_prices
 
 @dataclass(frozen=True, slots=True)
 class LatencyFigures:
-    """PUTs of an agent that stores 1 MiB a second, and milliseconds to the acknowledgement."""
+    """PUTs per second of an agent that stores 1 MiB/s, and milliseconds until the acknowledgement."""
 
     puts_per_second: float
     p50_ms: int
@@ -28,7 +28,7 @@ FIGURES = {
 
 
 def in_words(latency: str) -> str:
-    """One line for people."""
+    """Describe the latency and cost of a `tailrace.latency` in one line."""
     figures, prices = FIGURES[latency], read_prices()
     dollars = bill_of(Usage(puts=figures.puts_per_second * MONTH_SECONDS), prices).put
     return (

@@ -23,9 +23,9 @@ def print_table(
     title: str | None = None,
     if_none: str | None = None,
 ) -> None:
-    """Print a table as wide as the terminal, with numbers on the right. In a pipe, nothing is cut off.
+    """Print a table as wide as the terminal, with numbers aligned right. In a pipe, no cell is cut off.
 
-    `if_none` is printed instead of a table without rows.
+    `if_none` is printed in place of a table without rows.
     """
     if not rows and if_none is not None:
         print(if_none)

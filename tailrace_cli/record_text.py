@@ -1,4 +1,4 @@
-"""How the commands write and read records: bytes as text, times, and templates of lines."""
+"""Records as text: how the commands print and parse bytes, times and record templates."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MAX_DURATION_DIGITS = 10
 MAX_PARTITION = (1 << 31) - 1
 _MOST = {"partition": MAX_PARTITION, "timestamp": (1 << 63) - 1}
-"""Kafka's int32 and int64."""
+"""The largest values of Kafka's int32 and int64 fields."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
 _ESCAPE = re.compile(r"\\[tnr0\\]")
 
 
 class Encoding(StrEnum):
-    """How keys and values, which are bytes, are written as text."""
+    """How the bytes of keys and values are written as text."""
 
     TEXT = "text"
     HEX = "hex"
@@ -34,7 +34,7 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True)
 class TextRecord:
-    """One record, as the commands read and write it."""
+    """One record, as the commands parse and print it."""
 
     value: bytes | None
     key: bytes | None = None
@@ -46,7 +46,7 @@ class TextRecord:
 
 
 def to_text(data: bytes | None, encoding: Encoding) -> str | None:
-    """The bytes as text; invalid UTF-8 is shown with replacement characters."""
+    """Encode bytes as text. Invalid UTF-8 becomes replacement characters."""
     if data is None:
         return None
     if encoding is Encoding.HEX:
@@ -57,7 +57,7 @@ def to_text(data: bytes | None, encoding: Encoding) -> str | None:
 
 
 def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
-    """The bytes that a text stands for. Raises CommandFailed."""
+    """Decode text to bytes. Raises CommandFailed."""
     if text is None:
         return None
     try:
@@ -71,7 +71,7 @@ def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
 
 
 def to_json(record: TextRecord, encoding: Encoding) -> str:
-    """The record as one line of JSON, which `from_json` reads back."""
+    """Format a record as one line of JSON, which `from_json` can read."""
     return json.dumps(
         {
             "topic": record.topic,
@@ -87,10 +87,9 @@ def to_json(record: TextRecord, encoding: Encoding) -> str:
 
 
 def from_json(line: str, encoding: Encoding) -> TextRecord:
-    """The record in a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
+    """Parse a record from a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
 
-    A key or value that is not a string is stored as JSON. Topic and offset are ignored: the broker assigns them.
-    Raises CommandFailed.
+    A key or value that is not a string is stored as JSON. Topic and offset are ignored. Raises CommandFailed.
     """
     try:
         given = json.loads(line)
@@ -118,7 +117,10 @@ def from_json(line: str, encoding: Encoding) -> TextRecord:
 
 
 def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord], str]:
-    """Formats records by a template such as `{key}\\t{value}`. Raises CommandFailed for an unknown field."""
+    """Return a function that formats records by a template such as `{key}\\t{value}`.
+
+    Raises CommandFailed for an unknown field.
+    """
     fields: dict[str, Callable[[TextRecord], object]] = {
         "topic": lambda record: record.topic,
         "partition": lambda record: record.partition,
@@ -147,12 +149,12 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord]
 
 
 def unescape(text: str) -> str:
-    """The text with \\t, \\n, \\r, \\0 and \\\\ replaced by their characters."""
+    """Replace \\t, \\n, \\r, \\0 and \\\\ by their characters."""
     return _ESCAPE.sub(lambda match: _ESCAPES[match[0]], text)
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """A moment in ms since 1970: ISO 8601 (UTC without a zone), ms since 1970, or how long ago (90s, 15m, 2h, 7d).
+    """Parse a time to ms since 1970. It is ISO 8601 (UTC without a zone), ms since 1970, or an age: 90s, 15m, 2h, 7d.
 
     Raises CommandFailed.
     """
@@ -170,7 +172,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def parse_duration_ms(text: str, flag: str) -> int:
-    """A positive duration in ms: 500ms, 90s, 15m, 2h, 7d. Raises CommandFailed."""
+    """Parse a positive duration, such as 500ms, 90s, 15m, 2h or 7d, to ms. Raises CommandFailed."""
     duration = _DURATION.fullmatch(text)
     if duration is None or len(duration[1]) > 9 or not int(duration[1]):
         raise WrongUsage(f"{flag} {text!r}: expected a duration, such as 60s, 5m or 1h")
@@ -178,7 +180,7 @@ def parse_duration_ms(text: str, flag: str) -> int:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """ms since 1970 as ISO 8601 in UTC; the plain number if it is beyond the calendar."""
+    """Format ms since 1970 as ISO 8601 in UTC, or as the plain number if no calendar date has it."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -193,7 +195,7 @@ def _is_header(pair: Any) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """JSON can escape half of a surrogate pair, of which librdkafka makes no name."""
+    """Whether UTF-8 can encode the name. JSON can escape half of a surrogate pair, which librdkafka can't send."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

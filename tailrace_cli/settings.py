@@ -1,4 +1,4 @@
-"""Every setting of a Tailrace process: what all share, and a section for each part."""
+"""All settings of a Tailrace process: the shared ones, and one section per part."""
 
 from __future__ import annotations
 
@@ -56,106 +56,108 @@ Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class TlsSettings(SettingsSection):
-    """PEM files, taken up within 10 s when they are replaced. Keys are readable by their owner alone."""
+    """PEM files. A replaced file is reloaded within 10 s. Only the owner may be able to read a key file."""
 
     rpc_cert_file: Path | None = None
     """This process's certificate for RPC, as a server and as a client (both uses)."""
     rpc_key_file: Path | None = None
     """Its key, without a passphrase."""
     rpc_ca_file: Path | None = None
-    """The authorities of the peers' certificates. With these three, RPC and cache peers use mutual TLS."""
+    """The CA certificates for peers. With all three files, RPC and cache peers use mutual TLS."""
     rpc_name: str = ""
-    """A DNS name that each peer's certificate must have. Without it, a server's certificate must have the host of the
-    connection, and a client's may have any name."""
+    """A DNS name that each peer's certificate must contain. Without it, a server's certificate must contain the host
+    that the client connects to, and a client's certificate may contain any name."""
     kafka_cert_file: Path | None = None
     """The certificate of listeners with protocol SSL or SASL_SSL."""
     kafka_key_file: Path | None = None
     """Its key, without a passphrase."""
     kafka_client_ca_file: Path | None = None
-    """The authorities of Kafka clients' certificates (see security.client_auth)."""
+    """The CA certificates for Kafka clients (see security.client_auth)."""
     http_cert_file: Path | None = None
     """The certificate of `http`. With it and its key, `http` serves HTTPS."""
     http_key_file: Path | None = None
     """Its key, without a passphrase."""
     http_client_ca_file: Path | None = None
-    """The authorities of client certificates; with it, `http` requires a client certificate."""
+    """The CA certificates for clients of `http`. With it, `http` requires a client certificate."""
     gateway_cert_file: Path | None = None
     """The certificate of the gateway. With it and its key, the gateway serves HTTPS."""
     gateway_key_file: Path | None = None
     """Its key, without a passphrase."""
     gateway_client_ca_file: Path | None = None
-    """The authorities of client certificates; with it, the gateway requires a client certificate."""
+    """The CA certificates for clients of the gateway. With it, the gateway requires a client certificate."""
 
 
 def _named_folder(given: object) -> object:
-    """Refuses an empty name, which a Path takes for the current folder."""
+    """Refuse an empty name, which a Path would take as the current folder."""
     if given == "":
         raise ValueError("expected a folder, such as ./data")
     return given
 
 
 class Settings(LayeredSettings):
-    """What `tailrace serve`, `agent`, `sequencer` and `compact` may be told."""
+    """The settings of `tailrace serve`, `agent`, `sequencer` and `compact`."""
 
     store: Url = None
     """The object store: a folder, file:///path, s3://bucket/prefix?endpoint=...&region=..., or memory:. `serve` uses
     DATA/objects."""
     database: Url = Field(default=None, repr=False)
-    """The sequencer's database: sqlite:///PATH or postgresql://USER@HOST/NAME. `serve` uses DATA/tailrace.db. For
-    `agent`: the sequencer runs inside it. A password in it is refused in a command; see `database_password_file`."""
+    """The sequencer's database: sqlite:///PATH or postgresql://USER@HOST/NAME. `serve` uses DATA/tailrace.db. An
+    `agent` with a database runs the sequencer itself. The `--database` flag refuses a URL with a password; see
+    `database_password_file`."""
     database_password_file: Path | None = None
-    """A file (mode 0600) with PostgreSQL's password, read for each new connection. Without it: the password in
-    `database`, else PGPASSWORD, else the file that PGPASSFILE names."""
+    """A file (mode 0600) with the PostgreSQL password. It is read for each new connection. Without it, the password
+    comes from `database`, else from PGPASSWORD, else from the file that PGPASSFILE names."""
     sequencers: Addresses = ()
-    """Addresses (HOST:PORT, comma-separated in a variable) of the sequencers an agent uses."""
+    """Addresses (HOST:PORT; separated by commas in a variable) of the sequencers that an agent uses."""
     data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
-    """The folder in which `serve` keeps everything."""
+    """The folder in which `serve` keeps all its data."""
     listen: Address = "127.0.0.1:9092"
     """The address for Kafka clients."""
     advertise: Address | None = None
-    """The address that clients connect to; by default the one of `listen`."""
+    """The address that clients connect to. Default: that of `listen`."""
     listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Several addresses for Kafka clients, or others than plain ones, in place of `listen`: NAME://HOST:PORT with a
-    protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) as the name, or NAME:PROTOCOL://HOST:PORT."""
+    """Addresses for Kafka clients in place of `listen`, for several listeners or for TLS and SASL. Each is
+    NAME://HOST:PORT with a protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) as its name, or
+    NAME:PROTOCOL://HOST:PORT."""
     advertised_listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """NAME://HOST:PORT: the address that clients of this listener connect to; by default its own."""
+    """NAME://HOST:PORT: the address that clients of this listener connect to. Default: the listener's own."""
     http: Address = "127.0.0.1:9644"
-    """The address for metrics, health and the overview."""
+    """The address for metrics, health and the overview page."""
     http_max_connections: int = Field(default=256, ge=1, le=100_000)
-    """Open connections of `http`; more are closed at once."""
+    """The most open connections of `http`. Further connections are closed at once."""
     http_max_connections_per_address: int = Field(default=64, ge=1, le=100_000)
-    """Those of one IP address, of IPv6 of one /64."""
+    """The most open connections of `http` from one IP address, or from one IPv6 /64."""
     http_head_ms: int = Field(default=10_000, ge=100, le=3_600_000)
-    """A client of `http` that has not sent the head of its request after this time is disconnected."""
+    """`http` disconnects a client that has not sent the head of its request after this time."""
     http_idle_ms: int = Field(default=60_000, ge=100, le=3_600_000)
-    """So is one without a request, or that does not take its answer, for this time."""
+    """`http` disconnects a client that sends no request, or does not read its response, for this time."""
     rpc: Address | None = None
-    """The address for other Tailrace processes: for cache peers on an agent, for agents on a sequencer. An agent
-    without it shares no cache."""
+    """The address for other Tailrace processes: on an agent for cache peers, on a sequencer for agents. An agent
+    without it does not share its cache."""
     rpc_advertise: Address | None = None
-    """The address at which other Tailrace processes reach `rpc`; by default `rpc` itself."""
+    """The address at which other Tailrace processes reach `rpc`. Default: `rpc` itself."""
     rpc_secret: RpcSecret = SecretStr("")
-    """The secret that all processes of a cluster share; they refuse other peers. At least 16 characters. Required if
-    `rpc` or `sequencers` are not on loopback."""
+    """The secret that all processes of a cluster share, at least 16 characters. They refuse peers without it. Required
+    if `rpc` or `sequencers` are not on loopback."""
     rpc_secret_file: Path | None = None
     """A file (mode 0600) with the secret, in place of `rpc_secret`. If neither is set, `serve` creates and uses
     DATA/rpc.secret."""
     prices: str = ""
-    """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, own-machine (nothing),
-    own-store (S3's prices, but nothing for the store), or a TOML file. Empty: s3-standard for a store on S3; for
-    a folder own-machine with SQLite, own-store with another database."""
+    """The prices of requests, bytes and CPU for pages and metrics: s3-standard, s3-express, own-machine (all free),
+    own-store (S3's prices, but the store is free), or a TOML file. Empty: s3-standard for a store on S3; for a folder,
+    own-machine with SQLite and own-store with another database."""
     zone: str = Field(default="", max_length=255)
-    """The zone of this agent; clients that name their zone use its agents."""
+    """The zone of this agent. Clients that name their zone use the agents of that zone."""
     processes: int = Field(default=1, ge=1, le=256)
-    """Agent processes to run; each address's port is that of the first, the others use the next ports."""
+    """How many agent processes to run. The first uses the ports of the addresses, the others the ports after them."""
     max_rpc_connections: int = Field(default=4_096, ge=1, le=1_000_000)
-    """RPC connections that a process serves at once: from agents on a sequencer, from peers on an agent."""
+    """The most RPC connections that a process serves at once: from agents on a sequencer, from peers on an agent."""
     maintenance_seconds: float = Field(default=30.0, gt=0, le=86_400)
-    """Pause between rounds of retention and of deleting garbage."""
+    """The pause between rounds of retention and of deleting unused objects."""
     log_level: LogLevel = "info"
-    """The lowest level that is logged."""
+    """The lowest level to log."""
     log_format: LogFormat = "auto"
-    """`auto`: console on a terminal, JSON elsewhere."""
+    """`auto` means console on a terminal and JSON elsewhere."""
     agent: AgentSettings = AgentSettings()
     sequencer: SequencerSettings = SequencerSettings()
     cache: CacheSettings = CacheSettings()
@@ -166,7 +168,7 @@ class Settings(LayeredSettings):
 
     @property
     def http_bounds(self) -> HttpBounds:
-        """What bounds the connections of `http`."""
+        """The limits on connections of `http`."""
         return HttpBounds(
             max_connections=self.http_max_connections,
             max_connections_per_address=self.http_max_connections_per_address,

@@ -1,7 +1,7 @@
-"""From a described workload to what it uses in a month (`tailrace.cost` bills it). Pure.
+"""Model of what a described workload uses in a month; `tailrace.cost` bills it. Pure.
 
-The figures that are not counted or set are measured ones, from docs/figures.md, docs/performance.md and docs/scale.md:
-they are fields of `UnitCosts`, each with its source. docs/scale.md's table is made from this model.
+Figures that a workload does not set are measured: they are the fields of `UnitCosts`, each with its source in
+docs/figures.md, docs/performance.md or docs/scale.md. The table in docs/scale.md is generated from this model.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class BadWorkload(ValueError):
-    """A workload can't be understood; the message says why."""
+    """The description of a workload is invalid; the message says why."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What producers and consumers do, and on how many agents.
+    """What producers and consumers do, and how large the cluster is.
 
-    mib_per_second: of all producers, as stored (compressed).
-    batch_kib: of one record batch, as producers send it.
-    partitions: that are written to.
-    consumers: groups that each read everything.
-    catch_up: the share of what they read that is old, so that it comes from the store.
+    mib_per_second: rate of all producers together, as stored (compressed).
+    batch_kib: size of one record batch, as producers send it.
+    partitions: how many partitions are written to.
+    consumers: how many groups read everything.
+    catch_up: share of their reads that is old and comes from the store.
     retention_hours: how long records are kept.
-    parquet_ratio: bytes of compacted records to bytes as produced; 0 where nothing is compacted.
-    agents, zones: of the cluster. is_zone_aware: clients name their zone, so that none talks to another.
-    puts_per_second: early PUTs of an agent; 0 seals by linger alone. max_object_mib: agent.flush_bytes.
-    databases: that are paid for, replicas included where their price is not.
+    parquet_ratio: bytes of compacted records divided by bytes as produced; 0 without compaction.
+    agents, zones: how many the cluster has.
+    is_zone_aware: clients name their zone, so no client talks to another zone.
+    puts_per_second: early PUTs of each agent; 0 means that buffers are sealed by linger only.
+    max_object_mib: agent.flush_bytes.
+    databases: how many databases are paid for, with the replicas that their price does not include.
     """
 
     mib_per_second: Amount = 1.0
@@ -62,31 +64,31 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class UnitCosts:
-    """CPU seconds, and requests that depend on nothing that a workload says."""
+    """CPU seconds and requests per unit of work, the same for every workload."""
 
     produce_cpu_per_gib: float = 5.5
     """librdkafka's batches of 1 KiB records on a folder (docs/figures.md, the almost idle machine: 181-194 MiB per
-    CPU-second); less on a store that copies nothing into a page cache."""
+    CPU-second). A store that does not copy into a page cache needs less."""
     produce_cpu_per_batch: float = 1 / 4_700
-    """16 KiB batches, a request each (docs/performance.md)."""
+    """16 KiB batches, one per request (docs/performance.md)."""
     fetch_cpu_per_gib: float = 1.0
     """Raw fetches (docs/figures.md)."""
     sequencer_cpu_per_object: float = 0.002
-    """An object with four runs, in a commit of its own (docs/scale.md)."""
+    """An object with four runs, committed alone (docs/scale.md)."""
     sequencer_cpu_per_row: float = 0.00005
-    """A commit of 320 partitions: 21 to 24 ms, 18 of them for its rows (docs/scale.md)."""
+    """A commit of 320 partitions takes 21 to 24 ms, of which 18 ms are for its rows (docs/scale.md)."""
     compactor_cpu_per_gib: float = 15.0
-    """70 MiB per CPU-second of reading, encoding and checking; without the start of Spark."""
+    """70 MiB per CPU-second for reading, encoding and checking, without the start of Spark."""
     compactor_get_mib: float = 1.0
-    """A GET of the compactor brings this much, or what a smaller object has (docs/decisions/0033)."""
+    """A GET of the compactor reads this much, or a whole smaller object (docs/decisions/0033)."""
     compacted_object_mib: float = 128.0
-    """What an item of compaction has of source bytes (compactor.plan)."""
+    """Source bytes of one item of compaction (compactor.plan)."""
     hedged_puts: float = 0.05
     """One PUT in twenty is sent twice (docs/decisions/0020)."""
     hedged_gets: float = 0.05
     """At most one GET in twenty is sent twice (docs/decisions/0030)."""
     gets_per_chunk: float = 1.05
-    """Of one that reads old records in order, hedges included (docs/performance.md)."""
+    """GETs per chunk of a consumer that reads old records in order, with hedges (docs/performance.md)."""
 
 
 UNIT_COSTS = UnitCosts()
@@ -94,7 +96,7 @@ UNIT_COSTS = UnitCosts()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a workload makes the cluster do, per second."""
+    """What the cluster does for a workload, per second."""
 
     objects: float
     object_bytes: float
@@ -109,7 +111,7 @@ class Load:
 
 
 def read_workload(text: str, changes: Mapping[str, str]) -> Workload:
-    """A workload out of TOML, with single values changed. Raises BadWorkload."""
+    """Parse a workload from TOML and apply single changes. Raises BadWorkload."""
     try:
         named: dict[str, Any] = tomllib.loads(text)
         for name, value in changes.items():
@@ -121,8 +123,11 @@ def read_workload(text: str, changes: Mapping[str, str]) -> Workload:
 
 
 def objects_per_second(workload: Workload) -> float:
-    """PUTs of sealed buffers by all agents. An agent seals by size, or early within its budget, or by linger; never
-    more often than batches come, and less often where its budget of rows is used up."""
+    """Return the PUTs of sealed buffers per second, of all agents.
+
+    An agent seals a buffer by size, by linger, or early within its budget of PUTs. It never seals more often than
+    batches arrive, and seals less often when its budget of rows is used up.
+    """
     each_bytes = workload.mib_per_second * MIB / workload.agents
     batches = each_bytes / (workload.batch_kib * 1024)
     if not batches:
@@ -139,7 +144,7 @@ def objects_per_second(workload: Workload) -> float:
 
 
 def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
-    """What the cluster does for this workload, per second."""
+    """Return what the cluster does for this workload, per second."""
     data = workload.mib_per_second * MIB
     batches = data / (workload.batch_kib * 1024)
     objects = objects_per_second(workload)
@@ -165,7 +170,7 @@ def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
 
 
 def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
-    """What the workload uses in a month. Storage is that of a log as old as its retention."""
+    """Return what the workload uses in a month. Storage is that of a log that has reached its retention."""
     load, data = load_of(workload, units), workload.mib_per_second * MIB
     kept = data * workload.retention_hours * _HOUR * (workload.parquet_ratio or 1.0)
     crossing = 0.0 if workload.is_zone_aware else (workload.zones - 1) / workload.zones
@@ -185,7 +190,7 @@ def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
 
 
 def _partitions_of_object(workload: Workload, batches: float) -> float:
-    """How many of the partitions the batches of one object are in, if each is as likely as any."""
+    """Return the expected number of partitions in one object, if every batch picks its partition at random."""
     partitions = workload.partitions / workload.agents if workload.is_zone_aware else workload.partitions
     if partitions <= 1:
         return 1.0

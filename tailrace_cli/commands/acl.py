@@ -1,4 +1,4 @@
-"""`tailrace acl`: who may do what."""
+"""`tailrace acl`: list, add and remove access control lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Principal = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ResourceFlags:
-    """At most one resource."""
+    """Flags that name at most one resource."""
 
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="NAME", help="A topic; * for all.")
@@ -42,7 +42,7 @@ class ResourceFlags:
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
 
     def named(self) -> tuple[ResourceType, str] | None:
-        """The one resource that the flags name. Raises WrongUsage."""
+        """Return the type and name of the resource, None without one. Raises WrongUsage if there are several."""
         from tailrace.acls import CLUSTER_NAME, ResourceType
 
         named = [
@@ -62,7 +62,7 @@ class ResourceFlags:
 
 @dataclass(frozen=True, slots=True)
 class AccessFlags:
-    """Who may, or may not, do what from where."""
+    """Flags for the other fields of an ACL: principal, operations, pattern, host, permission."""
 
     principal: Principal = None
     operation: Annotated[
@@ -217,7 +217,7 @@ async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[st
 
 
 def _check_enabled(error_code: int) -> None:
-    """Raises CommandFailed where ACLs would have no effect."""
+    """Raise CommandFailed if the broker does not check ACLs."""
     from tailrace.kafka.error_codes import ErrorCode
 
     if error_code == ErrorCode.SECURITY_DISABLED:

@@ -1,4 +1,4 @@
-"""`tailrace audit`: do the database and the bucket agree? Exit 0: yes, 1: findings, 2: it could not run."""
+"""`tailrace audit`: compare the database with the bucket. Exits with 0: no findings, 1: findings, 2: could not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace cluster`: its id, its brokers and its size."""
+"""`tailrace cluster`: the cluster's id, brokers and size."""
 
 from __future__ import annotations
 

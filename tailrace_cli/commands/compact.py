@@ -1,4 +1,4 @@
-"""`tailrace compact`: open the store and the sequencer, then run the Spark job, which only this module imports."""
+"""`tailrace compact`: open the store and the sequencer, then run the Spark job. Only this module imports that job."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ PROGRESS_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """What `tailrace compact` was told; where a value is None, the default holds.
+    """Options of `tailrace compact`; None stands for the default.
 
-    `every_s`: run until stopped, a round so often. `spark`: Spark's settings by their names.
+    `every_s`: run until stopped, with a round every so many seconds. `spark`: Spark properties by name.
     """
 
     master: str | None = None
@@ -53,9 +53,10 @@ class CompactOptions:
 
 
 async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, Any]:
-    """Compact until nothing qualifies, or for ever, and return the figures by name. Raises CommandFailed.
+    """Compact until no data qualifies, or until stopped with `every_s`. Return the figures by name.
 
-    Without a store, a database and a sequencer, it compacts the data folder of `serve`, which may be running.
+    If the settings name no store, database or sequencer, this compacts the data folder of `serve`, which may be
+    running. Raises CommandFailed.
     """
     registry = CollectorRegistry()
     with _extra_explained():
@@ -96,7 +97,7 @@ async def tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
 
 
 async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
-    """Raise CommandFailed for a topic that doesn't exist: a misspelt name would compact nothing, without a word."""
+    """Raise CommandFailed for a topic that doesn't exist: a misspelt name would silently compact nothing."""
     if topics:
         names = {topic.name for topic in (await sequencer.metadata(MetadataRequest())).topics or []}
         if missing := sorted(topics - names):
@@ -130,7 +131,7 @@ async def _compact_once(
 
 
 def describe_failures(figures: Mapping[str, Any]) -> str:
-    """What of a round failed, in one line; empty: nothing did."""
+    """Describe a round's failures in one line; empty if there were none."""
     items, tables = figures["failures"], figures["table_failures"]
     failures = []
     if items:
@@ -153,7 +154,7 @@ async def _compact_until_stopped(
     options: CompactOptions,
     registry: CollectorRegistry,
 ) -> None:
-    """Rounds until a signal (CancelledError), or until Spark's driver has ended."""
+    """Run rounds until a signal arrives (CancelledError) or the Spark driver has ended."""
     from compactor.job import ExecutorsUnfit
     from compactor.rounds import Rounds
 
@@ -168,8 +169,8 @@ async def _compact_until_stopped(
 
 @asynccontextmanager
 async def watched(log: OpenedLog, rounds: Rounds, registry: CollectorRegistry) -> AsyncIterator[HttpServer]:
-    """What every process that runs for long has: files that are reloaded, a watch on its loop, and metrics and health
-    where `http` is set."""
+    """Run what every long-lived process has inside the block: it reloads replaced files, watches the event loop, and
+    serves metrics and health if `http` is set."""
     from compactor.metrics import CompactorPages
 
     clock, http_tls = log.runtime.clock, open_http_tls(log.settings)
@@ -210,7 +211,7 @@ async def _run_round(
 
 
 def cancelled_by_signals() -> None:
-    """Have SIGTERM and SIGINT cancel this task: the swap in hand is finished, the lease given back."""
+    """Make SIGTERM and SIGINT cancel this task. It finishes its current swap and releases its lease."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -219,7 +220,7 @@ def cancelled_by_signals() -> None:
 
 @asynccontextmanager
 async def _progress_shown(summary: CompactionSummary) -> AsyncIterator[None]:
-    """A bar on a terminal, of the bytes that were planned so far."""
+    """Show a progress bar if stderr is a terminal. Its total is the bytes planned so far."""
     if not sys.stderr.isatty():
         yield
         return

@@ -104,7 +104,7 @@ def unset(
 
 
 async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[dict[str, Any]]:
-    """All configs of a topic or broker, by name. Raises KafkaRefused."""
+    """Return all configs of a topic or of the cluster, sorted by name. Raises KafkaRefused."""
     from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
     from tailrace_cli.connections.kafka_client import check

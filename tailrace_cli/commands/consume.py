@@ -1,4 +1,4 @@
-"""`tailrace consume`: records of topics as lines, templates or JSON, by librdkafka."""
+"""`tailrace consume`: print records as lines, by a template or as JSON. Reads with librdkafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins, and the moment at which it stops; a negative offset counts from the end."""
+    """Where reading starts, and the time before which it stops. A negative offset counts from the end."""
 
     offset: int | None = None
     since_ms: int | None = None
@@ -113,7 +113,7 @@ def consume(
     write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
     watch = BrokerWatch(bootstrap)
     of_client = {
-        "group.id": group or "tailrace-cli",  # librdkafka wants one; without --group it is never joined
+        "group.id": group or "tailrace-cli",  # librdkafka requires one; without --group it is never joined
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "latest" if began.is_end else "earliest",
@@ -180,47 +180,50 @@ def _read(
     except KafkaException as error:
         raise refused(", ".join(topics), error.args[0]) from None
     except KeyboardInterrupt:
-        return  # the way to end --follow
+        return  # the user's way to stop --follow
     finally:
         consumer.close()
 
 
 class Unread:
-    """The assigned partitions whose end was not reached yet; each with the offset of its end, where it is known."""
+    """The assigned partitions that are not read to their end yet, each with its end offset if known."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int], int | None] = {}
         self.is_assigned = False
 
     def add(self, partitions: Sequence[Any], ends: Sequence[int] | None = None) -> None:
-        """These were assigned."""
+        """Note that these partitions were assigned."""
         self.is_assigned = True
         for index, partition in enumerate(partitions):
             self._ends[partition.topic, partition.partition] = None if ends is None else ends[index]
 
     def remove(self, partitions: Sequence[Any]) -> None:
-        """These were taken away."""
+        """Note that these partitions were revoked."""
         for partition in partitions:
             self._ends.pop((partition.topic, partition.partition), None)
 
     def read(self, topic: str, partition: int, offset: int) -> None:
-        """The record at this offset came."""
+        """Note that the record at this offset was read."""
         end = self._ends.get((topic, partition))
         if end is not None and offset + 1 >= end:
             del self._ends[topic, partition]
 
     def ended(self, topic: str, partition: int) -> None:
-        """The partition has nothing more at the moment."""
+        """Note that the partition has no more records at the moment."""
         self._ends.pop((topic, partition), None)
 
     @property
     def is_done(self) -> bool:
-        """Whether all that was assigned has been read to its end."""
+        """Whether partitions were assigned and all of them are read to their end."""
         return self.is_assigned and not self._ends
 
 
 def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) -> Iterator[list[Any]]:
-    """Records as they come, until every partition's end, or for ever. Raises CommandFailed, KafkaException."""
+    """Yield records as they arrive, until the end of every partition or, with `follow`, for ever.
+
+    Raises CommandFailed, KafkaException.
+    """
     from confluent_kafka import KafkaError, KafkaException
 
     while follow or not unread.is_done:
@@ -247,7 +250,7 @@ def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) 
 def _partitions(
     consumer: Any, topics: Sequence[str], chosen: Sequence[int], watch: BrokerWatch
 ) -> list[tuple[str, int]]:
-    """The partitions to be read. Raises CommandFailed."""
+    """Return the (topic, partition) pairs to read. Raises CommandFailed."""
     pairs: list[tuple[str, int]] = []
     for name in topics:
         topic = _described(consumer, name, watch)
@@ -264,21 +267,21 @@ def _partitions(
 
 
 def _described(consumer: Any, topic: str, watch: BrokerWatch) -> Any:
-    """The topic's metadata. Raises CommandFailed where no broker gives it."""
+    """Return the topic's metadata. Raises CommandFailed if no broker answers."""
     from confluent_kafka import KafkaException
 
     for _ in range(ATTEMPTS):
         try:
             return consumer.list_topics(topic, PATIENCE_SECONDS / ATTEMPTS).topics[topic]
         except KafkaException:
-            consumer.poll(0)  # what was complained of meanwhile
+            consumer.poll(0)  # delivers the errors seen meanwhile to the watch
             if watch.is_down:
                 break
     raise watch.failure()
 
 
 def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, unread: Unread) -> None:
-    """Have the consumer read from the start that was asked for; the ends of now are where it may stop."""
+    """Assign the partitions from the requested start. `unread` gets their current ends, where reading may stop."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     def offsets(time: int) -> list[int]:
@@ -329,7 +332,7 @@ def _record_of(message: Any) -> TextRecord:
 
 
 def _parse_start(start: str | None, since: str | None, until: str | None) -> Start:
-    """What --from, --since and --until say. Raises CommandFailed."""
+    """Parse --from, --since and --until. Raises CommandFailed."""
     now = SystemClock().wall_ms()
     until_ms = None if until is None else parse_time_ms(until, now)
     if since is not None:

@@ -1,4 +1,4 @@
-"""`tailrace cost`: dollars a month, of running processes by topic or of a described workload."""
+"""`tailrace cost`: the monthly cost of running processes, by topic, or of a described workload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_PAGE = "http://127.0.0.1:9644"
 PATIENCE_SECONDS = 10
 STORED = "(stored)"
-"""The row of all that is stored: which topic has how much is not in the metrics."""
+"""The row for all stored bytes: metrics do not count them by topic."""
 
 
 def cost(
@@ -89,8 +89,8 @@ def _usage_of_workload(file: Path | None, changes: Sequence[str]) -> Usage:
 
 
 async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[str, Usage], set[str]]:
-    """What each topic uses in a month at the rate at which it was used, of all processes together; and the names of
-    their price tables."""
+    """Return each topic's usage in a month at the measured rate, summed over all processes, and the names of the price
+    tables that the processes use."""
     from tailrace.clock import SystemClock
 
     clock = SystemClock()
@@ -106,14 +106,14 @@ async def _usage_of_processes(pages: Sequence[str], over: float) -> tuple[dict[s
 
 
 def _table_of(theirs: set[str]) -> Prices | None:
-    """The table that comes with the package and that all processes use."""
+    """Return the packaged price table that all processes use, None if there is no such table."""
     from tailrace.cost import read_prices, shipped_prices
 
     return next((table for name in shipped_prices() if {(table := read_prices(name)).name} == theirs), None)
 
 
 def usage_a_month(counted: Sequence[tuple[ProcessCounts, float]]) -> dict[str, Usage]:
-    """From what processes counted in so many seconds each, to a month of all of them, by topic."""
+    """Extrapolate the counts of all processes to a month, by topic. Each count comes with the seconds it covers."""
     from agent.topic_usage import usage_by_topic
     from tailrace.cost import GIB, MONTH_SECONDS, SQLITE, Usage
 

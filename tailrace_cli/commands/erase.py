@@ -1,4 +1,4 @@
-"""`tailrace erase`: all records of some keys are taken out of a topic, and it is logged."""
+"""`tailrace erase`: erase all records of some keys from a topic, and log the erasure."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _show(figures: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes]:
-    """The keys of the flags and of the file. Raises WrongUsage, CommandFailed."""
+    """Return the keys of the flags and of the file, sorted and distinct. Raises WrongUsage, CommandFailed."""
     from compactor.erasure.erase import MAX_KEYS
 
     lines = list(given)
@@ -107,8 +107,10 @@ def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes
 
 
 def _lines(text: str) -> list[str]:
-    """A file's lines, which end with a line feed, or with a carriage return before it if the last one does: a key may
-    hold any other character that ends lines in Unicode."""
+    """Split a file into lines at \\n, or at \\r\\n if the file ends with that.
+
+    A key may contain any other character that Unicode counts as the end of a line.
+    """
     end = "\r\n" if text.endswith("\r\n") else "\n"
     return text.removesuffix(end).split(end) if text else []
 
@@ -120,7 +122,7 @@ def _who() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        user = str(os.getuid())  # a container whose user has no name
+        user = str(os.getuid())  # a container may have no name for its user
     return f"{user}@{platform.node()}"
 
 

@@ -1,4 +1,4 @@
-"""`tailrace group`: list, describe (members and lag), reset, delete. Groups of all kinds."""
+"""`tailrace group`: list, describe, reset and delete groups of all kinds."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
 
 
 def _shown(assigned: list[str] | None) -> str | None:
-    """The first few partitions, and how many there are."""
+    """Return the first few partitions and, if there are more, their number."""
     if assigned is None or len(assigned) <= SHOWN_PARTITIONS:
         return None if assigned is None else " ".join(assigned)
     return f"{' '.join(assigned[:SHOWN_PARTITIONS])} ... ({len(assigned)})"

@@ -1,4 +1,4 @@
-"""`tailrace object`: objects on the store, read without the database."""
+"""`tailrace object`: list, show and audit objects on the store, without the database."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def _parquet_index(store: ObjectStore, key: str, size: int) -> dict[str, A
 
 
 def _audit_parquet(data: bytes) -> list[str]:
-    """Every row group is rebuilt into the batches that it came from, each with its CRC."""
+    """Rebuild every row group's batches and verify their CRCs. Return the first problem found, if any."""
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index, record_batches
     from tailrace.record_batch import InvalidBatch

@@ -1,4 +1,4 @@
-"""`tailrace serve`, `agent`, `sequencer`, `compact`, `bundle`, `demo`, `version`: their flags and what they start."""
+"""The commands `serve`, `agent`, `sequencer`, `compact`, `bundle`, `demo` and `version`, with their flags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFlags:
-    """Flags of every process. Other settings are in the file and in the environment."""
+    """Flags that every process has. All other settings come from the file and the environment."""
 
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")
@@ -64,7 +64,7 @@ class ProcessFlags:
     def load(
         self, *, mistakes_of: Callable[[Settings], Iterable[str]] | None = None, **given: Any
     ) -> Settings:
-        """The settings that these flags, `given`, environment and file add up to. Sets up logging accordingly.
+        """Return the settings merged from these flags, `given`, the environment and the file. Configure logging.
 
         `mistakes_of`: see load_settings. Raises CommandFailed and BadSettings.
         """
@@ -207,7 +207,7 @@ def sequencer(
 
 @dataclass(frozen=True, slots=True)
 class RoundFlags:
-    """What `compact` rewrites, when, and on which Spark."""
+    """Flags for what `compact` rewrites, how often, and on which Spark."""
 
     every: Annotated[
         str | None,
@@ -241,7 +241,7 @@ class RoundFlags:
     ] = None
 
     def options(self) -> CompactOptions:
-        """Raises CommandFailed."""
+        """Parse the flags. Raises CommandFailed."""
         from tailrace_cli.commands.compact import CompactOptions
         from tailrace_cli.connections.connecting import parse_pairs
         from tailrace_cli.record_text import parse_duration_ms
@@ -343,7 +343,7 @@ def version(as_json: JsonFlag = False) -> None:
 
 
 def _section(name: str, value: str | None) -> dict[str, str] | None:
-    """A section of the settings with what a flag gives of it."""
+    """Return a section of the settings with the value of a flag, None if the flag was not given."""
     return None if value is None else {name: value}
 
 

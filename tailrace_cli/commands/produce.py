@@ -1,4 +1,4 @@
-"""`tailrace produce`: records from arguments, lines or JSON into a topic, by librdkafka."""
+"""`tailrace produce`: write arguments, lines or JSON to a topic as records. Sends with librdkafka."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def produce(
 
 
 class _Deliveries:
-    """What became of the records that were sent. `printed_as`: print those that are acknowledged, in this encoding."""
+    """Counts acknowledged and failed records. `printed_as`: print each acknowledged record in this encoding."""
 
     def __init__(self, topic: str, printed_as: Encoding | None) -> None:
         self._topic = topic
@@ -152,13 +152,13 @@ class _Deliveries:
         self.failures: list[str] = []
 
     def note(self, error: Any, message: Any) -> None:
-        """librdkafka's report of one record."""
+        """Handle librdkafka's delivery report of one record."""
         if error is not None:
             self.failures.append(str(refused(f"{self._topic}-{message.partition()}", error)))
             return
         self.acknowledged += 1
         if self._printed_as is not None:
-            # librdkafka keeps no headers of what it has sent.
+            # librdkafka does not keep the headers of a sent record.
             record = TextRecord(
                 value=message.value(),
                 key=message.key(),
@@ -170,7 +170,7 @@ class _Deliveries:
             print(to_json(record, self._printed_as))
 
     def check(self, unanswered: int) -> None:
-        """Raises CommandFailed unless all were acknowledged."""
+        """Raise CommandFailed unless all records were acknowledged."""
         if self.failures or unanswered:
             shown = "; ".join(self.failures[:MAX_SHOWN_ERRORS]) or "no answer in time"
             count = len(self.failures) + unanswered
@@ -198,9 +198,9 @@ def _send(
                 if len(deliveries.failures) >= MAX_SHOWN_ERRORS:
                     break
         except CommandFailed as error:
-            misread = error  # a line that is no record: what came before it is written all the same
+            misread = error  # the line is not a record; the records before it are still written
         left = len(producer)
-        while left and not (watch.is_down and not deliveries.acknowledged):  # it ends: records have time-outs
+        while left and not (watch.is_down and not deliveries.acknowledged):  # it ends: every record times out
             left = producer.flush(1.0)
     except KafkaException as error:
         raise refused(f"topic {topic!r}", error.args[0]) from None
@@ -228,7 +228,7 @@ def _hand_over(producer: Any, topic: str, record: TextRecord, delivered: Any) ->
 def _lines_of_stdin() -> Iterator[str]:
     if sys.stdin.isatty():
         print("type one record per line; end with Ctrl-D", file=sys.stderr)
-    # Bytes that are no UTF-8 come out as they went in.
+    # Bytes that are not UTF-8 are sent unchanged.
     sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
     return (line.removesuffix("\n") for line in sys.stdin)
 
@@ -247,7 +247,7 @@ def _of_line(
 
 
 def _merged(record: TextRecord, shared: TextRecord) -> TextRecord:
-    """The record, with what the flags say of all where it says nothing itself."""
+    """Return the record; fields that it does not set come from the flags. Headers of both are sent."""
     return TextRecord(
         value=record.value,
         key=shared.key if record.key is None else record.key,

@@ -1,4 +1,4 @@
-"""`tailrace query`: SQL over topics, by DuckDB in this process. For a data folder no server need run."""
+"""`tailrace query`: run SQL over topics with DuckDB in this process. A data folder needs no running server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1_000
 FOLLOW_PAUSE_S = 0.5
-"""Between two looks for new records."""
+"""Pause between two checks for new records."""
 
 
 @with_flags
@@ -137,7 +137,7 @@ async def _add(log: OpenedLog, connection: Any, topic: Topic) -> Any:
 
 
 async def _print_rows(connection: Any, sql: str) -> None:
-    """Print the rows from beside the loop, which keeps the sequencer's lease where this process has it."""
+    """Print the rows in a thread, so that the loop can renew the sequencer's lease if this process holds it."""
     printing = asyncio.ensure_future(asyncio.to_thread(_print_all, connection, sql))
     try:
         await asyncio.shield(printing)
@@ -163,7 +163,7 @@ def _lines(names: Iterable[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Columns of one name are numbered, as DuckDB does in a table that is made of them."""
+    """Make column names distinct by numbers, as DuckDB does in CREATE TABLE AS."""
     taken: list[str] = []
     for name in names:
         spellings = (name if number == 0 else f"{name}_{number}" for number in itertools.count())
@@ -172,7 +172,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _as_json(value: Any) -> Any:
-    """The value as JSON can have it: bytes, and what JSON has no type for, as text."""
+    """Convert a value to JSON types. Bytes, and values of types that JSON lacks, become text."""
     match value:
         case bytes() | bytearray():
             return value.decode(errors="replace")
@@ -188,7 +188,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _explained(error: str, topics: Iterable[str]) -> str:
-    """DuckDB's message, with what it can't know: which topics there are, and that a column's name is a keyword."""
+    """Add to DuckDB's message what DuckDB does not know: a similar topic, or that `offset` needs quotes."""
     missing = re.match(r"Catalog Error: Table with name (.+) does not exist!", error)
     if missing:
         by_lower = {topic.lower(): topic for topic in topics}

@@ -1,4 +1,4 @@
-"""`tailrace recover`: rebuild the database from the bucket."""
+"""`tailrace recover`: rebuild a lost database from the bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace table`: the Parquet files that hold a topic's records."""
+"""`tailrace table`: show, repair and replay Iceberg tables, and list a topic's Parquet files."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def replay(
 
 
 def _synced(topic: str, flags: LogFlags, *, as_json: bool, is_replay: bool) -> None:
-    """Bring a table up to date, and show what was done."""
+    """Bring a table up to date, and print what changed."""
 
     async def ask(log: OpenedLog) -> SyncedTable:
         from compactor.tables.follow import wanted_tables
@@ -202,7 +202,7 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
         return CommandFailed(
             f"topic {topic!r} has no table yet: `tailrace compact` creates it with the first Parquet file"
         )
-    await log.topic(topic)  # is there one?
+    await log.topic(topic)  # raises if the topic does not exist
     return CommandFailed(
         f"topic {topic!r} has no table; `tailrace topic alter {topic} --config tailrace.table=iceberg` creates one"
     )
@@ -210,7 +210,7 @@ async def _no_table(log: OpenedLog, topic: str) -> Exception:
 
 @asynccontextmanager
 async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
-    """Raises CommandFailed for what the catalog, the registry or the table's columns refuse."""
+    """Open the tables' catalog. Raises CommandFailed for errors of the catalog, the registry or the columns."""
     from pyiceberg.exceptions import RESTError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -233,7 +233,10 @@ async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSyn
 
 
 def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> tuple[str, T]:
-    """The answer to a question about the log that the flags name, and the URL of its store. Raises CommandFailed."""
+    """Open the log that the flags name and call `question` with it. Return the URL of its store and the result.
+
+    Raises CommandFailed.
+    """
     from tailrace_cli.connections.opened_log import opened_log
     from tailrace_cli.errors import CommandFailed
     from tailrace_cli.running.loop import run

@@ -1,4 +1,4 @@
-"""`tailrace topic`: create, list, describe, alter, trim, delete. By Kafka's protocol, so with any broker."""
+"""`tailrace topic`: create, list, describe, alter, trim and delete topics. Works with any Kafka broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 
 LATENCY, FLUSH = "tailrace.latency", "tailrace.flush"
-"""No other broker has these configs."""
+"""Configs that only Tailrace has."""
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC")]

@@ -1,4 +1,4 @@
-"""`tailrace transaction`: list, describe, abort."""
+"""`tailrace transaction`: list, describe and abort transactions."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             )
-            # InitProducerId would create an unknown id: a misspelt one is refused instead.
+            # InitProducerId would create an unknown id, so refuse a misspelt one first.
             check(described.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
             answer = await coordinator.ask(
                 ApiKey.INIT_PRODUCER_ID,

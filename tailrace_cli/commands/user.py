@@ -1,4 +1,4 @@
-"""`tailrace user`: who can log in with a password."""
+"""`tailrace user`: list, add and remove users that log in with a password."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _password(file: Path | None) -> str:
 
 
 def _credentials(user: str, password: str, mechanism: int) -> ScramCredentialUpsertion:
-    """A password as it is sent: salted and iterated (RFC 5802's SaltedPassword), never the password itself."""
+    """Return the salted and iterated password (RFC 5802's SaltedPassword). The password itself is never sent."""
     import hashlib
 
     from scramp import ScramException

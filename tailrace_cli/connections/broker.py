@@ -1,4 +1,4 @@
-"""How a command meets a broker: where, under which name, for how long, and what it says when none answers."""
+"""How commands reach a broker: default address, client id, time-out, and the errors for one that does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HTTP_AS_SIZE = int.from_bytes(b"HTTP", "big")
 
 
 def no_broker(bootstrap: str, seen: object) -> CommandFailed:
-    """The error for a broker that doesn't answer. `seen` is the cause."""
+    """Return the error for a broker that doesn't answer. `seen` is the cause."""
     return CommandFailed(
         f"no broker answers at {bootstrap} ({seen}); start one with `tailrace serve`, "
         "or name one with --bootstrap HOST:PORT"
@@ -22,7 +22,7 @@ def no_broker(bootstrap: str, seen: object) -> CommandFailed:
 
 
 def speaks_http(bootstrap: str) -> CommandFailed:
-    """The error for an address of HTTP that was given as a broker's."""
+    """Return the error for an HTTP address that was given as a broker's."""
     return CommandFailed(
         f"{bootstrap} is an HTTP server, not a Kafka broker; give the address for Kafka clients (`listen`, port 9092 "
         "by default) with --bootstrap HOST:PORT"
@@ -30,7 +30,7 @@ def speaks_http(bootstrap: str) -> CommandFailed:
 
 
 def check_utf8(what: str, text: str) -> None:
-    """Raise WrongUsage for bytes that are not UTF-8: Kafka's names are."""
+    """Raise WrongUsage for text that UTF-8 can't encode, because names in Kafka are UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

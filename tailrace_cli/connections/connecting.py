@@ -1,4 +1,4 @@
-"""What a command connects to: a broker, by `--bootstrap`; or a bucket and its database, where no broker need run."""
+"""What a command connects to: a broker (`--bootstrap`), or a bucket and its database without a running broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ExecuteFlag = Annotated[
 
 
 def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:
-    """The result of `question`, called with a connected client."""
+    """Connect to a broker, call `question` with the client, and return its result."""
     from tailrace_cli.connections.kafka_client import KafkaClient
     from tailrace_cli.connections.login import bootstrap_of, client_properties
     from tailrace_cli.running.loop import run
@@ -54,7 +54,7 @@ def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitabl
 
 
 def store_urls(settings: Settings) -> tuple[str, str]:
-    """The URLs of the object store and of its database: both as given, or both of `serve`'s data folder.
+    """Return the URLs of the object store and of its database: both as given, or both from `serve`'s data folder.
 
     Raises CommandFailed.
     """
@@ -70,7 +70,10 @@ def store_urls(settings: Settings) -> tuple[str, str]:
 
 
 def check_exists(store: str, database: str | None) -> None:
-    """Raise CommandFailed if a named folder or file is missing, or UnknownDatabase: opening it would create it."""
+    """Raise CommandFailed if a named folder or file is missing, because opening it would create it.
+
+    Raises UnknownDatabase for an unsupported database URL.
+    """
     if "://" not in store and not store.startswith("memory:") and not Path(store).expanduser().is_dir():
         raise CommandFailed(
             f"store {store!r}: there is no such folder; give the --store that the agents use, or the --data folder of"
@@ -89,12 +92,12 @@ def check_exists(store: str, database: str | None) -> None:
 
 
 def parse_pairs(given: Sequence[str], flag: str) -> dict[str, str]:
-    """The values of a flag NAME=VALUE, by name. Raises CommandFailed."""
+    """Return the values of a NAME=VALUE flag by name; the last one wins. Raises CommandFailed."""
     return dict(listed_pairs(given, flag, "retention.ms=3600000"))
 
 
 def listed_pairs(given: Sequence[str], flag: str, example: str) -> list[tuple[str, str]]:
-    """The names and values of a flag NAME=VALUE, as they were given. Raises CommandFailed."""
+    """Return the names and values of a NAME=VALUE flag in the given order. Raises CommandFailed."""
     pairs: list[tuple[str, str]] = []
     for pair in given:
         name, equals, value = pair.partition("=")

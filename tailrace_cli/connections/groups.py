@@ -45,7 +45,7 @@ STOP_MEMBERS = "the group has members; stop its consumers first"
 
 @dataclass(frozen=True, slots=True)
 class ShownMember:
-    """A member; `assigned` is None where the coordinator does not know it (classic groups)."""
+    """A member of a group. `assigned` is None if the coordinator does not know its partitions (classic groups)."""
 
     member_id: str
     instance_id: str | None
@@ -56,7 +56,7 @@ class ShownMember:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroup:
-    """A group as its coordinator sees it. `kind`: one of the three above."""
+    """A group as its coordinator describes it. `kind`: CLASSIC, CONSUMER or SHARE."""
 
     group: str
     kind: str
@@ -65,12 +65,12 @@ class ShownGroup:
     members: list[ShownMember]
 
     def as_json(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the group for --json."""
         return asdict(self)
 
 
 async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
-    """A group of any kind. Raises KafkaRefused."""
+    """Describe a group of any kind. Raises KafkaRefused."""
     for kind, api, request in (
         (CONSUMER, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group])),
         (SHARE, ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group])),
@@ -116,7 +116,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
 
 
 async def kind_of(coordinator: KafkaClient, group: str) -> str:
-    """A group's kind; one that does not exist is a classic group when its first offset is committed."""
+    """Return a group's kind. A group that does not exist is CLASSIC: its first offset commit creates a classic group."""
     try:
         return (await describe_group(coordinator, group)).kind
     except KafkaRefused as refused:
@@ -133,11 +133,11 @@ def _assigned(topics: Iterable[Any]) -> list[str]:
     return sorted(f"{topic.topic_name}-{partition}" for topic in topics for partition in topic.partitions)
 
 
-# --- where groups are
+# --- positions of groups
 
 
 async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[NamedPartition, int]:
-    """Where a group is: committed offsets, or the first offset that a share group has not done with.
+    """Return a group's position in each partition: its committed offset, or a share group's start offset.
 
     Raises KafkaRefused.
     """
@@ -171,7 +171,7 @@ async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[NamedPart
 
 
 async def lags(coordinator: KafkaClient, offsets: Mapping[NamedPartition, int]) -> list[dict[str, Any]]:
-    """Each offset with its partition's end and what lies between. Raises KafkaRefused."""
+    """Return each partition's committed offset, end offset and lag. Raises KafkaRefused."""
     ends = await list_offsets(coordinator, list(offsets), LATEST)
     return [
         {
@@ -188,7 +188,7 @@ async def lags(coordinator: KafkaClient, offsets: Mapping[NamedPartition, int]) 
 async def move_group(
     coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[NamedPartition, int]
 ) -> None:
-    """Have a group without members go on at these offsets. Raises KafkaRefused."""
+    """Set the positions of a group that has no members. Raises KafkaRefused."""
     if kind == SHARE:
         await _move_share_group(coordinator, group, offsets)
         return

@@ -1,6 +1,6 @@
-"""A small Kafka client for the commands that administer: one request at a time, in versions that the broker serves.
+"""A small Kafka client for administration: it sends one request at a time, in a version that the broker serves.
 
-librdkafka's admin interface (2.16) knows neither transactions nor share groups. Records go by librdkafka.
+The commands use librdkafka only for records: its admin interface (2.16) lacks transactions and share groups.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ ADVICE = {
     ErrorCode.RESOURCE_NOT_FOUND: "`tailrace user list` shows the users",
     ErrorCode.CORRUPT_MESSAGE: "stored bytes are damaged; `tailrace audit --full` names the object",
 }
-"""What to do about an error, where the broker's message does not say it."""
+"""What the user can do about an error; brokers' messages do not say it."""
 
 
 class KafkaRefused(CommandFailed):
-    """The broker answered with an error; `code` is Kafka's."""
+    """The broker returned an error; `code` is Kafka's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -45,12 +45,12 @@ class KafkaRefused(CommandFailed):
 
 
 class KafkaClient:
-    """One connection to one broker: the first of `bootstrap`, HOST:PORT or several with commas, that can be connected
-    to. `async with`, or `connect` and `close`."""
+    """A connection to the first broker of `bootstrap` that accepts one. `bootstrap` is HOST:PORT, or several separated
+    by commas. Use `async with`, or `connect` and `close`."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
         self._bootstrap = bootstrap
-        """Once connected, the broker's address alone."""
+        """Once connected, only the address of the connected broker."""
         self._properties = properties or {}
         try:
             self._addresses = [split_address(each.strip()) for each in bootstrap.split(",") if each.strip()]
@@ -73,7 +73,7 @@ class KafkaClient:
         self.close()
 
     async def connect(self) -> None:
-        """Connect and agree on versions. Raises CommandFailed."""
+        """Connect, agree on versions, and log in if the properties say so. Raises CommandFailed."""
         await self._connect_to_one()
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
@@ -100,7 +100,7 @@ class KafkaClient:
                 async with asyncio.timeout(patience):
                     self._reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
             except UnicodeError as error:
-                # The host is too long for DNS, or has characters that it can't have.
+                # The host is too long for DNS or has characters that DNS does not allow.
                 raise WrongUsage(
                     f"--bootstrap {self._bootstrap!r}: no host has this name; expected HOST:PORT"
                 ) from error
@@ -117,25 +117,25 @@ class KafkaClient:
         return bytes(answer.auth_bytes)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
 
     async def ask(self, api: ApiKey, request: Any) -> Any:
-        """The response to a request, in the newest version that both sides speak. Raises CommandFailed."""
+        """Send a request in the newest version that both sides speak, and return the response. Raises CommandFailed."""
         version = self._versions.get(api)
         if version is None:
             raise CommandFailed(f"the broker at {self._bootstrap} does not serve {api.name}; is it Tailrace?")
         return await self._exchange(api, version, request)
 
     async def brokers(self) -> AsyncIterator[KafkaClient]:
-        """A client of each broker in turn, closed before the next one: a broker lists only its own groups."""
+        """Yield a client of each broker in turn, because a broker lists only its own groups. Close it before the next."""
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
             async with KafkaClient(join_address(broker.host, broker.port), self._properties) as client:
                 yield client
 
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
-        """The metadata of these topics, or of all. Does not create topics. Raises KafkaRefused."""
+        """Return the metadata of these topics, or of all for None. Does not create topics. Raises KafkaRefused."""
         requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = await self.ask(
             ApiKey.METADATA, MetadataRequest(topics=requested, allow_auto_topic_creation=False)
@@ -145,7 +145,7 @@ class KafkaClient:
         return list(answer.topics)
 
     async def coordinator_of(self, key: str, key_type: int = GROUP) -> KafkaClient:
-        """A client of the coordinator of a group or transactional id, for `async with`.
+        """Return a client of the coordinator of a group or transactional id. It connects in `async with`.
 
         Raises CommandFailed.
         """
@@ -202,7 +202,7 @@ class KafkaClient:
 
 
 def check(error_code: int, message: str | None, what: str) -> None:
-    """Raise KafkaRefused unless the code is NONE: `what` failed, Kafka's name of the error, the broker's message."""
+    """Raise KafkaRefused unless the code is NONE. It says `what` failed, Kafka's error name and the broker's message."""
     if error_code == 0:
         return
     try:

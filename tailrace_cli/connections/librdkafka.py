@@ -1,4 +1,4 @@
-"""librdkafka for the commands that produce and consume: its settings, and its errors in one line."""
+"""librdkafka for the commands that produce and consume: its properties, and its errors as one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ClientFlag = Annotated[
 
 
 class BrokerWatch:
-    """Remembers librdkafka's errors, so that a command can say why nothing came."""
+    """Remembers librdkafka's errors, so that a command can say why it got no answer."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self.properties = client_properties()
@@ -36,7 +36,7 @@ class BrokerWatch:
         self.is_down = False
 
     def on_error(self, error: Any) -> None:
-        """librdkafka's error callback."""
+        """Handle an error from librdkafka's error callback."""
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -45,15 +45,17 @@ class BrokerWatch:
             self._last = error.str()
 
     def failure(self) -> CommandFailed:
-        """The error for a broker that doesn't answer, with librdkafka's last error."""
+        """Return the error for a broker that doesn't answer, with librdkafka's last error."""
         if f"Invalid response size {HTTP_AS_SIZE} " in self._last:
             return speaks_http(self.bootstrap)
         return no_broker(self.bootstrap, self._last)
 
 
 def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:
-    """A client's properties: those of TAILRACE_CLIENT, ours, then what the user gave with --client. Raises
-    WrongUsage."""
+    """Return a client's properties. Those of TAILRACE_CLIENT are overridden by ours, and ours by --client.
+
+    Raises WrongUsage.
+    """
     for pair in given:
         check_utf8("--client", pair)
     return {
@@ -61,14 +63,14 @@ def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> di
         "bootstrap.servers": watch.bootstrap,
         "client.id": CLIENT_ID,
         "error_cb": watch.on_error,
-        "log_level": 0,  # errors come by the callback; a command's stderr is for its one line
+        "log_level": 0,  # errors arrive through the callback; stderr is for the command's one line
         **config,
         **dict(listed_pairs(given, "--client", "linger.ms=0")),
     }
 
 
 def hand_over(producer: Any, topic: str, value: bytes | None, **named: Any) -> None:
-    """Have librdkafka send a record; as long as its queue is full, wait for acknowledgements."""
+    """Queue a record in librdkafka. While the queue is full, wait for acknowledgements."""
     while True:
         try:
             producer.produce(topic, value, **named)
@@ -78,5 +80,5 @@ def hand_over(producer: Any, topic: str, value: bytes | None, **named: Any) -> N
 
 
 def refused(what: str, error: Any) -> CommandFailed:
-    """The error for a failed step: what was tried, librdkafka's name of the error, and its message."""
+    """Return the error for a failed step: what was tried, librdkafka's error name and its message."""
     return CommandFailed(f"{what}: {error.name().lstrip('_')}: {error.str()}")

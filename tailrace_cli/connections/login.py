@@ -1,4 +1,4 @@
-"""How commands log in: the properties file that TAILRACE_CLIENT names, with librdkafka's names.
+"""How commands log in: with the properties file that TAILRACE_CLIENT names. Its properties have librdkafka's names.
 
     bootstrap.servers=127.0.0.1:9092
     security.protocol=SASL_SSL
@@ -23,11 +23,11 @@ from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
 from tailrace_cli.errors import CommandFailed
 
 Send = Callable[[bytes], Awaitable[bytes]]
-"""Sends one SASL token and returns the broker's."""
+"""Sends one SASL token and returns the broker's token."""
 
 
 def client_properties(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The properties in the file; none without a file. Raises CommandFailed."""
+    """Return the properties in the file; none without a file. Raises CommandFailed."""
     given = environ.get(CLIENT_VARIABLE)
     if not given:
         return {}
@@ -46,12 +46,12 @@ def client_properties(environ: Mapping[str, str] = os.environ) -> dict[str, str]
 
 
 def bootstrap_of(given: str | None, properties: Mapping[str, str]) -> str:
-    """The broker of `--bootstrap`, else of the file, else the default one."""
+    """Return the broker of `--bootstrap`, else of the file, else the default."""
     return properties.get("bootstrap.servers", DEFAULT_BOOTSTRAP) if given is None else given
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The TLS context of a connection. Raises CommandFailed."""
+    """Return the TLS context of a connection, None without TLS. Raises CommandFailed."""
     if "SSL" not in properties.get("security.protocol", "").upper().split("_"):
         return None
     try:
@@ -66,14 +66,14 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 def sasl_mechanism(properties: Mapping[str, str]) -> str | None:
-    """The mechanism to log in by; None for no login."""
+    """Return the SASL mechanism to log in with; None for no login."""
     if not properties.get("security.protocol", "").upper().startswith("SASL"):
         return None
     return properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "SCRAM-SHA-256"
 
 
 async def log_in(properties: Mapping[str, str], mechanism: str, send: Send) -> None:
-    """Exchange the mechanism's tokens. Raises CommandFailed."""
+    """Log in by exchanging the mechanism's tokens. Raises CommandFailed."""
     from scramp import ScramClient, ScramException
 
     user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")

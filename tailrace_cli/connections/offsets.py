@@ -1,4 +1,4 @@
-"""Offsets for the commands: the ends of a log, the offset of a time, and the positions that users name."""
+"""Offsets for the commands: the two ends of a log, the offset at a time, and the positions that users give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NamedPartition = tuple[str, int]
 """A topic's name and a partition."""
 
 SHOWN_PARTITIONS = 6
-"""Partitions that one message names."""
+"""At most this many partitions are named in one message."""
 EARLIEST, LATEST = -2, -1
 """ListOffsets' timestamps for the two ends of a log."""
 
@@ -26,9 +26,9 @@ EARLIEST, LATEST = -2, -1
 async def list_offsets(
     client: KafkaClient, partitions: Sequence[NamedPartition], timestamp: int
 ) -> dict[NamedPartition, int]:
-    """Each partition's first offset at or after a timestamp in ms (-1 for none), or one of its ends.
+    """Return each partition's first offset at or after a timestamp in ms (-1 if there is none).
 
-    Raises CommandFailed.
+    With EARLIEST or LATEST in place of a timestamp, return that end of the log. Raises CommandFailed.
     """
     from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.list_offsets import (
@@ -59,7 +59,7 @@ async def list_offsets(
 
 
 async def partitions_of(client: KafkaClient, topic: str) -> list[NamedPartition]:
-    """A topic's partitions, in order. Raises CommandFailed."""
+    """Return a topic's partitions in order. Raises CommandFailed."""
     (described,) = await client.topics([topic])
     return [(topic, partition) for partition in sorted(row.partition_index for row in described.partitions)]
 
@@ -70,7 +70,7 @@ async def offsets_at(
     where: str,
     committed: Mapping[NamedPartition, int],
 ) -> dict[NamedPartition, int]:
-    """The offset that `where` names in each partition, within its log.
+    """Return the offset that `where` names in each partition, clipped to the partition's log.
 
     `where` is start, end, an offset, +N or -N from the committed offset, or a time (see `parse_time_ms`) other than a
     bare number. Raises CommandFailed.
@@ -101,7 +101,7 @@ async def offsets_at(
 def within(
     logs: Mapping[NamedPartition, tuple[int, int]], wanted: Mapping[NamedPartition, int]
 ) -> dict[NamedPartition, int]:
-    """The wanted offsets, each within its partition's log (first offset, end offset). Says on stderr which were not."""
+    """Clip the wanted offsets to their partitions' logs (first offset, end offset). Name those it moved on stderr."""
     nearest = {name: min(max(wanted[name], first), end) for name, (first, end) in logs.items()}
     outside = [name for name in logs if nearest[name] != wanted[name]]
     for topic, partition in outside[:SHOWN_PARTITIONS]:

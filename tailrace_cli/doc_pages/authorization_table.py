@@ -1,4 +1,4 @@
-"""What each API needs, as a table in docs/security.md: `python -m tailrace_cli.doc_pages.authorization_table`."""
+"""Write the table of permissions by API in docs/security.md: `python -m tailrace_cli.doc_pages.authorization_table`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = "<!-- End of what is generated. -->"
 
 
 def table() -> str:
-    """The table's lines, from the guards that handlers stand behind."""
+    """Return the table as Markdown, from the guards that the handlers declare."""
     lines = ["| API | needs | without it |", "|---|---|---|"]
     for key, guards in NEEDS.items():
         if not guards:
@@ -25,7 +25,7 @@ def table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with its table as it should be."""
+    """Return the page with the current table in place of the old one."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"

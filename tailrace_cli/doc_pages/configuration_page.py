@@ -1,4 +1,4 @@
-"""docs/configuration.md from the settings: `python -m tailrace_cli.doc_pages.configuration_page > docs/...`."""
+"""Print docs/configuration.md from the settings: `python -m tailrace_cli.doc_pages.configuration_page > docs/...`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SECTIONS = {
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     for section, title in _SECTIONS.items():
         parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|")

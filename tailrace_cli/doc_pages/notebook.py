@@ -1,6 +1,6 @@
-"""docs/lakehouse.ipynb out of docs/lakehouse.md: blocks of Python and of the shell are cells, all else is text.
+"""Generate docs/lakehouse.ipynb from docs/lakehouse.md. Python and shell blocks become cells, the rest is text.
 
-A block whose first line says `sh terminal` needs a terminal of its own, and stays text.
+A block that begins with `sh terminal` needs a separate terminal, and remains text.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _BLOCK = re.compile(r"^```(python|sh)\n(.+?)^```$\n?", flags=re.M | re.S)
 
 
 class Cell(NamedTuple):
-    """A piece of a page. `kind`: "python", "sh" or "text"."""
+    """A part of a page. `kind`: "python", "sh" or "text"."""
 
     kind: str
     source: str
 
 
 def cells_of(page: str) -> Iterator[Cell]:
-    """The page's pieces, in order."""
+    """Yield the page's parts in order."""
     at = 0
     for block in _BLOCK.finditer(page):
         if text := page[at : block.start()].strip():
@@ -36,7 +36,7 @@ def cells_of(page: str) -> Iterator[Cell]:
 
 
 def notebook(page: str) -> str:
-    """The page as a notebook of format 4.5."""
+    """Return the page as a Jupyter notebook, format 4.5."""
     made = {
         "cells": [_cell(number, cell) for number, cell in enumerate(cells_of(page))],
         "metadata": {

@@ -1,4 +1,4 @@
-"""docs/protocol-support.md from the broker's tables: `python -m tailrace_cli.doc_pages.protocol_support > docs/...`."""
+"""Write docs/protocol-support.md from the broker's tables: `python -m tailrace_cli.doc_pages.protocol_support`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by h
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     with_effect = [config for config in _configs() if config.has_effect]
     without = [config for config in _configs() if not config.has_effect]
     return "\n".join(
@@ -206,7 +206,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def main() -> int:
-    """Write the page where it belongs, below the working directory."""
+    """Write the page to its place below the working directory."""
     PAGE.write_text(page())
     print(f"{PAGE}: written")
     return 0

@@ -1,4 +1,4 @@
-"""The extrapolation of docs/scale.md, from the model of a workload: `python -m tailrace_cli.doc_pages.scale_table`."""
+"""Print the extrapolation in docs/scale.md from the workload model: `python -m tailrace_cli.doc_pages.scale_table`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CASES = {
         HUNDRED_GIB, databases=12, max_object_mib=64, puts_per_second=0, linger_ms=1_000
     ),
 }
-"""64 MiB/s for each agent; 64 KiB batches; three groups, of which 5 % reads old records; a week of retention."""
+"""64 MiB/s per agent; 64 KiB batches; three groups, of whose reads 5 % are old records; a week of retention."""
 COMMITTER_CORES = 0.7
-"""Of the one core that a committer's loop has."""
+"""The share of its one core that a committer's loop may use."""
 
 
 def table() -> str:
-    """The table's text."""
+    """Return the table as Markdown."""
     prices = read_prices()
     loads = [load_of(workload) for workload in CASES.values()]
     bills = [bill_of(usage_of(workload), prices) for workload in CASES.values()]

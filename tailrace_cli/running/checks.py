@@ -1,4 +1,4 @@
-"""All mistakes of a process's settings that show in files or beside other settings, told before anything is opened."""
+"""Checks of a process's settings against each other and against the files they name, before anything is opened."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tailrace_cli.settings import Settings
 RPC_OF_SEQUENCER = "127.0.0.1:9645"
 """Where `sequencer` listens by default."""
 LEAST_SWEEP_INTERVAL_MS = 600_000
-"""Half of it is the time of a wave of compaction: with less, its last tasks would fail each time. Simulated clusters,
-whose days have seconds, have less."""
+"""A wave of compaction has half of the sweep interval. With less time, its last tasks would fail each time. Simulated
+clusters, whose time is compressed, use less."""
 Check = Callable[[Settings], object]
-"""Raises CommandFailed."""
+"""Raises CommandFailed if the settings have a mistake."""
 
 
 def serve_mistakes(settings: Settings) -> list[str]:
-    """A line for each mistake that `serve` would end with."""
+    """Return a line for each mistake in the settings of `serve`."""
     return _mistakes(settings, _OF_ALL + _OF_CLIENTS)
 
 
 def agent_mistakes(settings: Settings) -> list[str]:
-    """The same of `agent`."""
+    """Return a line for each mistake in the settings of `agent`."""
     return _mistakes(
         settings,
         _OF_ALL + _OF_CLIENTS + _OF_AGENT,
@@ -47,7 +47,7 @@ def agent_mistakes(settings: Settings) -> list[str]:
 
 
 def sequencer_mistakes(settings: Settings) -> list[str]:
-    """The same of `sequencer`."""
+    """Return a line for each mistake in the settings of `sequencer`."""
     return _mistakes(
         settings,
         _OF_ALL + _OF_SEQUENCER,
@@ -55,7 +55,7 @@ def sequencer_mistakes(settings: Settings) -> list[str]:
 
 
 def check_one_sequencer(settings: Settings, choice: str) -> None:
-    """Raise CommandFailed, with the choice there is, unless one of `database` and `sequencers` is given."""
+    """Raise CommandFailed unless exactly one of `database` and `sequencers` is given. `choice` says what to give."""
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
             f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
@@ -64,7 +64,7 @@ def check_one_sequencer(settings: Settings, choice: str) -> None:
 
 
 def check_sweep_interval(settings: Settings) -> None:
-    """Raise CommandFailed where compaction has no time."""
+    """Raise CommandFailed if the sweep interval leaves compaction too little time."""
     sweep_ms = settings.sequencer.sweep_interval_ms
     if sweep_ms < LEAST_SWEEP_INTERVAL_MS:
         raise CommandFailed(
@@ -74,7 +74,7 @@ def check_sweep_interval(settings: Settings) -> None:
 
 
 def open_prices(settings: Settings, store_url: str = "", database: str | None = None) -> Prices:
-    """The price table of the settings, or the one for the store and its database. Raises CommandFailed."""
+    """Return the price table of the settings, else the default one for the store and database. Raises CommandFailed."""
     try:
         return read_prices(settings.prices or default_prices(store_url, database))
     except BadPrices as error:
@@ -176,7 +176,7 @@ _OF_SEQUENCER: tuple[Check, ...] = (
 
 
 def _mistakes(settings: Settings, checks: Sequence[Check]) -> list[str]:
-    """A check that needs what another one opens fails with the same line, which is told once."""
+    """Run the checks and return their errors. Two checks can fail with the same line, which is returned once."""
     lines: dict[str, None] = {}
     for check in checks:
         try:

@@ -1,7 +1,7 @@
 """The data folder of `tailrace serve`: its contents, the process that uses it, and its file modes.
 
-A lock that ends with its process protects the folder, so a killed process blocks nobody. `serve.json` says where a
-running `serve` listens; `served.json` says which store and database the last one used.
+A lock that ends with its process protects the folder, so a killed process does not block the next one. `serve.json`
+says where a running `serve` listens. `served.json` says which store and database the last `serve` used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger("tailrace.data")
 
 
 class FolderInUse(CommandFailed):
-    """Another process uses the folder; the message has its pid."""
+    """Another process uses the folder; the message contains its pid."""
 
 
 class Serving(msgspec.Struct, frozen=True):
@@ -51,11 +51,11 @@ class Served(msgspec.Struct, frozen=True):
     database: str = ""
 
     def within(self, folder: Path) -> Served:
-        """With the folder's own where none is named."""
+        """Return a copy that names the folder's own store and database where this one is empty."""
         return Served(self.store or str(folder / OBJECTS), self.database or f"sqlite:///{folder / DATABASE}")
 
     def without(self, folder: Path) -> Served:
-        """As a command finds them again: without a password, with absolute paths, without the folder's own."""
+        """Return what to store: no password, absolute paths, and empty for the folder's own store and database."""
         own = Served().within(folder)
         store = _lasting_store(self.store) if self.store else ""
         database = _lasting_database(self.database) if self.database else ""
@@ -64,7 +64,8 @@ class Served(msgspec.Struct, frozen=True):
 
 @contextmanager
 def held_folder(path: Path) -> Iterator[None]:
-    """Lock the folder for this process. Raises FolderInUse at once if another one has it; CommandFailed."""
+    """Lock the folder inside the block. Raises FolderInUse at once if another process holds the lock, CommandFailed
+    if the folder can't be used."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -91,7 +92,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 @contextmanager
 def shown_as_serving(path: Path, serving: Serving, served: Served) -> Iterator[None]:
-    """Keep `serve.json` in the folder inside the block, and `served.json` from now on."""
+    """Keep `serve.json` in the folder inside the block. Write `served.json`, which stays."""
     _write_whole(path / SERVED, served.without(path))
     _write_whole(path / SERVING, serving)
     try:
@@ -107,10 +108,10 @@ def _write_whole(file: Path, contents: msgspec.Struct) -> None:
 
 
 def last_served(path: Path) -> Served:
-    """The store and the database of the `serve` that uses the folder or used it last. Raises CommandFailed."""
+    """Return the store and database of the `serve` that uses the folder or used it last. Raises CommandFailed."""
     try:
         return msgspec.json.decode((path / SERVED).read_bytes(), type=Served).within(path)
-    except FileNotFoundError:  # no `serve` was ready in it, or an older version was
+    except FileNotFoundError:  # no `serve` was ever ready in it, or only one of an older version
         return Served().within(path)
     except (OSError, msgspec.DecodeError) as error:
         raise CommandFailed(
@@ -119,14 +120,14 @@ def last_served(path: Path) -> Served:
 
 
 def _lasting_store(url: str) -> str:
-    """The URL of a store; a path is absolute."""
+    """Return the URL of a store; a path becomes absolute."""
     if "://" in url or url.startswith("memory:"):
         return url
     return str(Path(url).expanduser().absolute())
 
 
 def _lasting_database(url: str) -> str:
-    """The URL of a database, without a password; SQLite's path is absolute."""
+    """Return the URL of a database without its password; SQLite's path becomes absolute."""
     from sequencer.store.sql.postgres_url import read_url, without_password
 
     read = without_password(read_url(url))
@@ -136,7 +137,7 @@ def _lasting_database(url: str) -> str:
 
 
 def find_serving(path: Path) -> Serving:
-    """The `serve.json` of the process that uses the folder. Raises CommandFailed."""
+    """Read the `serve.json` of the process that uses the folder. Raises CommandFailed."""
     try:
         return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
     except (OSError, msgspec.DecodeError) as error:
@@ -148,8 +149,9 @@ def find_serving(path: Path) -> Serving:
 def open_data_folder(path: Path, entropy: Entropy) -> None:
     """Create the folder and its RPC secret if they are missing. Raises CommandFailed.
 
-    The folder is for its owner alone (0700), and so is every file that this process creates from now on (0600). A
-    folder that others may enter is closed to them, unless it holds other files than ours: then a warning says so.
+    Only the owner can enter the folder (0700) and read the files that this process creates from now on (0600). If
+    others may enter an existing folder, this removes their permission, or logs a warning if the folder also holds
+    files that are not ours.
     """
     os.umask(0o077)
     try:

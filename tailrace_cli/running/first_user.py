@@ -1,4 +1,4 @@
-"""The first user, who can create the others."""
+"""The first user of a cluster, which creates the other users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ITERATIONS = 4_096
 
 
 def read_first_user(file: Path) -> tuple[str, str]:
-    """Name and password. Raises CommandFailed."""
+    """Read the name and password from the file. Raises CommandFailed."""
     try:
         user, colon, password = read_secrets(file.expanduser())[0].partition(":")
     except BadCredential as error:
@@ -30,7 +30,7 @@ def read_first_user(file: Path) -> tuple[str, str]:
 
 
 async def create_first_user(sequencer: Sequencer, file: Path) -> None:
-    """Create the user of this file, unless there is one of the name. Raises CommandFailed, SequencerError."""
+    """Create the user in this file unless a user of that name exists. Raises CommandFailed, SequencerError."""
     user, password = read_first_user(file)
     security = await whole_security(sequencer)
     if security is None:

@@ -1,4 +1,4 @@
-"""The only module that starts an event loop."""
+"""Starts the event loop, and sets up the process for it. No other module starts one."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def collect_rarely() -> None:
-    """Call once set-up is done: existing objects are never collected, and new ones less often.
+    """Exclude all existing objects from garbage collection, and collect new ones less often. Call it after set-up.
 
-    An agent's garbage is freed by reference counts; the collector's default of every 700 objects only costs time. But
-    it looks at all that is new in one turn of the loop, and a request of 20,000 elements may make 100,000 objects: so
-    after 5,000, and after ten times as many once more. There is no collection before: it would hold the loop for 0.1 s,
-    to find some twenty objects.
+    Reference counts free an agent's garbage, so a collection every 700 objects, the default, only costs time. But a
+    collection scans all new objects in one turn of the loop, and a request of 20,000 elements can create 100,000
+    objects. So the collector runs every 5,000 objects, and its second generation every ten times. This function does
+    not collect first: that would block the loop for 0.1 s to find some twenty objects.
     """
     gc.freeze()
     gc.set_threshold(5_000, 10, 40)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc reuse large buffers.
+    """Make glibc reuse large buffers. Call it before starting threads.
 
-    By default it maps every buffer above 128 KiB anew and unmaps it when freed: each frame and each object would then
-    be page-faulted in again, a sizeable part of a broker's CPU. All threads share one heap: with a heap per thread,
-    memory that a store's thread allocated and the loop freed was reused only by that thread, and memory grew for as
-    long as the bench ran. Call it before there are threads.
+    By default glibc maps each buffer above 128 KiB and unmaps it when it is freed. Every frame and object would then
+    page-fault again, which takes a large part of a broker's CPU. All threads share one heap. With a heap per thread,
+    only the allocating thread could reuse memory that a store's thread allocated and the loop freed, and memory grew
+    for as long as the bench ran.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -54,6 +54,6 @@ def keep_freed_memory() -> None:
 
 
 def allow_open_files() -> None:
-    """Raise the soft limit of open files to the hard one: the usual 1,024 is fewer than a broker's connections."""
+    """Raise the soft limit of open files to the hard limit. A broker has more connections than the usual 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

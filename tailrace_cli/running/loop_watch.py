@@ -1,10 +1,10 @@
-"""What blocks the event loop, and for how long: metrics and a line in the log.
+"""Reports what blocks the event loop and for how long, as metrics and as a line in the log.
 
-A heartbeat on the loop measures its own delay: every lease, time-out and answer of this process is as late. For a part
-of that time the loop's thread has used the CPU; for the rest it waited for a processor, another thread or a file. By
-the time the heartbeat runs, the cause is over, so a thread samples the loop's stack meanwhile. It is the only thread of
-ours outside an executor: it must run while the loop does not. It reads a number forty times a second, and never touches
-what the loop owns.
+A heartbeat on the loop measures its own delay. Every lease, time-out and response of this process is delayed as much.
+For part of that time the loop's thread used the CPU; for the rest it waited for a processor, another thread or a file.
+When the heartbeat runs, its cause is over, so a thread samples the loop's stack before that. This is our only thread
+outside an executor, because it must run while the loop does not. It reads one number forty times a second, and never
+touches what the loop owns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger("tailrace.loop")
 
 BEAT_SECONDS = 0.025
 HELD_SECONDS = 0.05
-"""No turn of the loop should take as long; one that does is logged."""
+"""A turn of the loop that takes longer is logged; none should."""
 _FRAMES = 8
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -58,7 +58,7 @@ class LoopWatch:
         self._thread = threading.Thread(target=self._look, name="loop watch", daemon=True)
 
     def start(self) -> None:
-        """Begin, on the running loop and its thread."""
+        """Start watching the running loop and its thread. Call it on the loop's thread."""
         self._due = self._clock.monotonic()
         self._used = time.thread_time()
         self._watched = threading.get_ident()
@@ -88,7 +88,7 @@ class LoopWatch:
         self._due = now + BEAT_SECONDS
         self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
-    # --- on the thread
+    # --- runs on the watching thread
 
     def _look(self) -> None:
         while not self._stopping.wait(BEAT_SECONDS):
@@ -97,7 +97,7 @@ class LoopWatch:
 
 
 def where_is(frame: FrameType | None) -> str:
-    """A stack in one line, innermost frame first."""
+    """Format a stack as one line, innermost frame first."""
     frames: list[str] = []
     while frame is not None and len(frames) < _FRAMES:
         path = PurePath(frame.f_code.co_filename)

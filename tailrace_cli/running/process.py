@@ -1,6 +1,6 @@
-"""The life of a process: built from its settings, run until a signal, drained, closed.
+"""The life of a process: build it from its settings, run until a signal, drain, close.
 
-The parts of each kind of process are wired here. What is opened first is closed last.
+This module wires the parts of each kind of process. The part that is opened first is closed last.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ log = structlog.get_logger("tailrace.process")
 
 _COMMITTER_PATIENCE_SECONDS = 15.0
 LAST_RESORT_SECONDS = 30.0
-"""How long a process may take to end after its drain before it exits by force."""
+"""How long a process may take to end after its drain, before it is forced to exit."""
 
 
 def check_configs(scope: str, configs: Mapping[str, str]) -> None:
-    """The sequencer's check of topic and broker configs. Raises InvalidConfig."""
+    """Check topic or broker configs for the sequencer. Raises InvalidConfig."""
     try:
         if scope == "topic":
             check_topic_configs(configs)
@@ -86,7 +86,7 @@ def check_configs(scope: str, configs: Mapping[str, str]) -> None:
 
 
 class ShutdownSignals:
-    """SIGTERM and SIGINT as an event: the first signal starts the drain, a second one stops the process at once.
+    """Handles SIGTERM and SIGINT. The first signal starts the drain; a second one stops the process at once.
 
     A process that has not ended `patience_seconds` and `last_resort_seconds` after the first signal prints the stacks
     of its threads and exits with status 1.
@@ -118,7 +118,7 @@ class ShutdownSignals:
         self._request()
 
     def _request(self) -> None:
-        # Never cancelled: it also bounds what the interpreter waits for at exit, such as threads.
+        # Never cancelled: it also bounds how long the interpreter waits at exit, for example for threads.
         faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
         self._requested.set()
 
@@ -127,7 +127,7 @@ class ShutdownSignals:
         await self._requested.wait()
 
     def check(self) -> None:
-        """Raises CommandFailed if `fail` requested the shutdown."""
+        """Raise CommandFailed if `fail` requested the shutdown."""
         if self._failure is not None:
             raise CommandFailed(self._failure)
 
@@ -142,8 +142,11 @@ class Runtime:
 
 @asynccontextmanager
 async def opened_store(url: str, runtime: Runtime, observer: StoreMetrics) -> AsyncIterator[ObjectStore]:
-    """The store; each attempt is metered. PUTs and GETs are repeated where they fail or are lost, and hedged on S3: a
-    slow disk is not made faster by reading twice."""
+    """Open the store with metrics, retries and hedging.
+
+    Each attempt is counted. PUTs and GETs are retried if they fail or get no answer. They are hedged on S3 only: a slow
+    disk does not get faster by reading twice.
+    """
     inner = open_store(url, clock=runtime.clock)
     metered = MeteredStore(inner, runtime.clock, observer)
     put, get = PUT_PATIENCE, GET_PATIENCE
@@ -167,7 +170,7 @@ async def sequencer_server(
     on_lost: Callable[[str], None] | None = None,
     observer: SequencerObserver | None = None,
 ) -> AsyncIterator[SequencerServer]:
-    """A sequencer over a database, with its housekeeping. It serves other processes at `listen`, if given."""
+    """Run a sequencer on a database, with its housekeeping. It serves other processes at `listen`, if given."""
     rows = open_row_store(
         database, clock=runtime.clock, entropy=runtime.entropy, password=database_password(settings)
     )
@@ -203,7 +206,10 @@ async def sequencer_server(
 
 
 async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
-    """Agent, sequencer, SQLite and a folder in one process. `rpc` serves the sequencer to compactors."""
+    """Run an agent and its sequencer in one process, by default on SQLite and a folder.
+
+    The sequencer serves compactors and commands at `rpc`.
+    """
     data = settings.data.expanduser().absolute()
     open_data_folder(data, SystemEntropy())
     with held_folder(data):
@@ -222,7 +228,7 @@ async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
 
 async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], None] | None) -> None:
     used = _given(settings).within(data)
-    rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
+    rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds the port in serve.json
     alone = settings.model_copy(update={"rpc": None})
     security = open_security(settings, data=data)
     process = _AgentProcess(alone, used.store, used.database, security, data=data, sequencer_listens=rpc)
@@ -234,15 +240,15 @@ def _given(settings: Settings) -> Served:
 
 
 async def run_agent(settings: Settings) -> None:
-    """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
+    """Run one agent, with the sequencer in this process (`database`) or in other processes (`sequencers`)."""
     assert settings.store is not None, "agent_mistakes tells"
     await _AgentProcess(settings, settings.store, settings.database, open_security(settings)).run()
 
 
 class _AgentProcess:
-    """An agent, or `serve`. What is read from files is read when it is made; `run` opens the rest.
+    """The process of `agent` or `serve`. The constructor reads all files; `run` opens the rest.
 
-    `data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others.
+    `data`: the folder of `serve`. `sequencer_listens`: the address at which its sequencer serves other processes.
     """
 
     def __init__(
@@ -272,7 +278,7 @@ class _AgentProcess:
         self._gateway_tls = open_gateway_tls(settings)
 
     async def run(self, on_ready: Callable[[Agent], None] | None = None) -> None:
-        """Until a signal, or until the agent or its sequencer is lost."""
+        """Run until a signal, or until the agent or its sequencer is lost."""
         settings = self._settings
         async with AsyncExitStack() as stack:
             notify_ready = await self._watch(stack)
@@ -308,8 +314,10 @@ class _AgentProcess:
         self._shutdown.check()
 
     async def _watch(self, stack: AsyncExitStack) -> Callable[[], None]:
-        """What every process has: metrics, a watch over its loop, current certificates. Returns what tells the service
-        manager that the process is ready."""
+        """Start what every process has: metrics, a watch on its loop, reloading of certificates.
+
+        Return the function that tells the service manager that the process is ready.
+        """
         clock, registry = self._runtime.clock, self._telemetry.registry
         add_process_metrics(registry, version=package_version(), kind=self._kind)
         stack.enter_context(watched_loop(clock, registry))
@@ -319,7 +327,10 @@ class _AgentProcess:
         return notify_ready
 
     async def _open_sequencer(self, stack: AsyncExitStack, store: ObjectStore) -> tuple[Sequencer, str]:
-        """The sequencer in other processes, or in this one as the committer; with the address of the latter."""
+        """Open the sequencer: a client of other processes, or a server in this one once it is the committer.
+
+        Return it with the address at which this process serves it.
+        """
         observer = SequencerMetrics(self._telemetry.registry)
         if self._database is None:
             client = SequencerClient(
@@ -347,7 +358,7 @@ class _AgentProcess:
         return server.sequencer, server.address
 
     async def _open_pages(self, stack: AsyncExitStack, pages: AgentPages) -> int:
-        """Their port."""
+        """Serve the pages over HTTP. Return the port."""
         login = pages.login if self._clients.is_authenticating else None
         http = HttpServer(pages, self._runtime.clock, login, self._settings.http_bounds)
         stack.push_async_callback(http.close)
@@ -372,7 +383,7 @@ class _AgentProcess:
 async def _open_gateway(
     stack: AsyncExitStack, agent: Agent, settings: GatewaySettings, tls: Tls | None
 ) -> None:
-    """Serve topics over HTTP; closed before the agent drains."""
+    """Serve topics over HTTP. The gateway closes before the agent drains."""
     from agent.gateway.server import Gateway
 
     gateway = Gateway(agent, settings, GatewayTelemetry(agent.telemetry.registry))
@@ -387,7 +398,7 @@ def _agent_name(kind: str, agent: Agent) -> str:
 def agent_options(
     settings: Settings, http_port: int, security: RpcSecurity, clients: ClientSecurity
 ) -> AgentOptions:
-    """Where the agent listens and where others reach it, from the addresses of the settings."""
+    """Return the agent's options: where it listens and where others reach it, from the settings."""
     host, port = split_address(settings.listen)
     advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
     if clients.listeners:
@@ -413,7 +424,10 @@ def agent_options(
 
 
 async def wait_for_committer(server: SequencerServer, clock: Clock) -> None:
-    """Wait until this process is the committer. A killed one leaves a lease of some seconds behind."""
+    """Wait until this process is the committer. A killed committer leaves a lease that lasts some seconds.
+
+    Raises CommandFailed after 15 seconds, or if the server is lost.
+    """
     if not server.is_committer:
         log.warning("waiting for another process to end: it uses this database as its sequencer",
                     address=server.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
@@ -434,7 +448,7 @@ def _at(address: str) -> str:
 
 
 async def run_sequencer(settings: Settings) -> None:
-    """A sequencer server, with its own metrics and health."""
+    """Run a sequencer server, with metrics and health at `http`."""
     from sequencer.http import SequencerPages
 
     assert settings.database is not None, "sequencer_mistakes tells"

@@ -1,4 +1,4 @@
-"""What every process says of itself at `/metrics`, whatever its part: its build, its memory, CPU and open files."""
+"""Metrics that every process has at `/metrics`: its build, memory, CPU and open files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from prometheus_client import (
 
 
 class _DescribedProcess(ProcessCollector):
-    """The library's, which also names its metrics: so that a part of the registry can be asked for them."""
+    """The library's collector, plus `describe`, so that a request can select these metrics by name."""
 
     def describe(self) -> Iterable[Metric]:
-        """What there is to collect."""
+        """Return the metrics that `collect` yields."""
         return self.collect()
 
 
 def add_process_metrics(registry: CollectorRegistry, *, version: str, kind: str) -> None:
-    """Add them; and leave out the `_created` time of each counter: nobody reads it, and it is a line in eight."""
+    """Add the metrics of the process. Leave out the `_created` time of each counter: it is unused, and one line in
+    eight."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     _DescribedProcess(registry=registry)
     PlatformCollector(registry=registry)

@@ -1,5 +1,5 @@
-"""`tailrace serve --secure`: a certificate, an admin user and a secret of delegation tokens of its own, and how clients
-connect with them."""
+"""`tailrace serve --secure`: creates a certificate, an admin user, a secret for delegation tokens, and the properties
+with which clients connect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALID_DAYS = 3650
 
 @dataclass(frozen=True, slots=True)
 class SecureFiles:
-    """The files of `--secure` in DATA/secure, readable by their owner alone, as all of DATA."""
+    """The files of `--secure` in DATA/secure. Only the owner can read them, as everything in DATA."""
 
     folder: Path
 
@@ -45,7 +45,7 @@ class SecureFiles:
 
     @property
     def user(self) -> Path:
-        """USER:PASSWORD."""
+        """The admin user, as USER:PASSWORD."""
         return self.folder / "first.user"
 
     @property
@@ -65,9 +65,9 @@ class SecureFiles:
 
 
 def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> Settings:
-    """The settings with one SASL_SSL listener in place of `listen`, HTTPS, and the admin as a super user.
+    """Return the settings with one SASL_SSL listener in place of `listen`, HTTPS, and the admin as a super user.
 
-    Makes the files that are missing. Raises OSError.
+    Creates the files that are missing. Raises OSError.
     """
     files = SecureFiles(data / FOLDER)
     files.folder.mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
 
 
 def write_client_files(settings: Settings, data: Path, kafka_port: int) -> str:
-    """Write the properties by which clients connect. Returns what to tell the user."""
+    """Write the properties with which clients connect. Return the text to print for the user."""
     files = SecureFiles(data / FOLDER)
     host, port = split_address(settings.advertise or settings.listen)
     bootstrap = join_address(host, port or kafka_port)
@@ -138,7 +138,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make_certificate(files: SecureFiles, hosts: list[str], clock: Clock) -> None:
-    """A certificate authority, whose key is discarded, and the one certificate that it signs."""
+    """Create a certificate authority and the one certificate that it signs. The authority's key is discarded."""
     now = datetime.datetime.fromtimestamp(clock.wall_ms() / 1000, datetime.UTC)
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tailrace serve --secure")])

@@ -1,4 +1,5 @@
-"""What a process may expose: RPC beyond this machine only with a secret, and no password in a command line."""
+"""The secrets, certificates and listeners of a process. RPC beyond this machine needs a secret; a command line must
+not contain a password."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_clo
 
 
 def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
-    """The secrets and certificates that this process shows to the other processes of its cluster.
+    """Open the secrets and certificates that this process shows to the other processes of its cluster.
 
     Args:
         data: the folder of `tailrace serve`, whose secret is used if the settings have none.
@@ -72,19 +73,19 @@ def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecu
 
 
 def open_http_tls(settings: Settings) -> Tls | None:
-    """The TLS identity of `http`; None for plain HTTP. Raises CommandFailed."""
+    """Open the TLS identity of `http`; None for plain HTTP. Raises CommandFailed."""
     tls = settings.tls
     return _open_tls("http", tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file)
 
 
 def open_gateway_tls(settings: Settings) -> Tls | None:
-    """The TLS identity of the gateway; None for plain HTTP. Raises CommandFailed."""
+    """Open the TLS identity of the gateway; None for plain HTTP. Raises CommandFailed."""
     tls = settings.tls
     return _open_tls("gateway", tls.gateway_cert_file, tls.gateway_key_file, tls.gateway_client_ca_file)
 
 
 def open_client_security(settings: Settings) -> ClientSecurity:
-    """How Kafka clients come in. Raises CommandFailed."""
+    """Open the listeners, TLS identity and token secret for Kafka clients. Raises CommandFailed."""
     check_tenants(settings)
     check_client_auth(settings)
     return ClientSecurity(
@@ -93,7 +94,7 @@ def open_client_security(settings: Settings) -> ClientSecurity:
 
 
 def read_token_secret(settings: Settings) -> str:
-    """The secret of delegation tokens; empty without one. Raises CommandFailed."""
+    """Read the secret for delegation tokens; empty if none is set. Raises CommandFailed."""
     file = settings.security.delegation_token_secret_file
     if file is None:
         return ""
@@ -107,8 +108,7 @@ def read_token_secret(settings: Settings) -> str:
 
 
 def open_listeners(settings: Settings) -> tuple[Listener, ...]:
-    """The addresses in `listeners`; none where clients come to `listen`. Raises CommandFailed, with a line for each
-    mistake."""
+    """Parse `listeners`; empty if clients connect to `listen`. Raises CommandFailed with a line for each mistake."""
     if (
         not settings.listeners
         and split_address(settings.listen)[0] in EVERY_ADDRESS
@@ -125,7 +125,7 @@ def open_listeners(settings: Settings) -> tuple[Listener, ...]:
 
 
 def check_tenants(settings: Settings) -> None:
-    """Raises CommandFailed."""
+    """Raise CommandFailed if the tenants' settings are wrong."""
     security, names = settings.security, [listener.name for listener in open_listeners(settings)]
     try:
         parse_tenants(security.tenant_listeners, security.tenant_rules, names)
@@ -134,7 +134,7 @@ def check_tenants(settings: Settings) -> None:
 
 
 def open_kafka_tls(settings: Settings) -> Tls | None:
-    """The TLS identity of `listeners`; None for plain ones. Raises CommandFailed."""
+    """Open the TLS identity of `listeners`; None if no certificate is set. Raises CommandFailed."""
     client_auth, files = settings.security.client_auth, settings.tls
     tls = _open_tls(
         purpose="kafka",
@@ -150,7 +150,7 @@ def open_kafka_tls(settings: Settings) -> Tls | None:
 
 
 def check_client_auth(settings: Settings) -> None:
-    """Raises CommandFailed."""
+    """Raise CommandFailed if `client_auth` asks for client certificates but no CA file is set."""
     if settings.security.client_auth != "none" and settings.tls.kafka_client_ca_file is None:
         raise CommandFailed(
             "security.client_auth needs the CA certificates of clients; set tls.kafka_client_ca_file"
@@ -164,7 +164,8 @@ def _open_tls(
     authorities: Path | None,
     peers: ssl.VerifyMode = ssl.CERT_REQUIRED,
 ) -> Tls | None:
-    """TLS from 1.2 on: load balancers' checks and some clients don't speak 1.3. None without files."""
+    """Open a TLS identity; None without files. It accepts TLS 1.2: health checks of load balancers and some clients
+    don't speak 1.3."""
     if certificate is None and key is None and authorities is None:
         return None
     if certificate is None or key is None:
@@ -185,7 +186,7 @@ def _open_tls(
 async def kept_current(
     clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, *identities: Tls | None
 ) -> AsyncIterator[None]:
-    """Inside the block, replaced files are reloaded, and metrics say when certificates expire."""
+    """Reload replaced files inside the block, and export when certificates expire as metrics."""
     served = [tls for tls in identities if tls is not None]
     _export(registry, rpc, served)
 
@@ -227,7 +228,7 @@ def _export(registry: CollectorRegistry, rpc: OpenedSecurity, served: Sequence[T
 
 
 def refuse_password_in_command(flag: str, url: str | None) -> None:
-    """Refuse a database URL with a password in a flag. Raises CommandFailed, without the URL."""
+    """Raise CommandFailed for a flag with a database URL that contains a password. The message omits the URL."""
     if not url:
         return
     import sqlalchemy as sa
@@ -245,9 +246,9 @@ def refuse_password_in_command(flag: str, url: str | None) -> None:
 
 
 class DatabasePassword:
-    """The password in a file, read for each connection, so that it can change without a restart.
+    """Reads the password from a file for each connection, so that it can change without a restart.
 
-    The constructor raises CommandFailed. Later, if the file can't be read, the last password stays in use.
+    The constructor raises CommandFailed. If the file can't be read later, the last password stays in use.
     """
 
     def __init__(self, file: Path) -> None:
@@ -266,7 +267,7 @@ class DatabasePassword:
 
 
 def database_password(settings: Settings) -> DatabasePassword | None:
-    """A reader of the database's password, if it has a file of its own. Raises CommandFailed."""
+    """Return a reader of the database's password file, None without one. Raises CommandFailed."""
     file = settings.database_password_file
     return None if file is None else DatabasePassword(file)
 

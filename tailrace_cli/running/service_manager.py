@@ -1,7 +1,7 @@
-"""Notifications for a service manager, as systemd's `sd_notify` sends them: the process is ready; its loop turns.
+"""Notifies a service manager, as systemd's `sd_notify` does, that the process is ready and that its loop runs.
 
-With `WatchdogSec=` in the unit, systemd kills a frozen process. That resets its connections, and its clients go to
-another agent; otherwise a client with a request at a frozen agent waits for its own request time-out.
+With `WatchdogSec=` in the unit, systemd kills a frozen process. That resets its connections, and its clients connect to
+another agent. Without it, a client with a request at a frozen agent waits for its own request time-out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tailrace.clock import Clock
 async def service_manager_notified(
     clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Callable[[], None]]:
-    """Notify the watchdog four times in each of its periods, until the process has drained. Yields a function that the
-    process calls when it is ready.
+    """Notify the watchdog four times per period until the process has drained. Yield a function that the process calls
+    when it is ready.
 
-    Does nothing without `NOTIFY_SOCKET`, and nothing for the watchdog without `WATCHDOG_USEC`.
+    Without `NOTIFY_SOCKET` it does nothing. Without `WATCHDOG_USEC` it does not notify the watchdog.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -48,5 +48,5 @@ async def _keep_notifying(channel: socket.socket, clock: Clock, pause: float) ->
 
 
 def _notify(channel: socket.socket, text: bytes) -> None:
-    with suppress(OSError):  # a busy manager gets the next notification
+    with suppress(OSError):  # if the manager is busy, it gets the next notification
         channel.send(text)

@@ -1,7 +1,7 @@
 """`tailrace agent --processes N`: one process per core, each with its own loop, ports and broker id.
 
-The supervisor restarts a child that ends by itself, after a pause that doubles while it keeps dying young. With
-`database`, one more child is a sequencer server that the agents use: only one process may commit.
+The supervisor restarts a child that ends by itself. The pause before a restart doubles while the child keeps ending
+early. With `database`, one more child runs the sequencer for the agents, because only one process may commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEALTHY_AFTER_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """One child: its name in logs, its command, and what its environment adds to ours."""
+    """One child: its name in logs, its command, and the variables that it gets in addition to ours."""
 
     name: str
     command: tuple[str, ...]
@@ -44,7 +44,7 @@ class ChildPlan:
 def plan_children(
     settings: Settings, *, config: Path | None, sequencer_address: str | None, sequencer_http: str | None
 ) -> list[ChildPlan]:
-    """The children of these settings. `sequencer_*`: where the sequencer child serves, if there is a database."""
+    """Plan the children for these settings. `sequencer_*`: where the sequencer child serves, if there is a database."""
     hidden = _secrets(settings)
     sequencers = list(settings.sequencers)
     plans: list[ChildPlan] = []
@@ -55,7 +55,7 @@ def plan_children(
         plans.append(ChildPlan("sequencer", command, {**hidden, f"{PREFIX}DATABASE": settings.database}))
         sequencers = [sequencer_address]
     for number in range(settings.processes):
-        # An agent with a sequencer elsewhere must not use the database that a config file may name: "" clears it.
+        # An agent with a sequencer elsewhere must not use a database named in the config file: "" clears it.
         flags = [
             "--processes",
             "1",
@@ -72,7 +72,7 @@ def plan_children(
 
 
 def _secrets(settings: Settings) -> dict[str, str]:
-    """In the environment: a command line is visible to every user of the machine."""
+    """Return the secrets as variables: every user of the machine can see a command line."""
     secret = settings.rpc_secret.get_secret_value()
     files = {
         "RPC_SECRET_FILE": settings.rpc_secret_file,
@@ -84,7 +84,7 @@ def _secrets(settings: Settings) -> dict[str, str]:
 
 
 def _command(part: str, settings: Settings, config: Path | None) -> list[str]:
-    """What the commands of all children begin with."""
+    """Return the start of every child's command."""
     command = [sys.executable, "-m", "tailrace_cli.app", part]
     command += ["--config", str(config)] if config is not None else []
     command += ["--log-level", settings.log_level, "--log-format", settings.log_format]
@@ -92,7 +92,7 @@ def _command(part: str, settings: Settings, config: Path | None) -> list[str]:
 
 
 def _addresses(settings: Settings, number: int) -> list[str]:
-    """The flags of an agent's addresses: each agent has its own ports."""
+    """Return the address flags of one agent; each agent has its own ports."""
     given = {
         "--listen": settings.listen,
         "--advertise": settings.advertise,
@@ -105,7 +105,7 @@ def _addresses(settings: Settings, number: int) -> list[str]:
 
 
 def _listeners(settings: Settings, number: int) -> dict[str, str]:
-    """The addresses that no flag gives: an agent's listeners and its gateway."""
+    """Return, as variables, the addresses that have no flag: an agent's listeners and its gateway."""
     given = {"LISTENERS": settings.listeners, "ADVERTISED_LISTENERS": settings.advertised_listeners}
     named = {
         f"{PREFIX}{name}": ",".join(shifted_listener(listener, number) for listener in listeners)
@@ -118,19 +118,19 @@ def _listeners(settings: Settings, number: int) -> dict[str, str]:
 
 
 def shifted_listener(listener: str, by: int) -> str:
-    """The same of NAME://HOST:PORT."""
+    """Return NAME://HOST:PORT with its port moved up by `by`."""
     name, _, address = listener.rpartition("://")
     return f"{name}://{shifted(address, by)}"
 
 
 def shifted(address: str, by: int) -> str:
-    """The address with its port moved up by `by`; port 0 takes a free one and stays."""
+    """Return the address with its port moved up by `by`. Port 0, which takes any free port, stays 0."""
     host, port = split_address(address)
     return join_address(host, port + by if port else 0)
 
 
 def next_pause(before: float, lived_seconds: float) -> float:
-    """The pause before restarting a child that lived for `lived_seconds`."""
+    """Return the pause before restarting a child that ran for `lived_seconds`; `before` is its last pause."""
     return (
         FIRST_PAUSE_SECONDS
         if lived_seconds >= HEALTHY_AFTER_SECONDS
@@ -139,7 +139,7 @@ def next_pause(before: float, lived_seconds: float) -> float:
 
 
 async def run_supervisor(settings: Settings, config: Path | None) -> None:
-    """Run the children until SIGTERM or SIGINT, which is passed on to them; a second signal kills them."""
+    """Run the children until SIGTERM or SIGINT, then drain them; a second signal kills them."""
     name_process(lambda: "supervisor")
     address = http = None
     if settings.database is not None:
@@ -173,7 +173,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Drain the children; when called again, kill them."""
+        """Drain the children. A second call kills them."""
         if self._stopping.is_set():
             for child in self._running.values():
                 _send(child, signal.SIGKILL)
@@ -208,7 +208,7 @@ class Supervisor:
             await wait_for(self._clock, stopping, pause)
 
     async def _run_child(self, plan: ChildPlan) -> int:
-        """Start a child and wait for its end. Raises OSError: it could not be started."""
+        """Start a child and wait for its end. Raises OSError if it can't be started."""
         child = await asyncio.create_subprocess_exec(
             *plan.command, env={**os.environ, **plan.environment}, start_new_session=True
         )
