@@ -1,4 +1,4 @@
-"""`python -m tailrace` is the `tailrace` command, which stands above this package: it is run, not imported."""
+"""`python -m tailrace` is the `tailrace` command. This package must not import `tailrace_cli`, but runs it by name."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Access control lists: Kafka's words for who may do what with which resource, and how a filter finds bindings.
+"""Access control lists: Kafka's resources, operations and bindings, and the filters that select bindings.
 
 The numbers are those of Kafka's protocol (KIP-140, KIP-290). Pure.
 """
@@ -10,14 +10,14 @@ import enum
 import msgspec
 
 WILDCARD = "*"
-"""As a literal resource name: every resource of the type. As a host: every host."""
+"""As a literal resource name, it means every resource of the type. As a host, it means every host."""
 WILDCARD_PRINCIPAL = "User:*"
 CLUSTER_NAME = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
 
 
 class ResourceType(enum.IntEnum):
-    """What an ACL is about. ANY occurs in filters alone."""
+    """The type of resource that an ACL protects. ANY occurs only in filters."""
 
     ANY = 1
     TOPIC = 2
@@ -29,7 +29,7 @@ class ResourceType(enum.IntEnum):
 
 
 class PatternType(enum.IntEnum):
-    """How the name of an ACL is compared. ANY and MATCH occur in filters alone."""
+    """How an ACL's resource name is compared. ANY and MATCH occur only in filters."""
 
     ANY = 1
     MATCH = 2
@@ -38,7 +38,7 @@ class PatternType(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What is done with a resource; the number is also its bit in `authorized_operations` (KIP-430)."""
+    """What a principal does with a resource. The number is also the bit in `authorized_operations` (KIP-430)."""
 
     ANY = 1
     ALL = 2
@@ -58,7 +58,7 @@ class Operation(enum.IntEnum):
 
 
 class Permission(enum.IntEnum):
-    """Whether an ACL allows or denies. ANY occurs in filters alone."""
+    """Whether an ACL allows or denies. ANY occurs only in filters."""
 
     ANY = 1
     DENY = 2
@@ -104,11 +104,11 @@ OPERATIONS: dict[ResourceType, frozenset[Operation]] = {
     ResourceType.DELEGATION_TOKEN: frozenset((Operation.DESCRIBE,)),
     ResourceType.USER: frozenset((Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS)),
 }
-"""The operations that each type of resource has (Kafka's AclEntry.supportedOperations), besides ALL."""
+"""The operations of each type of resource, in addition to ALL (Kafka's AclEntry.supportedOperations)."""
 
 
 class Acl(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One binding: this principal, from this host, may (or may not) do this with the resources of this pattern."""
+    """One binding. It allows or denies a principal, from a host, an operation on the resources of a pattern."""
 
     resource_type: ResourceType
     resource_name: str
@@ -120,9 +120,9 @@ class Acl(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class AclFilter(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Which bindings are meant; None and ANY match all.
+    """Selects bindings; None and ANY match all.
 
-    Pattern type MATCH: those that apply to the resource `resource_name`, be they literal, wildcard or prefixed.
+    Pattern type MATCH selects every binding that applies to `resource_name`: literal, wildcard or prefixed.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -135,7 +135,7 @@ class AclFilter(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def only(self) -> Acl | None:
-        """The one binding that this filter can match; None where it may match several."""
+        """Return the one binding that this filter can match; None if it may match several."""
         name, principal, host = self.resource_name, self.principal, self.host
         if name is None or principal is None or host is None:
             return None
@@ -154,7 +154,7 @@ class AclFilter(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
     def matches(self, acl: Acl) -> bool:
-        """Whether the binding is one of those that are meant (Kafka's AclBindingFilter.matches)."""
+        """Whether the filter selects the binding (Kafka's AclBindingFilter.matches)."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)

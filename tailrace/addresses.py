@@ -1,4 +1,4 @@
-"""IP addresses as text, each written in one way. Pure."""
+"""IP addresses in one canonical text form. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _HOST_BITS = 64
 
 
 def plain_address(text: str) -> str:
-    """The address as RFC 5952 writes it; an IPv4 address that is mapped into IPv6 as IPv4. Other text stays.
+    """Return the address in the form of RFC 5952, and an IPv4-mapped IPv6 address as IPv4. Other text is unchanged.
 
-    So Java's `0:0:0:0:0:0:0:1` is `::1`, and `::ffff:10.0.0.1`, which a socket for both families shows, is `10.0.0.1`.
+    Java's `0:0:0:0:0:0:0:1` becomes `::1`. `::ffff:10.0.0.1`, from a dual-stack socket, becomes `10.0.0.1`.
     """
     try:
         address = ipaddress.ip_address(text)
@@ -21,9 +21,9 @@ def plain_address(text: str) -> str:
 
 
 def counted_address(text: str) -> str:
-    """What a bound by address counts this address as: an IPv6 address as its /64, any other text as itself.
+    """Return the key under which limits per address count this address: the /64 of an IPv6 address, else the text.
 
-    One host commonly has a whole /64 (RFC 6177, RFC 8981), so a bound on single IPv6 addresses bounds nobody.
+    One host commonly has a whole /64 (RFC 6177, RFC 8981), so a limit per IPv6 address would have no effect.
     """
     if ":" not in text:
         return text

@@ -1,8 +1,8 @@
-"""Kafka's broker configs: those of the cluster that give topics their defaults, and the rest of Kafka's names.
+"""Kafka's broker configs: the cluster's defaults for topics, and all other names that Kafka has.
 
-An agent has no use for most of them: threads, purgatories, log directories, quorums. Tools ask for them all the same,
-so each has Kafka's name, type and default (of Kafka 4.3). A config that Kafka changes at run time is accepted: the value
-is stored and reported, without effect. The others are reported and can't be altered.
+An agent does not use most of them, such as threads, purgatories, log directories and quorums. Tools still request them,
+so each has Kafka's name, type and default (of Kafka 4.3). A config that Kafka can change at run time is accepted: its
+value is stored and reported, without effect. The others are reported and can't be altered.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TOPIC_DEFAULTS: Mapping[str, ConfigDefinition] = {
     for definition in TOPIC_CONFIGS.values()
     if definition.broker_name is not None
 }
-"""The cluster's defaults of topic configs, by Kafka's broker names. They hold for all agents, as any agent serves any
-partition: a value that is set for one agent alone is stored and reported, without effect."""
+"""The cluster's defaults for topic configs, by Kafka's broker names. They apply to all agents, because any agent can
+serve any partition. A value that is set for one agent is stored and reported, without effect."""
 
 
 DEAD_LETTER_PREFIX = ConfigDefinition(
@@ -42,12 +42,12 @@ _REASSIGNMENT_QUOTAS = (
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
 )
-"""Bytes a second. kafka-reassign-partitions sets and clears them. Kafka describes them only once they are set."""
+"""Bytes per second. kafka-reassign-partitions sets and clears them. Kafka describes them only while they are set."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """One of the rest of Kafka's broker configs. `default` is None where Kafka's is null."""
+    """A broker config of Kafka without effect here. `default` is None if Kafka's is null."""
 
     name: str
     type: ConfigType
@@ -56,7 +56,7 @@ class KafkaConfig:
     doc: str = "Kept for tools, without effect: an agent has no use for it."
 
     def check(self, value: str) -> None:
-        """Raise InvalidConfigValue unless the value is of the config's type and may be set."""
+        """Raise InvalidConfigValue unless the config can be changed and the value has its type."""
         if self.is_fixed:
             raise InvalidConfigValue(f"Cannot update these configs dynamically: [{self.name}]")
         lowest, highest = _BOUNDS.get(self.type, (None, None))
@@ -66,7 +66,7 @@ class KafkaConfig:
 
 
 def check_broker_configs(configs: Mapping[str, str]) -> None:
-    """Raise InvalidConfigValue for the first name that Kafka doesn't have, or value that is not allowed."""
+    """Raise InvalidConfigValue for the first unknown name or invalid value."""
     definitions = broker_configs()
     for name, value in configs.items():
         definition = definitions.get(name)
@@ -77,7 +77,7 @@ def check_broker_configs(configs: Mapping[str, str]) -> None:
 
 @cache
 def broker_configs() -> Mapping[str, ConfigDefinition | KafkaConfig]:
-    """All broker configs, by name."""
+    """Return all broker configs by name."""
     configs: dict[str, ConfigDefinition | KafkaConfig] = {
         **TOPIC_DEFAULTS,
         DEAD_LETTER_PREFIX.name: DEAD_LETTER_PREFIX,
@@ -164,7 +164,7 @@ ssl.truststore.password password -
 ssl.truststore.type string JKS
 transaction.partition.verification.enable boolean true
 """
-"""Name, type and default (- for none) of what Kafka changes at run time."""
+"""Name, type and default (- for none) of each config that Kafka can change at run time."""
 
 _FIXED = """
 add.partitions.to.txn.retry.backoff.max.ms int 100
@@ -412,4 +412,4 @@ transaction.state.log.segment.bytes int 104857600
 transaction.two.phase.commit.enable boolean false
 transactional.id.expiration.ms int 604800000
 """
-"""The same of what Kafka reads once, at its start."""
+"""Name, type and default (- for none) of each config that Kafka reads only at its start."""

@@ -1,4 +1,4 @@
-"""Bytes as they are passed around: whoever takes a Buffer reads it, and copies nothing."""
+"""Buffers: bytes that are passed on and read without a copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 Buffer = bytes | bytearray | memoryview
 
 TLS_PIECE_BYTES = 128 * 1024
-"""What is written at once through TLS: its transport passes on whatever it is given, and is full at the next write."""
+"""Bytes of one write through TLS. The TLS transport accepts a write of any size, and is full only at the next one."""
 
 WORTH_A_CALL = 32 * 1024
-"""Below this many bytes, filling them with zeros costs less than the call that leaves them as they are."""
+"""For fewer bytes, zeroing costs less than the call that avoids it."""
 
 _new_bytearray = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
     ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
@@ -19,7 +19,7 @@ _new_bytearray = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_s
 
 
 def uninitialized(size: int) -> bytearray:
-    """A buffer of so many bytes, all of which are about to be written: what is in it now is not defined."""
+    """Return a buffer of `size` bytes with undefined contents. The caller must write all of them."""
     if size < WORTH_A_CALL:
         return bytearray(size)
     made: bytearray = _new_bytearray(None, size)
@@ -27,7 +27,7 @@ def uninitialized(size: int) -> bytearray:
 
 
 def in_pieces(parts: Iterable[Buffer], size: int) -> list[list[Buffer]]:
-    """The bytes of the parts in their order, `size` of them in each piece, fewer in the last; nothing is copied."""
+    """Cut the bytes of the parts, in order, into pieces of `size` bytes. The last may be shorter. Copies nothing."""
     pieces: list[list[Buffer]] = []
     room = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Client-metrics configs: which clients push which of their metrics (KIP-714). Names and bounds are Kafka's."""
+"""Client-metrics configs: which clients push which metrics (KIP-714). Names and bounds are Kafka's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATCHED = (
     "client_source_address",
     "client_source_port",
 )
-"""What a subscription may tell clients apart by."""
+"""The properties of clients that a subscription can match."""
 MAX_PATTERN_CHARACTERS = 500
 REMEMBERED_PATTERNS = 256
 _OPTIONS = re2.Options()
@@ -30,7 +30,7 @@ _OPTIONS.max_mem = 1 << 20
 
 @lru_cache(REMEMBERED_PATTERNS)
 def patterns_of(value: str) -> Mapping[str, Any]:
-    """The patterns (RE2) of `match`, by what they are matched with. Raises ValueError."""
+    """Parse a `match` config: the pattern (RE2) for each property of a client. Raises ValueError."""
     patterns: dict[str, Any] = {}
     for part in filter(None, (text.strip() for text in value.split(","))):
         name, _, pattern = part.partition("=")

@@ -1,4 +1,4 @@
-"""Time and randomness, passed in: the only module that may touch the real ones."""
+"""Time and randomness, which callers pass in. Only this module may use the real ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Where product code gets its time from."""
+    """The source of time for all product code."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may jump."""
+        """Return the milliseconds since the Unix epoch. May jump forwards or back."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean anything."""
+        """Return seconds on a clock that never goes back. Only differences are meaningful."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -26,18 +26,18 @@ class Clock(Protocol):
 
 
 class Entropy(Protocol):
-    """Where product code gets its randomness from."""
+    """The source of randomness for all product code."""
 
     def uuid(self) -> uuid.UUID:
-        """A random (version 4) UUID."""
+        """Return a random (version 4) UUID."""
         ...
 
     def below(self, bound: int) -> int:
-        """A uniform integer in [0, bound)."""
+        """Return a uniform integer in [0, bound)."""
         ...
 
     def fraction(self) -> float:
-        """A uniform float in [0, 1)."""
+        """Return a uniform float in [0, 1)."""
         ...
 
 
@@ -71,7 +71,7 @@ class SystemEntropy:
 
 
 async def wait_for(clock: Clock, awaited: asyncio.Future[Any], seconds: float) -> bool:
-    """Wait until `awaited` is done (True) or `seconds` have passed (False). It is neither read nor cancelled."""
+    """Wait until `awaited` is done (True) or `seconds` have passed (False). Neither reads nor cancels `awaited`."""
     if awaited.done():
         return True
     bell = asyncio.ensure_future(clock.sleep(seconds))

@@ -1,8 +1,8 @@
 """The typed columns of a topic's values, as text: `id long, tags list<string>, place struct<lat double, lon double>`.
 
-Types are Iceberg's, by its names. A field may always be missing. A name that is no identifier stands in backquotes.
-`merged` is how columns evolve, by Iceberg's rules: columns are added, int becomes long, float double, a decimal's
-precision grows; nothing else changes.
+Types have Iceberg's names. Every field is optional. A name that is not an identifier is written in backquotes. `merged`
+evolves columns by Iceberg's rules: columns can be added, int can become long, float can become double, and a decimal's
+precision can grow. Nothing else can change.
 
 Pure.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 MAX_COLUMNS = 1_000
-"""Of a table, with those inside of others."""
+"""The most columns of a table, nested ones included."""
 MAX_NESTING = 10
 MAX_NAME_CHARACTERS = 255
 MAX_DECIMAL_DIGITS = 38
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class InvalidColumns(ValueError):
-    """The text names no columns; the message says where and why."""
+    """The text is not a list of columns; the message says where and why."""
 
 
 class ColumnsConflict(ValueError):
@@ -33,7 +33,7 @@ class ColumnsConflict(ValueError):
 
 
 class Scalar(enum.StrEnum):
-    """Types without parts. `TIMESTAMP`: a moment, in microseconds."""
+    """Types without parts. `TIMESTAMP` is a point in time in microseconds."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -48,7 +48,7 @@ class Scalar(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """A number of at most `precision` digits, of which `scale` come after the point."""
+    """A number of at most `precision` digits, `scale` of them after the decimal point."""
 
     precision: int
     scale: int
@@ -69,7 +69,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Values by keys that are strings."""
+    """A map with string keys."""
 
     value: ColumnType
 
@@ -89,7 +89,7 @@ class StructOf:
 
 @dataclass(frozen=True, slots=True)
 class TypedColumn:
-    """A field of the values. `name` is the field's own."""
+    """A field of the values. `name` is its own name, without its parents'."""
 
     name: str
     type: ColumnType
@@ -115,12 +115,12 @@ def is_name(text: str) -> bool:
 
 
 def columns_text(columns: Columns) -> str:
-    """What `parse_columns` reads."""
+    """Format columns as text that `parse_columns` reads."""
     return ", ".join(map(str, columns))
 
 
 def parse_columns(text: str) -> Columns:
-    """The columns that a text names. Raises InvalidColumns."""
+    """Parse columns from text. Raises InvalidColumns."""
     reader = _Reader(text)
     columns = reader.columns(1)
     if reader.place < len(text.rstrip()):
@@ -233,12 +233,12 @@ class _Reader:
 
 
 def row_cells(columns: Columns) -> int:
-    """What a row takes room for, whether its value has it or not: its columns, and those of structs. Pure."""
+    """Return the number of cells that every row takes, set or not: its columns and those of structs. Pure."""
     return sum(1 + row_cells(_fields_of(column.type)) for column in columns)
 
 
 def element_cells(columns: Columns) -> int:
-    """What an object in a list or map takes room for; 0: no column has such objects. Pure."""
+    """Return the most cells that one object in a list or map takes; 0 if no column has such objects. Pure."""
     return max((_element_cells(column.type) for column in columns), default=0)
 
 
@@ -256,7 +256,7 @@ def _fields_of(kind: ColumnType) -> Columns:
 
 
 def merged(old: Columns, new: Columns) -> Columns:
-    """The columns that hold the values of both. Raises ColumnsConflict, also where both together are too many."""
+    """Return columns that can hold the values of both. Raises ColumnsConflict, also for too many columns together."""
     found = _merged_columns(old, new, "")
     try:
         return parse_columns(columns_text(found)) if found else ()

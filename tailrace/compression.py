@@ -1,8 +1,8 @@
-"""Kafka's five codecs, as its clients write and read them, with a bound on what unpacking may cost.
+"""Kafka's five codecs, compatible with its clients, with a bound on the size of decompressed data.
 
-Two of them have a twist. Java's snappy is xerial's framing (a magic, two ints, then length-prefixed raw
-blocks), librdkafka's is one raw block: both are read, the framing is written, for all clients read it.
-Java's LZ4 reader refuses linked blocks, so none are written.
+Two codecs have variants. Java's snappy uses xerial's framing (a magic, two ints, then length-prefixed raw blocks),
+librdkafka's is one raw block. This module reads both and writes the framing, which all clients read. Java's LZ4 reader
+refuses linked blocks, so this module does not write them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.buffers import Buffer
 from tailrace.record_batch import Compression
 
 MAX_UNPACKED_BYTES = 512 << 20
-"""Default bound on one batch's records, unpacked. Kafka itself has none."""
+"""Default bound on the decompressed records of one batch. Kafka has no such bound."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -24,10 +24,10 @@ _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = Struct(">i")
 _FIRST_GUESS = 4
 _SNAPPY_GROWS_BY = 22
-"""The most that snappy makes of a byte: a copy of 64 bytes takes three (format_description.txt, 2.2)."""
+"""The most bytes that snappy expands one byte to: a copy of 64 bytes takes three (format_description.txt, 2.2)."""
 _GROWS_BY = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.ZSTD: 1 << 17}
-"""The same of the streams (zlib's documentation; LZ4's length bytes; a zstd block has up to 128 KiB): no buffer is
-larger than what the bytes that are there can fill."""
+"""The most bytes that a stream expands one byte to (zlib's documentation; LZ4's length bytes; a zstd block has up to
+128 KiB). No output buffer is larger than the input can fill."""
 _STREAMS = {
     Compression.GZIP: cramjam.gzip,
     Compression.LZ4: cramjam.lz4,
@@ -36,15 +36,15 @@ _STREAMS = {
 
 
 class CannotUnpack(Exception):
-    """The bytes are not what the codec writes."""
+    """The bytes are not valid data of the codec."""
 
 
 class UnpackedTooLarge(CannotUnpack):
-    """The bytes unpack to more than the bound; nothing beyond it was allocated."""
+    """The bytes decompress to more than the bound. Nothing beyond the bound was allocated."""
 
 
 def compress(codec: Compression, data: Buffer) -> bytes:
-    """`data` as the codec's stream, readable by every Kafka client."""
+    """Compress `data` so that every Kafka client can read it."""
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.SNAPPY:
@@ -59,7 +59,7 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 
 
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Buffer:
-    """The bytes that were compressed. Raises CannotUnpack, UnpackedTooLarge (more than `max_bytes`)."""
+    """Decompress `data`. Raises CannotUnpack, UnpackedTooLarge (more than `max_bytes`)."""
     if codec is Compression.NONE:
         if len(data) > max_bytes:
             raise UnpackedTooLarge(f"{len(data)} bytes; at most {max_bytes} are taken")
@@ -71,9 +71,9 @@ def decompress(codec: Compression, data: Buffer, *, max_bytes: int = MAX_UNPACKE
 
 
 def _from_stream(codec: Compression, view: memoryview, max_bytes: int) -> memoryview:
-    """Unpack into a buffer that grows until it fits or the bound is met.
+    """Decompress into a buffer that grows until the data fits or the bound is reached.
 
-    cramjam tells a full output from bad input only by the words of the message; a test pins them.
+    cramjam distinguishes a full output from bad input only by its message; a test checks the message.
     """
     if codec is Compression.ZSTD and view[:4] == _ZSTD_MAGIC and _zstd_content_size(view) > max_bytes:
         raise UnpackedTooLarge(
@@ -93,13 +93,13 @@ def _from_stream(codec: Compression, view: memoryview, max_bytes: int) -> memory
                     f"{codec.name.lower()}: {len(view)} bytes unpack to more than {most}"
                 ) from error
             size = min(most, max(size * 4, 4096))
-            del output  # before the larger one is made
+            del output  # before the larger one is allocated
         else:
             return memoryview(output)[:written]
 
 
 def _size_hint(codec: Compression, view: memoryview) -> int:
-    """A first guess at the unpacked size: what the stream says if that is plausible, else four times."""
+    """Guess the decompressed size: what the stream declares if that is plausible, else four times the input."""
     guess = _FIRST_GUESS * len(view) + 256
     if codec is Compression.GZIP and len(view) >= 18:
         claimed = int.from_bytes(view[-4:], "little")
@@ -111,7 +111,7 @@ def _size_hint(codec: Compression, view: memoryview) -> int:
 
 
 def _zstd_content_size(view: memoryview) -> int:
-    """The frame's content size, 0 where it has none (RFC 8878, 3.1.1.1)."""
+    """Return the frame's content size, 0 if it has none (RFC 8878, 3.1.1.1)."""
     if len(view) < 14:
         return 0
     descriptor = view[4]

@@ -1,6 +1,6 @@
-"""What running Tailrace costs: prices, what is used, and the bill that follows. Pure, but for reading a price table.
+"""The cost of running Tailrace: prices, usage and the bill. Pure, except for reading a price table.
 
-A price table is a TOML file with the fields of `Prices`; those in `tailrace/prices/` come with the package.
+A price table is a TOML file with the fields of `Prices`. The package contains those in `tailrace/prices/`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 GIB = 1 << 30
 MONTH_SECONDS = 30 * 86_400
-"""A month in all figures of cost: 30 days."""
+"""A month, in all cost figures, has 30 days."""
 DEFAULT_PRICES = "s3-standard"
 OWN_MACHINE, OWN_STORE = "own-machine", "own-store"
 SQLITE = "sqlite"
@@ -29,7 +29,7 @@ class BadPrices(ValueError):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dollars per unit. `cpu_utilisation`: the used part of the CPU that is paid for. `database_month`: of one."""
+    """Dollars per unit. `cpu_utilisation`: the share of the paid CPU that is used. `database_month`: per database."""
 
     name: str
     date: str
@@ -47,14 +47,14 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def shipped_prices() -> list[str]:
-    """The names of the tables that come with the package."""
+    """Return the names of the price tables in the package."""
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
 def default_prices(store_url: str, database_url: str | None = None) -> str:
-    """The name of the table for a store and a database at these URLs (None: other processes have it).
+    """Return the name of the default price table for these URLs. `database_url` is None if other processes have it.
 
-    A folder costs nothing as a store. Only with SQLite is the machine taken for one's own.
+    A folder is free as a store. The machine counts as one's own only with SQLite.
     """
     if store_url.startswith("s3:"):
         return DEFAULT_PRICES
@@ -62,12 +62,12 @@ def default_prices(store_url: str, database_url: str | None = None) -> str:
 
 
 def kind_of_database(url: str | None) -> str:
-    """`sqlite`, `postgresql`, or nothing where other processes have it."""
+    """Return `sqlite` or `postgresql`; empty if other processes have the database."""
     return (url or "").partition(":")[0].partition("+")[0]
 
 
 def read_prices(name: str = DEFAULT_PRICES) -> Prices:
-    """A table that comes with the package, by its name; or a file's. Raises BadPrices."""
+    """Read a price table of the package by its name, or one from a file. Raises BadPrices."""
     path = _SHIPPED / f"{name}.toml" if name in shipped_prices() else Path(name).expanduser()
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), Prices)
@@ -80,8 +80,8 @@ def read_prices(name: str = DEFAULT_PRICES) -> Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was used in some time. `puts`: as S3 bills them, LIST among them; `gets`: HEAD among them. Bytes are those
-    of requests. `database_months`, `storage_gib_months`: how many, or how much, for how long."""
+    """Usage in a period. `puts` includes LIST and `gets` includes HEAD, as S3 bills them. Bytes are those of requests.
+    `database_months` and `storage_gib_months` are amounts times months."""
 
     puts: float = 0.0
     gets: float = 0.0
@@ -104,7 +104,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Dollars, by what they are for."""
+    """Dollars by purpose."""
 
     put: float
     get: float
@@ -115,17 +115,17 @@ class Bill:
 
     @property
     def items(self) -> Mapping[str, float]:
-        """All parts by name."""
+        """The parts of the bill by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def total(self) -> float:
-        """All parts together."""
+        """The sum of all parts."""
         return sum(self.items.values())
 
 
 def bill_of(usage: Usage, prices: Prices) -> Bill:
-    """What this much costs."""
+    """Return the bill for a usage at these prices."""
     vcpu_seconds = usage.cpu_seconds / prices.cpu_utilisation
     return Bill(
         put=usage.puts / 1000 * prices.put_per_1000 + usage.put_bytes / GIB * prices.put_gib,

@@ -1,4 +1,4 @@
-"""Counters without a lock, for values that one thread counts."""
+"""Metrics without a lock, for values that only one thread counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 
 class CallbackCounter(Collector):
-    """A counter whose value `read` returns at each scrape."""
+    """A counter that calls `read` for its value at each scrape."""
 
     def __init__(
         self, name: str, documentation: str, read: Callable[[], float], *, registry: CollectorRegistry
@@ -23,12 +23,12 @@ class CallbackCounter(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """The value now."""
+        """Yield the current value."""
         yield CounterMetricFamily(self._name, self._documentation, self._read())
 
 
 class PlainCounter(CallbackCounter):
-    """A counter without labels for what every request counts: `inc` is one addition, on the loop's thread alone."""
+    """A counter without labels, cheap enough for every request. Use `inc` only on the loop's thread."""
 
     def __init__(self, name: str, documentation: str, *, registry: CollectorRegistry) -> None:
         self._value = 0
@@ -40,7 +40,7 @@ class PlainCounter(CallbackCounter):
 
 
 class PlainSeries:
-    """A histogram's values of one label."""
+    """A histogram's values for one label value."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -56,8 +56,10 @@ class PlainSeries:
 
 
 class PlainCounters(Collector):
-    """A counter with one label: each of its first `limit` values has a count of its own, the rest is counted as
-    `others`. On the loop's thread alone."""
+    """A counter with one label. The first `limit` label values are counted separately, all later ones as `others`.
+
+    Use it only on the loop's thread.
+    """
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class PlainCounters(Collector):
         self._counts[value] = self._counts.get(value, 0) + 1
 
     def collect(self) -> Iterable[Metric]:
-        """The counts now."""
+        """Yield the current counts."""
         family = CounterMetricFamily(self._name, self._documentation, labels=[self._label])
         for value, count in list(self._counts.items()):
             family.add_metric([value], count)
@@ -92,7 +94,7 @@ class PlainCounters(Collector):
 
 
 class PlainHistogram(Collector):
-    """A histogram with one label, for what every request observes, on the loop's thread alone."""
+    """A histogram with one label, cheap enough for every request. Use it only on the loop's thread."""
 
     def __init__(
         self,
@@ -111,14 +113,14 @@ class PlainHistogram(Collector):
         registry.register(self)
 
     def series(self, label: str) -> PlainSeries:
-        """The values of this label, to be added to."""
+        """Return the series of this label value. Callers add to it."""
         series = self._series.get(label)
         if series is None:
             series = self._series[label] = PlainSeries(self._buckets)
         return series
 
     def collect(self) -> Iterable[Metric]:
-        """The counts now."""
+        """Yield the current counts."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=[self._label])
         bounds = [*map(str, self._buckets), "+Inf"]
         for label, series in self._series.items():

@@ -1,4 +1,4 @@
-"""Secrets in files: created for their owner alone, refused if other users could read them."""
+"""Secrets in files. They are created so that only the owner can read them, and refused if other users can."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from tailrace.clock import Entropy
 
 MIN_SECRET_CHARACTERS = 16
-"""Who listens to one hello can try secrets against it for as long as he likes; a short one is found."""
+"""An attacker who records one hello can test guesses against it offline, and would find a short secret."""
 MAX_FILE_BYTES = 64 << 10
 
 
 class BadCredential(ValueError):
-    """A file with a secret can't be used; the message says what was seen and what to do."""
+    """A secret file can't be used; the message says what was seen and what to do."""
 
 
 def read_secrets(path: Path) -> tuple[str, ...]:
-    """The secrets in a file, one a line, blank lines left out. Raises BadCredential.
+    """Read the secrets in a file, one per line, without blank lines. Raises BadCredential.
 
-    The file may be read by its owner alone; by its group, too, where it is root's (PostgreSQL's rule for keys).
+    Only the owner may have permission to read the file. If root owns it, its group may too (PostgreSQL's rule for
+    keys).
     """
     try:
         with path.open("rb") as file:
@@ -39,7 +40,7 @@ def read_secrets(path: Path) -> tuple[str, ...]:
 
 
 def make_secret_file(path: Path, entropy: Entropy) -> None:
-    """Write a new random secret for its owner alone, whole or not at all. An existing file stays. Raises OSError."""
+    """Write a new random secret atomically, readable only by its owner. Keeps an existing file. Raises OSError."""
     secret = base64.urlsafe_b64encode(entropy.uuid().bytes + entropy.uuid().bytes).rstrip(b"=")
     unfinished = path.with_name(f".{path.name}.{entropy.uuid().hex}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -51,13 +52,13 @@ def make_secret_file(path: Path, entropy: Entropy) -> None:
         try:
             os.link(unfinished, path)
         except FileExistsError:
-            return  # another process was faster: its secret counts
+            return  # another process was faster, and its secret is used
     finally:
         unfinished.unlink()
 
 
 def check_private(path: Path) -> None:
-    """Raise BadCredential if others could read or write this file, or if it can't be read at all."""
+    """Raise BadCredential if other users could read or write this file, or if this process can't read it."""
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()))

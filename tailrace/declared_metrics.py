@@ -1,12 +1,12 @@
-"""Metrics declared in the body of a class, and made for each of its instances in a registry.
+"""Metrics that a class declares in its body, and that each instance creates in its registry.
 
     class Telemetry(DeclaredMetrics):
         flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
 
     Telemetry(CollectorRegistry()).flushes.labels("size").inc()
 
-A metric has the name of its attribute, without a leading underscore, behind the class's prefix: here
-`tailrace_flushes`. A subclass has its parent's prefix and metrics too.
+A metric's name is the class's prefix and the attribute's name without a leading underscore: here `tailrace_flushes`. A
+subclass inherits its parent's prefix and metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Declared(NamedTuple):
 def metric(
     kind: Callable[..., M], documentation: str, *labels: Any, name: str | None = None, **options: Any
 ) -> M:
-    """Declare a metric of this kind, by the arguments of its class. `name`: where it is not the attribute's."""
+    """Declare a metric of this kind, with the arguments of its class. `name`: a name other than the attribute's."""
 
     def make(full_name: str, registry: CollectorRegistry) -> M:
         return kind(full_name, documentation, *labels, registry=registry, **options)
@@ -36,7 +36,7 @@ def metric(
 
 
 class DeclaredMetrics:
-    """All metrics of an instance are in one registry: the one given, or its own."""
+    """A class with declared metrics. Each instance registers them in the given registry, or in a new one."""
 
     _prefix = "tailrace_"
 

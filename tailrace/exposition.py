@@ -1,4 +1,4 @@
-"""A registry's metrics as Prometheus's text, written in turns: topics, positions and clients have thousands of them."""
+"""Prometheus's text of a registry, written in turns of the loop: topics and clients can have thousands of metrics."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _HEAD_LINES = 2
 
 
 class _Part(Collector):
-    """Some samples of a family."""
+    """A part of a metric family's samples."""
 
     def __init__(self, family: Metric, samples: Sequence[Sample]) -> None:
         self._part = Metric(family.name, family.documentation, family.type)
         self._part.samples = list(samples)
 
     def collect(self) -> Iterable[Metric]:
-        """The family, with these samples alone."""
+        """Yield the family with only these samples."""
         yield self._part
 
 
 async def exposition(registry: CollectorRegistry) -> bytes:
-    """What `generate_latest` gives."""
+    """Return the same text as `generate_latest`, in turns of the loop."""
     turns = Turns(SAMPLES_IN_A_TURN)
     written: list[bytes] = []
     for family in registry.collect():
@@ -39,7 +39,7 @@ async def exposition(registry: CollectorRegistry) -> bytes:
 
 
 def _parts(family: Metric) -> Iterator[Sequence[Sample]]:
-    """The samples, some at a time; all at once of a family with samples of several names, which are few."""
+    """Yield the family's samples in parts. A family with several sample names has few samples, in one part."""
     if len({sample.name for sample in family.samples}) == 1:
         yield from in_parts(family.samples, SAMPLES_IN_A_TURN)
     else:

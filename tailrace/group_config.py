@@ -1,4 +1,4 @@
-"""Group configs: what can be set for one consumer or share group (KIP-848, KIP-932). Names and bounds are Kafka's."""
+"""Group configs: settings of one consumer or share group (KIP-848, KIP-932). Names and bounds are Kafka's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _DURATION = re.compile(
 
 
 def reset_seconds(reset: str) -> float | None:
-    """How far back a group begins by `by_duration:P1DT2H3M4.5S` (ISO 8601); None: at the earliest or latest offset.
+    """Return how many seconds back a group starts by `by_duration:P1DT2H3M4.5S` (ISO 8601).
+
+    None: it starts at the earliest or latest offset.
 
     Raises ValueError.
     """
@@ -67,7 +69,7 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("share.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
     )
 }  # fmt: skip
-"""Every group config that is accepted, by name. Those of streams groups (KIP-1071) are not: there are no such groups."""
+"""Every accepted group config, by name. Configs of streams groups (KIP-1071) are refused: there are no such groups."""
 
 
 def check_group_configs(configs: Mapping[str, str]) -> None:

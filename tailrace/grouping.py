@@ -1,4 +1,4 @@
-"""Items in groups that are small enough to be handled at once."""
+"""Splits items into groups that are small enough to handle at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ T = TypeVar("T")
 def in_groups(
     items: Iterable[T], weight_of: Callable[[T], int], most_weight: int, most_items: int = sys.maxsize
 ) -> Iterator[list[T]]:
-    """The items in their order, in groups of at most so much weight and so many items. One that is heavier is a group
-    by itself."""
+    """Yield the items in order, in groups of at most `most_weight` and `most_items`. A heavier item is one group."""
     group: list[T] = []
     weight = 0
     for item in items:

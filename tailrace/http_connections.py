@@ -1,7 +1,7 @@
-"""The connections of an HTTP server: bounded in all and by address, and closed when they are slow or idle.
+"""The connections of an HTTP server: limited in total and per address, and closed when they are slow or idle.
 
-aiohttp reads what they say; it bounds neither their number nor how long the head of a request may take. The pages of a
-process (`tailrace.http_server`) and the gateway (`agent.gateway.connections`) have bounds of their own.
+aiohttp parses requests, but limits neither the number of connections nor the time for the head of a request. The pages
+of a process (`tailrace.http_server`) and the gateway (`agent.gateway.connections`) have separate limits.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tailrace.keepers import outlived
 
 log = structlog.get_logger(__name__)
 SWEEPS = 4
-"""How often connections are looked at while one becomes slow."""
+"""How often connections are checked within the shorter time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpBounds:
-    """Connections in all and of one address; seconds for a request's head, and for all else that a client may take."""
+    """The limits: connections in total and per address, seconds for a request's head, and seconds for all else."""
 
     max_connections: int = 256
     max_connections_per_address: int = 64
     head_seconds: float = 10.0
     idle_seconds: float = 60.0
     head_bytes: int | None = 64 * 1024
-    """None: aiohttp's bounds of a head are enough. Bytes of a body that come with the head count too."""
+    """None means that aiohttp's limits on a head are enough. Bytes of a body that arrive with the head count too."""
 
 
 class ConnectionCounts(Protocol):
@@ -46,7 +46,7 @@ class ConnectionCounts(Protocol):
 
 
 class HttpTelemetry(DeclaredMetrics, prefix="tailrace_http_"):
-    """In the process's registry."""
+    """HTTP metrics in the process's registry."""
 
     connections = metric(Gauge, "Open connections for metrics, health and pages.")
     closed_connections = metric(Counter, "Connections that the process closed, by reason.", ["reason"])
@@ -54,10 +54,10 @@ class HttpTelemetry(DeclaredMetrics, prefix="tailrace_http_"):
 
 @dataclass(eq=False)
 class HttpConnection(asyncio.Protocol):
-    """Passes on to aiohttp's handler what comes from one socket, until it is closed here.
+    """Passes the bytes of one socket to aiohttp's handler, until this module closes it.
 
-    `since`: when the connection was opened, its last answer was given, or its request began. `head_since`: when the
-    head that has not ended began; None: no head has begun.
+    `since`: when the connection was opened, its last request was answered, or its current request began. `head_since`:
+    when the unfinished head began; None if no head has begun.
     """
 
     handler: RequestHandler
@@ -71,7 +71,7 @@ class HttpConnection(asyncio.Protocol):
     is_refused: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none, and is as good
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass, but equivalent
         peer = transport.get_extra_info("peername")
         self.address = plain_address(peer[0]) if isinstance(peer, tuple) else "local"
         reason = self.all.opened(self)
@@ -109,17 +109,17 @@ class HttpConnection(asyncio.Protocol):
         self.handler.resume_writing()
 
     def began(self) -> None:
-        """The head of a request has come."""
+        """Note that the head of a request is complete."""
         self.requests += 1
         self.since, self.head_since, self.head_bytes = self.all.clock.monotonic(), None, 0
 
     def answered(self) -> None:
-        """A request has its answer."""
+        """Note that a request was answered."""
         self.requests -= 1
         self.since = self.all.clock.monotonic()
 
     def slow(self, now: float) -> str | None:
-        """Why it is closed now, or None."""
+        """Return the reason to close the connection now, or None."""
         bounds = self.all.bounds
         if not self.requests and self.head_since is not None and now - self.head_since >= bounds.head_seconds:
             return "slow head"
@@ -129,7 +129,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpConnections:
-    """All of them."""
+    """All connections of one HTTP server."""
 
     def __init__(
         self,
@@ -147,11 +147,11 @@ class HttpConnections:
         telemetry.connections.set_function(lambda: len(self.open))
 
     def accepting(self, make: Callable[[], RequestHandler]) -> Callable[[], HttpConnection]:
-        """What makes the connections of a listening socket."""
+        """Return the protocol factory for a listening socket."""
         return lambda: self._kind(make(), self)
 
     def opened(self, connection: HttpConnection) -> str | None:
-        """Count a connection. Returns the reason to close it, or None."""
+        """Count a connection. Return the reason to close it, or None."""
         connection.since = connection.head_since = self.clock.monotonic()
         self.open[connection.handler] = connection
         counted = counted_address(connection.address)
@@ -163,7 +163,7 @@ class HttpConnections:
         return None
 
     def ended(self, connection: HttpConnection) -> None:
-        """Uncount a connection."""
+        """Stop counting a connection."""
         if self.open.pop(connection.handler, None) is not None:
             counted = counted_address(connection.address)
             self._of_address[counted] -= 1
@@ -179,24 +179,24 @@ class HttpConnections:
             connection.transport.abort()
 
     def began(self, handler: object) -> None:
-        """The head of a request has come to a connection's handler."""
+        """Note that the head of a request is complete on this handler's connection."""
         if (connection := self.open.get(handler)) is not None:
             connection.began()
 
     def answered(self, handler: object) -> None:
-        """A handler's request has its answer."""
+        """Note that this handler's request was answered."""
         if (connection := self.open.get(handler)) is not None:
             connection.answered()
 
     async def sweep(self) -> None:
-        """Close what is slow or idle, for ever."""
+        """Close slow and idle connections, in a loop that never ends."""
         while True:
             await self.clock.sleep(min(self.bounds.head_seconds, self.bounds.idle_seconds) / SWEEPS)
             with outlived(log, "HTTP connections were not looked at"):
                 self.close_slow()
 
     def close_slow(self) -> None:
-        """Close those that are slow or idle now."""
+        """Close the connections that are slow or idle now."""
         now = self.clock.monotonic()
         for connection in list(self.open.values()):
             if (reason := connection.slow(now)) is not None:

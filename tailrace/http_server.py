@@ -1,14 +1,13 @@
-"""The HTTP side of a process: metrics, liveness, readiness, and pages of its own.
+"""The HTTP server of a process: metrics, liveness, readiness and the process's own pages.
 
 | path | answer |
 |---|---|
 | /metrics | the process's metrics, as Prometheus reads them |
 | /healthz | 200 while the process runs |
 | /readyz | 200 when it can serve; else 503 with the reasons |
-| others | what the process's `Pages` add |
+| others | the pages that the process's `Pages` add |
 
-It starts before the rest of the process, so that a process that waits for another one is alive, and says why it isn't
-ready.
+It starts before the rest of the process. So a process that waits for another one is alive and says why it is not ready.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ _SHUTDOWN_SECONDS = 1.0
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
 Login = Callable[[web.Request], Awaitable[web.Response | None]]
-"""Returns the refusal of a request, or None."""
+"""Returns the response that refuses a request, or None to let it in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Why the process can't serve: no reason means that it can. `details` are further keys of the answer."""
+    """The reasons why the process can't serve; none means that it can. `details` are further keys of the response."""
 
     reasons: list[str]
     details: Mapping[str, str] = field(default_factory=dict)
 
 
 class Pages(Protocol):
-    """What one kind of process shows."""
+    """The pages of one kind of process."""
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -56,17 +55,17 @@ class Pages(Protocol):
 
     @property
     def routes(self) -> Mapping[str, Page]:
-        """Its own pages, by path."""
+        """The process's own pages, by path."""
 
     async def readiness(self) -> Readiness:
-        """Whether it can serve now."""
+        """Return whether the process can serve now."""
 
     async def update_gauges(self) -> None:
-        """Set the gauges that must be asked for. Called every `GAUGES_EVERY_SECONDS`; an error is logged."""
+        """Set the gauges whose values must be fetched. Called every `GAUGES_EVERY_SECONDS`; an error is logged."""
 
 
 class HttpServer:
-    """Serves `pages`, to those whom `login` lets in. `start`, then `close`."""
+    """Serves `pages` to the clients that `login` lets in. Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -89,11 +88,11 @@ class HttpServer:
             app,
             access_log=None,
             shutdown_timeout=_SHUTDOWN_SECONDS,
-            handler_cancellation=True,  # what is slow is not carried on for nobody
+            handler_cancellation=True,  # a slow handler stops when its client is gone
         )
 
     async def start(self, host: str, port: int, tls: Tls | None = None) -> None:
-        """Listen, with `tls` for HTTPS; port 0 takes a free one. Raises OSError."""
+        """Listen, with `tls` for HTTPS. Port 0 takes a free port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None, "it was set up"
         self._server = await asyncio.get_running_loop().create_server(

@@ -1,7 +1,7 @@
-"""Kafka's internal topics: where its brokers keep groups and transactional ids, which are the sequencer's here. Pure.
+"""Kafka's internal topics, in which its brokers keep groups and transactional ids. Here the sequencer keeps them. Pure.
 
-Where the cluster's config KEPT names one of them, agents write copies to it (`agent.internal_topics`). Clients can't
-write to a topic of such a name, whoever has made it.
+If the cluster's config KEPT names one of these topics, agents write copies to it (`agent.internal_topics`). Clients
+can't write to a topic of such a name, no matter who created it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.topic_config import DAY_MS, ConfigDefinition, ConfigType
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUPS, TRANSACTIONS, "__share_group_state"})
-"""Kafka's, by name."""
+"""The names of Kafka's internal topics."""
 KEPT = ConfigDefinition(
     "tailrace.internal.topics",
     ConfigType.LIST,
@@ -24,33 +24,35 @@ KEPT = ConfigDefinition(
     choices=(GROUPS, TRANSACTIONS),
 )
 PARTITIONS = 50
-"""Of each (Kafka's offsets.topic.num.partitions and transaction.state.log.num.partitions)."""
+"""Partitions of each (Kafka's offsets.topic.num.partitions and transaction.state.log.num.partitions)."""
 RETENTION_DAYS = 14
-"""Twice as long as groups without members and unused transactional ids are remembered by default. What is forgotten by
-age has no tombstone."""
+"""Twice the default retention of groups without members and of unused transactional ids. Entries that expire by age get
+no tombstone."""
 CONFIGS = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(RETENTION_DAYS * DAY_MS),
     "compression.type": "producer",
     "segment.bytes": "104857600",
 }
-"""With which they are made: Kafka's, but for the retention."""
+"""The configs with which internal topics are created: Kafka's, except for the retention."""
 
 
 def is_internal(stored: str) -> bool:
-    """Whether a topic that is stored under this name is internal, to all clients or to those of a tenant."""
+    """Whether the topic stored under this name is internal, for all clients or for those of a tenant."""
     return "__" in stored and local_name(stored) in INTERNAL_TOPICS
 
 
 def is_kept(stored: str, broker_configs: Mapping[str, str]) -> bool:
-    """Whether agents keep the internal topic of this name."""
+    """Whether agents write copies to the internal topic of this name."""
     kept = broker_configs.get(KEPT.name)
     return bool(kept) and local_name(stored) in [name.strip() for name in str(kept).split(",")]
 
 
 def partition_of(name: str, partitions: int) -> int:
-    """The partition where Kafka keeps the group or transactional id of this name: by Java's String.hashCode, of UTF-16
-    units, and its own absolute value, which is 0 for the least number."""
+    """Return the partition in which Kafka keeps the group or transactional id of this name.
+
+    Kafka uses Java's String.hashCode over UTF-16 units, and its own absolute value, which is 0 for the lowest number.
+    """
     units = name.encode("utf-16-be")
     code = 0
     for unit in struct.unpack(f">{len(units) // 2}H", units):

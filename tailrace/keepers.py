@@ -1,8 +1,8 @@
-"""Tasks that must live as long as their process: they renew a lease, apply retention, collect garbage, export
+"""Tasks that must live as long as their process. They renew a lease, apply retention, collect garbage or export
 checkpoints.
 
-The end of such a task harms more than one request: a lease expires, a bucket fills. So each of its rounds runs inside
-`outlived`, which logs any error with its cause; the task goes on with its next round.
+If such a task ends, more than one request fails: a lease expires or a bucket fills. So each of its rounds runs inside
+`outlived`, which logs any error with its cause. The task then continues with its next round.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 
 def cause_of(error: BaseException) -> str:
-    """The error in one line: its type, and its words if it has any."""
+    """Describe the error in one line: its type, and its message if it has one."""
     words = str(error)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 @contextmanager
 def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
-    """Log an error of the block and continue after it.
+    """Log an error of the block and continue after the block.
 
-    A `foreseen` error is a warning with its cause. Any other error is logged with its traceback: it is a bug, but must
-    not end the task. Cancellation passes through.
+    A `foreseen` error is logged as a warning with its cause. Any other error is a bug: it is logged with its traceback,
+    but must not end the task. Cancellation passes through.
     """
     try:
         yield

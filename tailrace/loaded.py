@@ -1,11 +1,11 @@
-"""What is loaded by the million, and stays: Python's cyclic collector does not look at it again and again.
+"""Keeps Python's cyclic collector from scanning rows that are loaded by the million and stay.
 
-A full collection looks at every container that there is, in one turn of the event loop: beside ten million rows that
-took four seconds of CPU, longer than a committer's lease. Rows have no cycles: reference counts free them.
+A full collection scans every container in one turn of the event loop. With ten million rows that took four seconds of
+CPU, longer than a committer's lease. Rows have no cycles, so reference counts free them.
 
-The collector never looks again at anything that there is then. So what has a state of rows, and is in a cycle itself (a
-committer, a follower), lets go of it when it ends. Other cycles that end later stay for good: what the process had
-besides, once for each load.
+The collector never again scans an object that exists at a freeze. So an object that has a state of rows and is part of
+a cycle (a committer, a follower) drops the state when it ends. Other cycles that existed at a freeze are never freed:
+at most the rest of the process's objects, once per load.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import gc
 
 LEFT_ALONE_AT_ONCE = 100_000
-"""Rows after which the collector leaves alone what there is: it takes some 20 milliseconds to look at those since."""
+"""Rows between two freezes. Scanning this many takes the collector some 20 milliseconds."""
 
 
 class Loaded:
-    """Counts rows while they are loaded. Small loads are left to the collector."""
+    """Counts rows while they are loaded, and freezes them in steps. Small loads are left to the collector."""
 
     __slots__ = ("_rows",)
 
@@ -25,11 +25,11 @@ class Loaded:
         self._rows = 0
 
     def add(self, rows: int) -> None:
-        """So many more are loaded."""
+        """Count `rows` more loaded rows."""
         self._rows += rows
         if self._rows >= LEFT_ALONE_AT_ONCE:
             self._rows = 0
-            # What is garbage would stay for good, and an earlier state with it. The first time in a load, this looks at
-            # all that the process has besides, as the collector does by itself from time to time.
+            # Collect first: frozen garbage, such as an earlier state, would never be freed. The first time in a load,
+            # this scans all other objects of the process, as the collector does from time to time anyway.
             gc.collect()
             gc.freeze()

@@ -1,4 +1,4 @@
-"""MessagePack from outside: whatever is wrong with it is one error, `msgspec.DecodeError`."""
+"""Decodes MessagePack from outside. Everything that can be wrong with it raises one error, `msgspec.DecodeError`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
-    """What the decoder makes of the bytes. Raises msgspec.DecodeError (or its ValidationError).
+    """Decode the bytes. Raises msgspec.DecodeError (or its ValidationError).
 
-    msgspec itself lets UnicodeDecodeError and RecursionError through, for text that is none and for arrays in
-    arrays in arrays. Declared counts and lengths it holds against the bytes that are there.
+    msgspec raises UnicodeDecodeError for text that is not UTF-8, and RecursionError for deeply nested arrays. It checks
+    declared counts and lengths against the available bytes.
     """
     try:
         return decoder.decode(data)

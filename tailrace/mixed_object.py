@@ -6,11 +6,11 @@
     trailer | footer length uint32, its length unpacked uint32, version uint16, reserved uint16,  20 bytes
             | CRC-32C uint32 of the footer and the trailer up to here, magic "TRMX"
 
-All integers are big-endian. An object can be read and audited with nothing but itself: the footer says where
-each partition's run stands and what is in each batch, and carries the CRC-32C of all bytes before it.
+All integers are big-endian. An object can be read and audited by itself: the footer says where each partition's run is
+and what each batch contains, and has the CRC-32C of all bytes before the footer.
 
-Pure. Everything read back is bounded before it is allocated, so corrupt or hostile bytes cost an error and
-nothing else.
+Pure. Sizes read from an object are checked before anything is allocated, so corrupt or hostile bytes only cause an
+error.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tailrace.record_batch import (
 MAGIC = b"TRMX"
 VERSION = 1
 READABLE_VERSIONS = (VERSION - 1, VERSION)
-"""A reader takes the version it writes and the one before (0 was never written)."""
+"""A reader accepts the version that it writes and the one before (0 was never written)."""
 
 HEADER_BYTES = 8
 TRAILER_BYTES = 20
 TAIL_BYTES = 64 << 10
-"""A first read of this many bytes from the end holds most footers whole."""
+"""A first read of this many bytes from the end contains most footers completely."""
 MAX_FOOTER_BYTES = 32 << 20
 MAX_FOOTER_UNPACKED_BYTES = 128 << 20
 MAX_RUNS = 1 << 20
@@ -68,7 +68,7 @@ class InvalidObject(Exception):
 
 
 class TailTooShort(InvalidObject):
-    """The footer begins before the bytes given: read the last `needed` bytes and ask again."""
+    """The footer begins before the given bytes. Read the last `needed` bytes and try again."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(
@@ -78,7 +78,7 @@ class TailTooShort(InvalidObject):
 
 
 class BatchCoordinates(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the sequencer must know of one batch. `flags`: the low seven bits of its attributes."""
+    """What the sequencer must know about one batch. `flags`: the low seven bits of its attributes."""
 
     length: Int64
     record_count: Int64
@@ -96,7 +96,7 @@ class BatchCoordinates(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whose clock the batch's timestamps are from."""
+        """Whether the batch has its producer's timestamps or the broker's (LogAppendTime)."""
         return TimestampType((self.flags >> 3) & 1)
 
     @property
@@ -106,12 +106,12 @@ class BatchCoordinates(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker in place of records."""
+        """Whether the batch contains a transaction marker in place of records."""
         return bool(self.flags & CONTROL_FLAG)
 
 
 class RunDescription(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The batches of one partition that stand together: `length` bytes from byte `start` of the object."""
+    """A run: the adjacent batches of one partition, `length` bytes from byte `start` of the object."""
 
     topic_id: UUID
     topic_name: str
@@ -122,17 +122,18 @@ class RunDescription(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition whose batches these are."""
+        """The partition of the run."""
         return TopicPartition(self.topic_id, self.partition)
 
     @property
     def record_count(self) -> int:
-        """Records of all batches."""
+        """The number of records in all batches."""
         return sum(batch.record_count for batch in self.batches)
 
 
 class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an object says of itself: its place (`number`) in a session, the CRC of all before the footer."""
+    """An object's description of itself. `number`: its place in its session. The CRC covers all bytes before the
+    footer."""
 
     version: int
     object_id: UUID
@@ -146,7 +147,7 @@ class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class SealedObject:
-    """An object ready to be uploaded: `parts` one after the other are its `size` bytes, of CRC-32C `crc`."""
+    """An object ready for upload. Its `size` bytes are the concatenated `parts`, with CRC-32C `crc`."""
 
     parts: list[Buffer]
     size: int
@@ -155,14 +156,14 @@ class SealedObject:
 
 
 RunInput = tuple[TopicPartition, str, Sequence[tuple[BatchCoordinates, Sequence[Buffer]]]]
-"""A partition, its topic's name, and its batches: coordinates and the buffers that make up the bytes."""
+"""A partition, its topic's name, and its batches. A batch is its coordinates and the buffers of its bytes."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoder = msgspec.msgpack.Decoder(Footer)
 
 
 def coordinates(header: BatchHeader) -> BatchCoordinates:
-    """The coordinates of the batch that has this header."""
+    """Return the coordinates of the batch with this header."""
     return BatchCoordinates(
         header.length,
         header.record_count,
@@ -178,9 +179,9 @@ def coordinates(header: BatchHeader) -> BatchCoordinates:
 def seal(
     runs: Sequence[RunInput], *, object_id: UUID, session_id: UUID, number: int, created_ms: int
 ) -> SealedObject:
-    """Lay the runs out as one object. The batches' buffers are taken as they are, never copied.
+    """Lay out the runs as one object, without copying the batches' buffers.
 
-    Runs are sorted by (topic id, partition); a partition that comes twice becomes one run, in arrival order.
+    Runs are sorted by (topic id, partition). A partition that occurs twice becomes one run in arrival order.
     """
     header = _HEADER.pack(MAGIC, VERSION, 0)
     parts: list[Buffer] = [header]
@@ -244,17 +245,17 @@ def _pack_footer(footer: Footer) -> bytes:
     assert len(unpacked) <= MAX_FOOTER_UNPACKED_BYTES, (
         f"footer of {len(unpacked)} bytes; seal smaller buffers"
     )
-    # Packed twice: the second time with the sum of what stands before it.
+    # Packed twice: the second time with the CRC of the first fields.
     summed = _TRAILER.pack(len(packed), len(unpacked), VERSION, 0, 0, MAGIC)[:_TRAILER_SUMMED]
     crc = crc32c(summed, crc32c(packed))
     return packed + _TRAILER.pack(len(packed), len(unpacked), VERSION, 0, crc, MAGIC)
 
 
 def read_footer(tail: Buffer, size: int) -> Footer:
-    """The footer, from the last bytes of an object of `size` bytes.
+    """Parse the footer from the last bytes of an object of `size` bytes.
 
-    Read `min(size, TAIL_BYTES)` bytes first; where that is not enough, TailTooShort says how many are.
-    Raises InvalidObject for anything that is not a sound footer.
+    Read `min(size, TAIL_BYTES)` bytes first. If they are too few, TailTooShort says how many are needed.
+    Raises InvalidObject for anything that is not a valid footer.
     """
     view = memoryview(tail)
     if size < HEADER_BYTES + TRAILER_BYTES:
@@ -302,7 +303,7 @@ def _unpack_footer(packed: memoryview, unpacked_length: int) -> Footer:
 
 
 def _check_layout(footer: Footer, data_length: int) -> None:
-    """Runs must tile the bytes between header and footer, sorted, each as long as its batches."""
+    """Check that the runs are sorted, fill the bytes between header and footer, and are as long as their batches."""
     if footer.version not in READABLE_VERSIONS:
         raise InvalidObject(f"footer version {footer.version}; this one reads {READABLE_VERSIONS}")
     if footer.data_length != data_length:
@@ -331,7 +332,7 @@ def _check_layout(footer: Footer, data_length: int) -> None:
 
 
 def audit(data: Buffer) -> list[str]:
-    """What is wrong with a whole object, as sentences; empty when it is sound to the last bit."""
+    """Return one sentence per problem of a whole object; empty if every bit is correct."""
     view = memoryview(data)
     try:
         footer = read_footer(view, len(view))

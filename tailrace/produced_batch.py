@@ -1,8 +1,8 @@
-"""The batch that nearly every producer sends, taken in one look.
+"""A fast path for the batch that nearly every producer sends.
 
-`usual_batch` takes one whole batch without flags and gives its coordinates; what is unusual in any way it leaves to
-`record_batch.validate_produced`, which says what is wrong, if anything is. So there is one place for refusals, and the
-two agree on all bytes: what is taken here is taken there, with the same coordinates. Pure.
+`usual_batch` accepts one whole batch without flags and returns its coordinates. It leaves any unusual batch to
+`record_batch.validate_produced`, which accepts it or says what is wrong. So only one function refuses batches. The two
+agree on all bytes: `validate_produced` accepts what `usual_batch` accepts, with the same coordinates. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST_CODEC = int(Compression.ZSTD)
 def usual_batch(
     buffer: memoryview, *, max_message_bytes: int, oldest_timestamp: int, newest_timestamp: int
 ) -> BatchCoordinates | None:
-    """The coordinates of the batch that fills the buffer; None where `validate_produced` must look at it."""
+    """Return the coordinates of the batch that fills the buffer; None if `validate_produced` must check it."""
     size = len(buffer)
     if not HEADER_BYTES <= size <= max_message_bytes:
         return None

@@ -1,11 +1,13 @@
-"""Numbers in the wire format of Protocol Buffers, of whoever reads that format without its library."""
+"""Reads varints of Protocol Buffers' wire format, for code that parses it without the library."""
 
 from __future__ import annotations
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """(value, offset after it) of an unsigned number. Raises IndexError where the data ends, OverflowError after ten
-    bytes."""
+    """Read an unsigned number. Return (value, offset after it).
+
+    Raises IndexError if the data ends within it, OverflowError if it has more than ten bytes.
+    """
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1

@@ -1,4 +1,4 @@
-"""Client quotas: Kafka's words for whom a quota holds and what it bounds (KIP-13, KIP-124, KIP-546, KIP-612). Pure."""
+"""Client quotas: Kafka's entities and the limits that they can have (KIP-13, KIP-124, KIP-546, KIP-612). Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.limits import LAST_MS, MAX_NAME_BYTES, is_name
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
 DEFAULT = ""
-"""As the name of an entity: all that have no quota of their own. Kafka allows no empty names."""
+"""As an entity's name, it means every entity without its own quota. Kafka does not allow empty names."""
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -29,7 +29,7 @@ _WHOLE: dict[str, tuple[int, str]] = {
     CONSUMER_BYTE_RATE: (LAST_MS, "LONG"),
     CONNECTION_CREATION_RATE: (_LARGEST_INT, "INT"),
 }
-"""Quotas that are whole numbers: the largest, and Kafka's name of the type."""
+"""Quotas that are whole numbers, with the largest value and Kafka's name of the type."""
 _OF_CLIENTS = {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
 _OF_ADDRESSES = {CONNECTION_CREATION_RATE}
 
@@ -39,8 +39,10 @@ class InvalidQuota(ValueError):
 
 
 class QuotaEntity(msgspec.Struct, frozen=True, order=True):
-    """Whom a quota holds: the clients of a user, of a client id, of both, or of an address. None: of any; DEFAULT: of
-    each that has no quota of its own."""
+    """The clients that a quota applies to: those of a user, a client id, both, or an address.
+
+    None matches any name; DEFAULT matches each name that has no quota of its own.
+    """
 
     user: str | None = None
     client_id: str | None = None
@@ -48,7 +50,7 @@ class QuotaEntity(msgspec.Struct, frozen=True, order=True):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The entity's names by type, without those that are None."""
+        """The entity's names by type, without None."""
         named = zip(ENTITY_TYPES, (self.user, self.client_id, self.ip), strict=True)
         return {kind: name for kind, name in named if name is not None}
 
@@ -59,7 +61,7 @@ class QuotaEntity(msgspec.Struct, frozen=True, order=True):
 
 
 def entity_of(text: str) -> QuotaEntity:
-    """The entity that this text names. Raises InvalidQuota."""
+    """Parse an entity from text. Raises InvalidQuota."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=3)
     except ValueError:
@@ -68,7 +70,7 @@ def entity_of(text: str) -> QuotaEntity:
 
 
 def checked_entity(parts: list[tuple[str, str]]) -> QuotaEntity:
-    """The entity of these types and names. Raises InvalidQuota."""
+    """Return the entity of these (type, name) pairs. Raises InvalidQuota."""
     if not parts:
         raise InvalidQuota("Invalid empty client quota entity")
     named: dict[str, str] = {}
@@ -92,7 +94,7 @@ def checked_entity(parts: list[tuple[str, str]]) -> QuotaEntity:
 
 
 def _address(text: str) -> str:
-    """The address in its plain form. A host's name is refused: an agent does not ask DNS."""
+    """Return the address in its canonical form. Refuses host names, because an agent does not query DNS."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -101,7 +103,7 @@ def _address(text: str) -> str:
 
 
 def checked_limit(entity: QuotaEntity, key: str, value: float) -> float:
-    """The value, if the entity may have it for this quota. Raises InvalidQuota."""
+    """Return the value if the entity may have it for this quota. Raises InvalidQuota."""
     if key not in (_OF_CLIENTS if entity.ip is None else _OF_ADDRESSES):
         raise InvalidQuota(f"Invalid configuration key {key[:100]}")
     if not (math.isfinite(value) and value > 0):
@@ -115,7 +117,7 @@ def checked_limit(entity: QuotaEntity, key: str, value: float) -> float:
 
 
 def limits_of(entity: QuotaEntity, configs: Mapping[str, str]) -> dict[str, float]:
-    """The quotas that are stored as configs. Raises InvalidQuota."""
+    """Parse quotas that are stored as configs. Raises InvalidQuota."""
     try:
         return {key: checked_limit(entity, key, float(value)) for key, value in configs.items()}
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""Kafka's record batch, format v2: walk and check headers, patch what the CRC leaves out. Records stay shut.
+"""Kafka's record batch, format v2: walk and check headers, and patch the fields outside the CRC. Records stay encoded.
 
 A batch is 61 bytes of header and its records (compressed or not); all integers are big-endian:
 
-    0  base offset     int64   | outside the CRC, so a broker may write them without touching the rest
+    0  base offset     int64   | outside the CRC, so a broker may rewrite them without changing the rest
     8  length          int32   | bytes after this field
     12 leader epoch    int32   |
     16 magic           int8    |
@@ -11,7 +11,7 @@ A batch is 61 bytes of header and its records (compressed or not); all integers 
     23 last offset delta int32   35 max timestamp int64   51 producer epoch int16
     27 base timestamp  int64     43 producer id   int64   53 base sequence  int32    57 record count int32
 
-Pure, and on the hot path of every produce: views in, views out, nothing copied but a header.
+Pure, and on the hot path of every produce request: takes views, returns views, copies only headers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tailrace.buffers import Buffer
 HEADER_BYTES = 61
 """Bytes before the first record."""
 PREFIX_BYTES = 12
-"""Base offset and length: what a batch's own length field does not count."""
+"""Base offset and length field, which a batch's length field does not count."""
 PATCHED_BYTES = 16
-"""The head that a broker rewrites on reading: base offset, length, leader epoch."""
+"""The first bytes, which a broker rewrites on reads: base offset, length, leader epoch."""
 CRC_START = 21
 MAGIC = 2
 
@@ -40,12 +40,12 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 OF_TRANSACTIONS = TRANSACTIONAL_FLAG | CONTROL_FLAG
-"""The flags by which a batch has to do with transactions."""
+"""The flags of batches that belong to transactions."""
 
 SMALLEST_RECORD = 7
-"""Bytes of a record without key, value and headers: seven varints of one byte each."""
+"""Bytes of a record without key, value and headers: seven fields of one byte each."""
 MAX_RECORDS = 4_000_000
-"""Records of one batch that is compressed: some hundred times what clients put into one."""
+"""The most records of one compressed batch, about a hundred times what clients put into one."""
 
 NO_TIMESTAMP = -1
 
@@ -62,7 +62,7 @@ assert HEADER.size == HEADER_BYTES
 
 
 class Compression(enum.IntEnum):
-    """Codec ids as they stand in a batch's attributes."""
+    """Codec ids in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -72,21 +72,21 @@ class Compression(enum.IntEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """Whose clock the records' timestamps are from."""
+    """Whether the records' timestamps are the producer's or the broker's."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class MarkerKind(enum.IntEnum):
-    """What a transaction's control record says (the `type` of its key)."""
+    """The outcome in a transaction's control record (the `type` of its key)."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class InvalidBatch(Exception):
-    """The bytes are not record batches that may be taken; the message says what was seen and expected."""
+    """The bytes are not acceptable record batches; the message says what was seen and expected."""
 
 
 class TruncatedBatch(InvalidBatch):
@@ -94,35 +94,36 @@ class TruncatedBatch(InvalidBatch):
 
 
 class BadLength(InvalidBatch):
-    """A length that no batch can have. (Kafka: CORRUPT_MESSAGE.)"""
+    """The batch's length is impossible. (Kafka: CORRUPT_MESSAGE.)"""
 
 
 class UnsupportedMagic(InvalidBatch):
-    """0 or 1, the formats before v2. (Kafka: INVALID_RECORD.)"""
+    """The magic is 0 or 1, a format before v2. (Kafka: INVALID_RECORD.)"""
 
 
 class UnknownMagic(InvalidBatch):
-    """No format has this magic. (Kafka: CORRUPT_MESSAGE, as if a bit had flipped on the way.)"""
+    """No format has this magic. (Kafka: CORRUPT_MESSAGE, as for a flipped bit.)"""
 
 
 class CrcMismatch(InvalidBatch):
-    """The bytes are not those that were summed. (Kafka: CORRUPT_MESSAGE.)"""
+    """The bytes do not match their CRC. (Kafka: CORRUPT_MESSAGE.)"""
 
 
 class UnknownCompression(InvalidBatch):
-    """A codec id above zstd's. (Kafka: UNSUPPORTED_COMPRESSION_TYPE.)"""
+    """The codec id is above that of zstd. (Kafka: UNSUPPORTED_COMPRESSION_TYPE.)"""
 
 
 class BatchTooLarge(InvalidBatch):
-    """Larger than the topic allows. (Kafka: MESSAGE_TOO_LARGE.)"""
+    """The batch is larger than the topic allows. (Kafka: MESSAGE_TOO_LARGE.)"""
 
 
 class InvalidTimestamp(InvalidBatch):
-    """Outside the topic's limits, or of a type that a producer must not set. (Kafka: INVALID_TIMESTAMP.)"""
+    """The timestamps are outside the topic's limits, or of a type that a producer must not set. (Kafka:
+    INVALID_TIMESTAMP.)"""
 
 
 class InvalidRecordBatch(InvalidBatch):
-    """Well-formed bytes that no producer may send. (Kafka: INVALID_RECORD.)"""
+    """The batch is well-formed, but a producer may not send it. (Kafka: INVALID_RECORD.)"""
 
 
 class CountMismatch(InvalidRecordBatch):
@@ -130,11 +131,11 @@ class CountMismatch(InvalidRecordBatch):
 
 
 class NoBatch(InvalidRecordBatch):
-    """Produced bytes that hold no batch at all. (Kafka: INVALID_RECORD.)"""
+    """The produced bytes contain no batch. (Kafka: INVALID_RECORD.)"""
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """The header of one batch. `length` is the whole batch in bytes, its 12 bytes of prefix included."""
+    """The header of one batch. `length` counts the whole batch in bytes, including its prefix of 12 bytes."""
 
     base_offset: int
     length: int
@@ -157,7 +158,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether records carry their producer's time or, all of them, `max_timestamp`."""
+        """Whether records have their producer's timestamps, or all have `max_timestamp`."""
         return TimestampType((self.attributes >> 3) & 1)
 
     @property
@@ -167,17 +168,17 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker in place of records."""
+        """Whether the batch contains a transaction marker in place of records."""
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one that the batch covers (exclusive)."""
+        """The offset after the batch's last offset (exclusive)."""
         return self.base_offset + self.last_offset_delta + 1
 
 
 def compression_of(attributes: int) -> Compression:
-    """The codec in a batch's attributes. Raises UnknownCompression."""
+    """Return the codec in a batch's attributes. Raises UnknownCompression."""
     codec = attributes & COMPRESSION_MASK
     if codec > Compression.ZSTD:
         raise UnknownCompression(f"codec id {codec} in the attributes; known are 0 (none) to 4 (zstd)")
@@ -185,9 +186,9 @@ def compression_of(attributes: int) -> Compression:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header of the batch at `position`, checked in itself but not against its records.
+    """Read and check the header of the batch at `position`, without its records.
 
-    The records need not be there: 61 bytes are enough. Raises InvalidBatch.
+    The buffer needs only the header's 61 bytes. Raises InvalidBatch.
     """
     available = len(buffer) - position
     if available < HEADER_BYTES:
@@ -244,10 +245,10 @@ def _refuse_magic(magic: int, position: int) -> None:
 
 
 def walk(buffer: memoryview) -> list[BatchHeader]:
-    """The headers of the batches that fill `buffer`, in order.
+    """Return the headers of the batches that fill `buffer`, in order.
 
-    For stored and for produced bytes alike: a compacted batch may hold fewer records than offsets.
-    Raises InvalidBatch where the bytes are not whole batches.
+    Works for stored and produced bytes: a compacted batch may have fewer records than offsets. Raises InvalidBatch if
+    the bytes are not whole batches.
     """
     headers: list[BatchHeader] = []
     position, size = 0, len(buffer)
@@ -264,7 +265,7 @@ def walk(buffer: memoryview) -> list[BatchHeader]:
 
 
 def split(buffer: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch of `buffer` as its header and a view on its bytes. Raises as `walk`, before the first."""
+    """Yield the header and a view of the bytes of each batch in `buffer`. Raises like `walk`, before the first."""
     position = 0
     for header in walk(buffer):
         yield header, buffer[position : position + header.length]
@@ -272,15 +273,15 @@ def split(buffer: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def crc_of(batch: Buffer) -> int:
-    """The CRC-32C that the batch's bytes should carry."""
+    """Compute the CRC-32C that the batch should have."""
     view = batch if isinstance(batch, memoryview) else memoryview(batch)
     return int(crc32c(view[CRC_START:]))
 
 
 def check_crc(batch: Buffer) -> None:
-    """Raise InvalidBatch unless `batch` is one whole batch that carries the sum of its bytes.
+    """Raise InvalidBatch unless `batch` is one whole batch with a correct CRC.
 
-    The sum begins behind length and magic, so these two are looked at as well.
+    Also checks the length and the magic, which the CRC does not cover.
     """
     if len(batch) < HEADER_BYTES:
         raise TruncatedBatch(f"{len(batch)} bytes; a batch header has {HEADER_BYTES}")
@@ -299,8 +300,10 @@ def check_crc(batch: Buffer) -> None:
 def patched_if_sound(
     memory: memoryview, start: int, lengths: Sequence[int], base_offsets: Sequence[int], *, leader_epoch: int
 ) -> bool:
-    """Patch batches that stand next to each other, from byte `start` on. False at the first that `check_crc` refuses:
-    those before it are patched, but for one that is shorter than a header: then none is."""
+    """Check and patch adjacent batches from byte `start` on. Return False at the first that `check_crc` refuses.
+
+    The batches before that one are patched. If any batch is shorter than a header, none is.
+    """
     if min(lengths) < HEADER_BYTES:
         return False
     unpack, pack, crc, prefix, crc_start = (
@@ -332,20 +335,20 @@ def validate_produced(
     oldest_timestamp: int | None = None,
     newest_timestamp: int | None = None,
 ) -> list[tuple[BatchHeader, memoryview]]:
-    """Check what a producer sent for one partition, in one pass, CRC last.
+    """Check the bytes that a producer sent for one partition, in one pass. The CRC is checked last.
 
     Args:
         buffer: the `records` field of a Produce request.
         max_message_bytes: the topic's `max.message.bytes`, applied to each whole batch as Kafka does.
-        max_batches: Kafka allows one batch a partition and request since v3 of Produce.
-        log_append_time: whether the topic stamps its own time; then the client's timestamps are not judged.
+        max_batches: since v3 of Produce, Kafka allows one batch per partition and request.
+        log_append_time: whether the topic uses the broker's time. If so, the client's timestamps are not checked.
         oldest_timestamp: inclusive lower bound in ms (`message.timestamp.before.max.ms` from now).
         newest_timestamp: inclusive upper bound in ms (`message.timestamp.after.max.ms` from now).
 
     Returns:
-        Each batch's header and a view on all its bytes.
+        Each batch's header and a view of all its bytes.
 
-    Raises InvalidBatch: one of its types for each Kafka error code.
+    Raises a subclass of InvalidBatch, which tells the Kafka error code.
     """
     batches: list[tuple[BatchHeader, memoryview]] = []
     position, size = 0, len(buffer)
@@ -405,9 +408,9 @@ def _check_producers_claims(header: BatchHeader) -> None:
 
 
 def _most_records(header: BatchHeader) -> int:
-    """As many records as the bytes can hold, as far as that is known without unpacking them.
+    """Return the most records that the batch can contain, without decompressing it.
 
-    Every record takes an offset, and offsets are given out for good: a count that is made up would use them up.
+    Every record takes an offset, and offsets are never reused, so a false count would waste offsets.
     """
     if header.attributes & COMPRESSION_MASK:
         return MAX_RECORDS
@@ -424,14 +427,14 @@ def _check_timestamps(header: BatchHeader, oldest: int | None, newest: int | Non
 
 
 def framed(batch: memoryview, base_offset: int, leader_epoch: int) -> list[Buffer]:
-    """The batch as a reader gets it: 16 patched bytes, then a view on all the rest. The CRC stays right."""
+    """Return the batch as readers get it: 16 patched bytes and a view of the rest. The CRC stays valid."""
     return [_HEAD.pack(base_offset, len(batch) - PREFIX_BYTES, leader_epoch), batch[PATCHED_BYTES:]]
 
 
 def framed_views(
     views: Sequence[memoryview], length: int, base_offset: int, leader_epoch: int
 ) -> list[Buffer]:
-    """As `framed`, for a batch of `length` bytes that lies in several buffers."""
+    """Do the same as `framed` for a batch of `length` bytes in several buffers."""
     if len(views[0]) < PATCHED_BYTES:
         return framed(memoryview(b"".join(views)), base_offset, leader_epoch)
     return [
@@ -442,12 +445,12 @@ def framed_views(
 
 
 def patch_base_offset_and_epoch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """As `framed`, in place, for a batch that the caller owns."""
+    """Do the same as `framed` in place, for a batch that the caller owns."""
     _HEAD.pack_into(batch, 0, base_offset, len(batch) - PREFIX_BYTES, leader_epoch)
 
 
 def with_log_append_time(batch: memoryview, timestamp_ms: int) -> bytearray:
-    """A copy of the batch whose records all have the broker's time; its CRC is computed anew."""
+    """Return a copy of the batch in which all records have the broker's time. Its CRC is computed again."""
     stamped = bytearray(batch)
     (attributes,) = _ATTRIBUTES.unpack_from(stamped, 21)
     _ATTRIBUTES.pack_into(stamped, 21, attributes | LOG_APPEND_TIME_FLAG)
@@ -457,7 +460,7 @@ def with_log_append_time(batch: memoryview, timestamp_ms: int) -> bytearray:
 
 
 def assemble_like(header: BatchHeader, records: Buffer, record_count: int) -> bytes:
-    """A batch with these records and the other fields of a header, its length and CRC apart."""
+    """Build a batch from these records and the fields of a header, except its length and CRC."""
     return assemble(
         records,
         attributes=header.attributes,
@@ -487,7 +490,7 @@ def assemble(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One batch around `records`, which come encoded, and compressed where `attributes` says so."""
+    """Build one batch from `records`, which are encoded, and compressed if `attributes` says so."""
     sealed = _SEALED.pack(
         attributes,
         last_offset_delta,
@@ -513,11 +516,11 @@ def control_batch(
     leader_epoch: int = -1,
     coordinator_epoch: int = 0,
 ) -> bytes:
-    """The marker that ends a transaction in one partition: one control record, 78 bytes in all.
+    """Build the marker that ends a transaction in one partition: one control record, 78 bytes in all.
 
     Key: version int16 (0), type int16. Value: version int16 (0), coordinator epoch int32 (KIP-98).
     """
-    # Varints of one byte each, zigzag: record length 16, deltas 0, key length 4, value length 6, no headers.
+    # Zigzag varints of one byte each: record length 16, deltas 0, key length 4, value length 6, no headers.
     record = _MARKER.pack(16 << 1, 0, 0, 0, 4 << 1, 0, kind, 6 << 1, 0, coordinator_epoch, 0)
     return assemble(
         record,
@@ -534,15 +537,15 @@ def control_batch(
 
 
 MARKER_BYTES = HEADER_BYTES + _MARKER.size
-"""The length of every control batch that Tailrace makes."""
+"""The length of every control batch that Tailrace writes."""
 
 
 def hole_batch(end_offset: int) -> bytes:
-    """A batch without data at the last offset of a hole, so that a reader's position gets past it.
+    """Build a batch without data at the last offset of a hole, so that a reader's position moves past the hole.
 
-    It is a commit marker of no producer, which clients skip whatever their isolation. A batch of no records
-    (what Kafka's cleaner leaves there) would do for most; but librdkafka takes an answer with neither records
-    nor control batches for one that was cut off, doubles its fetch size and in the end reports an error.
+    It is a commit marker without a producer, which clients skip at any isolation level. A batch without records, which
+    Kafka's cleaner leaves in a hole, would work for most clients. But librdkafka takes a response with neither records
+    nor control batches as truncated, doubles its fetch size and in the end reports an error.
     """
     return control_batch(
         MarkerKind.COMMIT,

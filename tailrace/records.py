@@ -1,8 +1,8 @@
-"""The records inside a batch, in plain Python: for tests, the demo, and finding a time within one batch.
+"""Encodes and decodes the records of a batch in plain Python: for tests, the demo, and finding a time in a batch.
 
-Each record (KIP-98): length varint, attributes int8 (0), timestamp delta varint, offset delta varint, key
-and value (length varint, -1 for null, then bytes), then the headers: their count, each key and value alike.
-Varints are zigzag, little end first. The compactor's decoder (`parquet_object.decode`) is the fast twin.
+Each record (KIP-98): length varint, attributes int8 (0), timestamp delta varint, offset delta varint, key and value
+(length varint, -1 for null, then bytes), then the number of headers, and each header's key and value likewise. Varints
+are zigzag and little-endian. The compactor has a faster decoder (`parquet_object.decode`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class InvalidRecords(Exception):
-    """A batch whose header is sound, and whose records are not. (Kafka: CORRUPT_MESSAGE to a reader.)"""
+    """The batch's header is valid, but its records are not. (Kafka: CORRUPT_MESSAGE for a reader.)"""
 
 
 class Record(NamedTuple):
-    """One record as a consumer gets it. `timestamp` in ms since the Unix epoch, -1 for none."""
+    """One record as a consumer gets it. `timestamp`: ms since the Unix epoch, -1 for none."""
 
     offset: int
     timestamp: int
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     key: bytes | None
     value: bytes | None
@@ -66,11 +66,11 @@ def encode_batch(
     leader_epoch: int = -1,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytes:
-    """One batch as a producer would send it; with `offset_deltas` that leave holes, as compaction leaves it.
+    """Encode one batch as a producer sends it. With `offset_deltas` that have holes, as compaction leaves it.
 
     Args:
-        timestamps: in ms, one a record; the first is the batch's base timestamp.
-        log_append_time: stamp the batch with this broker time.
+        timestamps: in ms, one per record. The first is the batch's base timestamp.
+        log_append_time: the broker's time in ms, which all records then have.
     """
     assert records, "a batch has at least one record"
     assert len(records) == len(timestamps)
@@ -131,7 +131,7 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 def keyless_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[int]:
-    """The places in a batch of the records that have no key, from 0. Arguments and errors as of `decode_records`."""
+    """Return the indexes, from 0, of the records without a key. Takes and raises the same as `decode_records`."""
     header, data = _unpacked(batch, max_bytes)
     places: list[int] = []
     position = 0
@@ -151,19 +151,19 @@ def keyless_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> li
 
 
 def decode_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[Record]:
-    """The records of one batch, offsets and timestamps absolute.
+    """Decode the records of one batch, with absolute offsets and timestamps.
 
     Args:
-        batch: one whole batch; its CRC is taken as checked.
-        max_bytes: bound on the records unpacked.
+        batch: one whole batch. The caller has checked its CRC.
+        max_bytes: bound on the decompressed records.
 
-    Raises InvalidBatch for a bad header, InvalidRecords for anything wrong behind it.
+    Raises InvalidBatch for a bad header, InvalidRecords for anything wrong after it.
     """
     return list(iterate_records(batch, max_bytes=max_bytes))
 
 
 def iterate_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Iterator[Record]:
-    """The same one by one, for who may not need all: what is wrong behind the last one that is taken is not found."""
+    """Decode the records one by one, for a caller that may not need all. Errors after the last one go unnoticed."""
     header, unpacked = _unpacked(batch, max_bytes)
     try:
         yield from _decode_each(header, unpacked)
@@ -252,6 +252,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def _wrap(value: int) -> int:
-    """As a signed 64-bit integer: what Kafka's arithmetic gives where a hostile delta overflows."""
+    """Wrap to a signed 64-bit integer, as Kafka's arithmetic does if a hostile delta overflows."""
     value &= _INT64_MASK
     return value - (1 << 64) if value >> 63 else value

@@ -1,7 +1,7 @@
-"""Settings in layers: flag, then environment, then file, then default; with errors that say what to do.
+"""Settings in layers: flag, then environment, then file, then default. Errors say what to do.
 
-Every part declares a `SettingsSection`; `tailrace_cli.settings` puts the sections together. Unknown names are
-refused in every layer, with the name that was probably meant.
+Every part declares a `SettingsSection`; `tailrace_cli.settings` combines the sections. Every layer refuses unknown
+names and suggests the name that was probably meant.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 PREFIX = "TAILRACE_"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
-"""Names the file, as `--config` does."""
+"""The variable that names the config file, as `--config` does."""
 CLIENT_VARIABLE = "TAILRACE_CLIENT"
-"""Names the file with the login of commands; not a setting of a process."""
+"""The variable that names the file with the login of commands. Not a setting of a process."""
 
 _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
-"""Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""
+"""Variables that Kubernetes sets in every container if a service is named `tailrace` or `tailrace-...`."""
 
 _UNKNOWN = "extra_forbidden"
-"""Pydantic's word for a name that no setting has."""
+"""Pydantic's error type for a name that no setting has."""
 _HIDDEN = ("secret", "password", "database")
-"""Words in the names of settings whose values are in no message."""
+"""Settings with these words in their names have secret values, which no message contains."""
 
 S = TypeVar("S", bound="LayeredSettings")
 
 
 class BadSettings(ValueError):
-    """One or more settings are not allowed; a line each says which, what was given and what is allowed."""
+    """One or more settings are wrong. The message has a line for each: its name, what was given, what is allowed."""
 
 
 class SettingsSection(BaseModel):
-    """Base of one part's settings: each is a `Field` with its default and bounds, and a docstring."""
+    """Base class of one part's settings. Each setting is a `Field` with a default, bounds and a docstring."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are checked, too."""
+        """Return a copy with other values, which are checked."""
         return type(self)(**{**dict(self), **values})
 
 
 class LayeredSettings(BaseSettings):
-    """Base of a process's settings: takes its values from `load_settings` and from nowhere else."""
+    """Base class of a process's settings. Its values come only from `load_settings`."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -83,16 +83,16 @@ class SettingField:
     default: Any
     description: str
     bounds: str
-    """Such as "at least 1, at most 10"; empty without bounds."""
+    """The bounds in words, such as "at least 1, at most 10"; empty without bounds."""
 
     @property
     def key(self) -> str:
-        """Its name in the file, with dots."""
+        """The setting's name in the file, with dots."""
         return ".".join(self.path)
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The setting's name in the environment."""
         return PREFIX + "__".join(self.path).upper()
 
 
@@ -104,13 +104,13 @@ def load_settings(
     file: Path | None = None,
     mistakes_of: Callable[[S], Iterable[str]] | None = None,
 ) -> S:
-    """The settings that flags, environment and file add up to.
+    """Load the settings from flags, environment and file.
 
     Args:
-        flags: what was given on the command line, by setting; None values were not given.
-        file: a TOML file that must exist; without it, the one that TAILRACE_CONFIG names, if any.
-        mistakes_of: a line for each mistake that is not in one value alone; it is asked about the values that are
-            allowed, so that all mistakes are told at once.
+        flags: values from the command line, by setting. None means that a flag was not given.
+        file: a TOML file that must exist. Without it, the one that TAILRACE_CONFIG names, if any.
+        mistakes_of: returns a line for each mistake that involves more than one value. It gets the settings without the
+            refused values, so that one run reports all mistakes.
 
     Raises:
         BadSettings: the file can't be read, a name is unknown, or a value isn't allowed.
@@ -129,7 +129,7 @@ def load_settings(
         lines = unknown + [
             _explain(detail, given, environ, file)
             for detail in error.errors(include_url=False)
-            if not (unknown and detail["type"] == _UNKNOWN)  # already told, with what was probably meant
+            if not (unknown and detail["type"] == _UNKNOWN)  # already reported, with a suggestion
         ]
         allowed = _without_refused(model, values, error)
     if mistakes_of is not None and allowed is not None:
@@ -140,7 +140,7 @@ def load_settings(
 
 
 def _without_refused(model: type[S], values: Mapping[str, Any], error: ValidationError) -> S | None:
-    """The settings with defaults in place of the values that are refused; None where that is not enough."""
+    """Return the settings with defaults in place of refused values; None if they are still invalid."""
     kept = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
     for detail in error.errors(include_url=False):
         outer, *inner = detail["loc"] or ("",)
@@ -156,7 +156,7 @@ def _without_refused(model: type[S], values: Mapping[str, Any], error: Validatio
 
 
 def fields(model: type[BaseModel], parents: tuple[str, ...] = ()) -> Iterator[SettingField]:
-    """Every setting of a model, sections opened, in the order of declaration."""
+    """Yield every setting of a model and its sections, in the order of declaration."""
     for name, field in model.model_fields.items():
         path, annotation = (*parents, name), field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -185,7 +185,7 @@ def _bounds(metadata: Sequence[Any]) -> str:
 
 
 class _Environment(EnvSettingsSource):
-    """Variables out of a mapping that is passed in."""
+    """Reads variables from a given mapping."""
 
     def __init__(self, model: type[BaseSettings], environ: Mapping[str, str]) -> None:
         self._environ = {name.lower(): value for name, value in environ.items() if value}
@@ -205,7 +205,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; where both have a name, `high` wins, section by section."""
+    """Merge two layers section by section. `high` wins where both have a name."""
     merged = dict(low)
     for name, value in high.items():
         before = merged.get(name)
@@ -220,7 +220,7 @@ def _unknown_names(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> list[str]:
-    """A line for each name that no setting has, in the file and in the environment."""
+    """Return a line for each name in the file and the environment that no setting has."""
     lines: list[str] = []
     known = {".".join(name) for name in names}
     sections = {name[0] for name in names if len(name) > 1}

@@ -1,8 +1,8 @@
 """Logs: structured lines to stderr, as JSON for programs or in colours for people.
 
-A line begins with its time, its level and its process, and names the cause of an error, even of one without a message.
-The same event of the same subject is written once in 30 s; its next line says how many were left out. The audit log is
-a record: it bounds itself.
+A line begins with its time, level and process. It names the cause of an error, even of one without a message. The same
+event of the same subject is logged once in 30 s, and its next line says how many were omitted. The audit log is exempt,
+because it is a record; it has its own limit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ Processor = Callable[[Any, str, Event], Any]
 
 REPEAT_SECONDS = 30.0
 MAX_KNOWN_EVENTS = 1_000
-"""Ours are some dozens; a library's messages may have no end."""
+"""The most events that are remembered. We have some dozens, but a library's messages are unbounded."""
 
 AUDIT_LOGGER = "tailrace.audit"
 SUBJECTS = ("api", "child", "listener", "method", "part", "purpose", "request")
-"""What an event may be of. Each has a few dozen values at most in a process; topics and peers have no end."""
+"""The keys that are part of an event's identity. Each has at most a few dozen values in a process; topics and peers are
+unbounded."""
 
 _FIRST = ("timestamp", "level", "process", "event", "logger")
 _CAUSES = ("error", "reason", "cause")
@@ -45,11 +46,12 @@ _QUIET_BELOW_WARNING = (
     "sqlalchemy",
 )
 _QUIET_BELOW_ERROR = ("asyncpg.pool",)
-"""It warns with a traceback of each connection that it could not replace: the next statement's error says why."""
+"""Loggers whose warnings are dropped. asyncpg's pool logs a traceback for each connection that it could not replace,
+and the next statement's error says why anyway."""
 
 
 class _LenientFile:
-    """Drops what can't be written: a full disk under the log must not end the task that says something."""
+    """Drops lines that can't be written: a full disk under the log must not end the task that logs."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -64,7 +66,7 @@ class _LenientFile:
 
 
 class NamedLogger(structlog.WriteLogger):
-    """Writes lines and knows its module's name."""
+    """A logger that knows its module's name."""
 
     def __init__(self, file: _LenientFile, name: str) -> None:
         super().__init__(cast(TextIO, file))
@@ -78,7 +80,7 @@ class _Shown:
 
 
 class RepeatGate:
-    """Lets the same event through once in `seconds`. `key` identifies the event."""
+    """Admits the same event once in `seconds`."""
 
     def __init__(self, clock: Clock, seconds: float = REPEAT_SECONDS) -> None:
         self._clock = clock
@@ -86,7 +88,7 @@ class RepeatGate:
         self._shown: dict[object, _Shown] = {}
 
     def admit(self, key: object) -> int | None:
-        """How many events were left out before this one; None if this one is left out too."""
+        """Return how many events with this key were omitted since the last; None if this one must be omitted too."""
         now = self._clock.monotonic()
         shown = self._shown.get(key)
         if shown is not None and now - shown.at < self._seconds:
@@ -99,7 +101,7 @@ class RepeatGate:
 
 
 class _ProcessName:
-    """The process's name in its log lines."""
+    """The process's name in log lines."""
 
     def __init__(self) -> None:
         self.find: Callable[[], str] = lambda: ""
@@ -109,13 +111,12 @@ _PROCESS = _ProcessName()
 
 
 def name_process(find: Callable[[], str]) -> None:
-    """Have every line name its process; `find` is called for each line, because an agent's id is known late."""
+    """Name the process in every log line. `find` is called for each line, because an agent learns its id late."""
     _PROCESS.find = find
 
 
 def cause_of(error: BaseException) -> str:
-    """The error's message. Without one (a TimeoutError), its type and the cause of the error that it was raised
-    from."""
+    """Return the error's message. If it has none (a TimeoutError), return its type and the message of its cause."""
     if words := str(error).strip():
         return words
     name = type(error).__name__
@@ -130,10 +131,10 @@ def configure_logging(
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Set up structlog and the standard library's logging, once, when a process starts.
+    """Set up structlog and the standard library's logging. Call it once, when a process starts.
 
-    `auto` is for people if the stream is a terminal, and JSON otherwise. Lines of libraries that use the standard
-    library look the same; below warning they are shown only at `debug`.
+    `auto` means console on a terminal and JSON otherwise. Libraries that use the standard library's logging get the
+    same format; their lines below warning are shown only at `debug`.
     """
     to, time = stream or sys.stderr, clock or SystemClock()
     is_console = log_format == "console" or (log_format == "auto" and to.isatty())
@@ -160,14 +161,14 @@ def configure_logging(
 
 
 def _rendered(*, is_console: bool, has_colors: bool) -> list[Processor]:
-    """The processors that make a line of an event."""
+    """Return the processors that format an event as a line."""
     if is_console:
         return [_begin_with_process, structlog.dev.ConsoleRenderer(colors=has_colors)]
     return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
 
 
 def _like_ours(shared: list[Processor], last: list[Processor]) -> logging.Formatter:
-    """Formats the standard library's records as our lines."""
+    """Return a formatter that formats the standard library's records like our lines."""
     of_library: list[Processor] = [
         *shared,
         structlog.stdlib.add_logger_name,
@@ -188,7 +189,7 @@ def _show_libraries(handler: logging.Handler, level: int) -> None:
             logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, least))
 
 
-# -- below: processors, in the order in which a line passes them ---------------------------------------
+# --- processors, in the order in which they handle a line
 
 
 def _leave_out_repeats(gate: RepeatGate) -> Processor:
@@ -207,7 +208,7 @@ def _leave_out_repeats(gate: RepeatGate) -> Processor:
 
 
 def _admits(gate: RepeatGate) -> Callable[[logging.LogRecord], bool]:
-    """The same for the standard library's records, by their message before its arguments are filled in."""
+    """Return a filter that omits repeated records of the standard library. Messages are compared without arguments."""
 
     def filter_record(record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:
@@ -222,7 +223,7 @@ def _admits(gate: RepeatGate) -> Callable[[logging.LogRecord], bool]:
 
 
 def _raised(event: Event) -> type[BaseException] | None:
-    """The type of the line's exception: two different bugs in one place are two events."""
+    """Return the type of the line's exception: two different bugs in one place are two events."""
     given = event.get("exc_info")
     if isinstance(given, BaseException):
         return type(given)

@@ -1,7 +1,7 @@
 """TLS from files: a certificate, its key, and the authorities that sign peers' certificates. Replaced files are
 reloaded.
 
-A listener keeps one context for its life, which begins each handshake with the newest one; a client uses the newest
+A listener keeps one context for its life, which starts each handshake with the newest context. A client uses the newest
 context for each connection. So replaced files take effect with the next connection, without a restart.
 """
 
@@ -23,16 +23,16 @@ _log = structlog.get_logger(__name__)
 
 
 class BadCertificate(ValueError):
-    """A file of a TLS identity can't be used; the message says which one, what was seen and what to do."""
+    """A TLS file can't be used; the message says which one, what was seen and what to do."""
 
 
 class PeerRefused(Exception):
-    """A peer's certificate is of the right authority but has the wrong name."""
+    """The right authority signed the peer's certificate, but it has the wrong name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: the certificate (with the chain below the authority), its key, and the authorities of peers."""
+    """PEM files: the certificate (with the chain up to the authority), its key, and the authorities of peers."""
 
     certificate: Path
     key: Path
@@ -44,13 +44,13 @@ class TlsFiles:
 
 
 class Tls:
-    """One TLS identity, kept up to date by `refresh`.
+    """One TLS identity, which `refresh` keeps up to date.
 
-    With `authorities`, both sides show a certificate (mutual TLS); `client_certificates` says whether clients of a
-    server must, may (CERT_OPTIONAL) or need not. `peer_name`: what must stand in a peer's certificate as a DNS name;
-    '' for the host that a client connects to, and for any client of a server.
+    With `authorities`, both sides show a certificate (mutual TLS). `client_certificates` says whether clients of a
+    server must, may (CERT_OPTIONAL) or need not. `peer_name`: a DNS name that a peer's certificate must contain. If it
+    is '', a client expects the host that it connects to, and a server accepts any name.
 
-    Raises BadCertificate when it is made; later, bad files are logged and counted, and the last good ones stay.
+    The constructor raises BadCertificate. Later, bad files are logged and counted, and the last good ones stay in use.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Tls:
 
     @property
     def expires_s(self) -> int:
-        """When the certificate in use ends, in seconds of Unix time."""
+        """When the certificate in use expires, in seconds of Unix time."""
         return self._current.expires_s
 
     def refresh(self) -> None:
@@ -99,7 +99,7 @@ class Tls:
                       expires=datetime.fromtimestamp(self.expires_s, UTC).isoformat())  # fmt: skip
 
     def check_peer(self, certificate: Mapping[str, Any] | None) -> None:
-        """Does this client's certificate have the right name? Raises PeerRefused."""
+        """Raise PeerRefused unless this client's certificate contains the peer name."""
         if not self.peer_name:
             return
         names = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
@@ -141,7 +141,7 @@ class Tls:
         context.minimum_version = self._minimum
         context.options |= (
             ssl.OP_NO_TICKET
-        )  # what may be resumed is known by this context alone, and goes with it
+        )  # only this context knows the resumable sessions, so they end with it
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
             context.verify_mode = peers
@@ -149,10 +149,10 @@ class Tls:
 
 
 class _ListenerContext(ssl.SSLContext):
-    """A listener's: each connection begins with the newest context, and has the whole handshake there.
+    """A listener's context. Each connection does its whole handshake with the newest context.
 
-    Sessions of TLS 1.2 are kept by the context that began the connection. So a session can't be resumed once the files
-    were replaced, and its client meets the newest authorities. (A server-name callback would come too late for this.)
+    The context that starts a connection keeps its TLS 1.2 session. So a session can't be resumed after the files were
+    replaced, and its client is checked against the newest authorities. (A server-name callback would run too late.)
     """
 
     def __new__(cls, newest: Callable[[], ssl.SSLContext]) -> Self:
@@ -162,7 +162,7 @@ class _ListenerContext(ssl.SSLContext):
         self._newest = newest
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """What asyncio and uvloop call for each connection."""
+        """Wrap a new connection; asyncio and uvloop call this for each."""
         return self._newest().wrap_bio(*args, **kwargs)
 
 
@@ -174,7 +174,7 @@ class _Contexts:
 
 
 def expiry_s(certificate: Path) -> int:
-    """When the first certificate of a PEM file ends, in seconds of Unix time. Raises BadCertificate."""
+    """Return when the first certificate of a PEM file expires, in seconds of Unix time. Raises BadCertificate."""
     try:
         text = certificate.read_text("ascii")
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -185,11 +185,14 @@ def expiry_s(certificate: Path) -> int:
 
 
 def _not_after(der: memoryview) -> int:
-    """RFC 5280: Certificate { TBSCertificate { [0] version?, serial, signature, issuer, Validity { from, to } ..."""
+    """Return the certificate's `notAfter` in seconds of Unix time.
+
+    RFC 5280: Certificate { TBSCertificate { [0] version?, serial, signature, issuer, Validity { from, to } ...
+    """
     _, certificate, _ = _element(der)
     _, fields, _ = _element(certificate)
     tag, _, rest = _element(fields)
-    if tag == 0xA0:  # the version, which may be left out
+    if tag == 0xA0:  # the version, which is optional
         _, _, rest = _element(rest)
     for _ in range(2):
         _, _, rest = _element(rest)
@@ -203,7 +206,7 @@ def _not_after(der: memoryview) -> int:
 
 
 def _element(der: memoryview) -> tuple[int, memoryview, memoryview]:
-    """Tag, value, and what follows, of the first element. Raises IndexError where it ends early."""
+    """Return the first element's tag and value, and the bytes after it. Raises IndexError if it ends early."""
     length, start = der[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -214,7 +217,7 @@ def _element(der: memoryview) -> tuple[int, memoryview, memoryview]:
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int, int] | None:
-    """What tells a changed file from the one before: st_ctime_ns also changes with its mode and owner alone."""
+    """Return values that differ if the file was changed. st_ctime_ns also changes with only the mode or owner."""
     try:
         status = os.stat(path)
     except OSError:

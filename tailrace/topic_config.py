@@ -1,6 +1,7 @@
-"""Topic configs: one table that yields names, defaults, bounds, documentation and typed settings.
+"""Topic configs: one table with their names, defaults, bounds and documentation, and the typed settings.
 
-Names, defaults and bounds are Kafka's. A config without effect here is accepted, described, and says so.
+Names, defaults and bounds are Kafka's. A config without effect here is accepted and reported, and its documentation
+says so.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ INT_MAX = 2**31 - 1
 DAY_MS = 86_400_000
 MAX_VALUE_CHARACTERS = 4_096
 MAX_WARNED_VALUES = 64
-"""Unknown values of which it is kept that a warning was written."""
+"""The most unknown values for which it is remembered that a warning was logged."""
 MAX_WARNED_CHARACTERS = 100
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class ConfigType(enum.IntEnum):
-    """Kafka's config types as DescribeConfigs numbers them."""
+    """Kafka's config types, with their numbers in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -43,7 +44,7 @@ class ConfigType(enum.IntEnum):
 
 
 class Latency(enum.IntEnum):
-    """`tailrace.latency`: how soon a topic's batches are stored, the strictest last (agent.produce.sealing)."""
+    """`tailrace.latency`: how soon a topic's batches are stored, the fastest last (agent.produce.sealing)."""
 
     COST = 0
     BALANCED = 1
@@ -51,7 +52,7 @@ class Latency(enum.IntEnum):
 
 
 class Flush(enum.IntEnum):
-    """`tailrace.flush`: when a batch is answered. SYNC: once it is committed. ASYNC: on receipt (agent.produce.receipts)."""
+    """`tailrace.flush`: when a batch is acknowledged. SYNC: after its commit. ASYNC: on receipt (agent.produce.receipts)."""
 
     SYNC = 0
     ASYNC = 1
@@ -63,10 +64,10 @@ class InvalidConfigValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """One config: `choices` for strings and lists, bounds (inclusive) for numbers, `parse` for texts that are not empty
-    (it raises ValueError).
+    """One config. `choices` applies to strings and lists, the inclusive bounds to numbers, and `parse` to texts that are
+    not empty; it raises ValueError.
 
-    `broker_name` is the broker config that gives the topic's default (Kafka's synonym).
+    `broker_name` is the broker config that sets the topic's default (Kafka's synonym).
     """
 
     name: str
@@ -117,7 +118,7 @@ class ConfigDefinition:
                 raise InvalidConfigValue(f"{self.name}: {error}") from error
 
     def _check_bounds(self, given: str, number: float) -> None:
-        if self.minimum is not None and not number >= self.minimum:  # so that NaN is refused, too
+        if self.minimum is not None and not number >= self.minimum:  # refuses NaN too
             raise InvalidConfigValue(f"{given}, at least {self.minimum:.0f} is needed")
         if self.maximum is not None and number > self.maximum:
             raise InvalidConfigValue(f"{given}, at most {self.maximum:.0f} is allowed")
@@ -173,7 +174,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("unclean.leader.election.enable", _T.BOOLEAN, "false", _NO_DISKS + "There are no elections.", broker_name="unclean.leader.election.enable", has_effect=False),
     )
 }  # fmt: skip
-"""Every topic config that is accepted, by name."""
+"""Every accepted topic config, by name."""
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
@@ -187,7 +188,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic's effective configs, typed. Times in ms, sizes in bytes; -1 (or None) for no bound."""
+    """A topic's effective configs as typed values. Times in ms, sizes in bytes; -1 (or None) for no limit."""
 
     cleanup_policy: frozenset[str]
     compression_type: str
@@ -206,7 +207,7 @@ class TopicSettings:
 
 
 def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> str:
-    """A config's value: the topic's own, else the cluster's default for it, else Kafka's."""
+    """Return a config's value: the topic's own, else the cluster's default, else Kafka's default."""
     definition = TOPIC_CONFIGS[name]
     own = configs.get(name)
     if own is not None:
@@ -218,7 +219,8 @@ def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] |
 
 @lru_cache(maxsize=MAX_WARNED_VALUES)
 def _warned_instead(name: str, value: str, instead: str) -> str:
-    """What is used in place of a value that this version does not know. The cache lets each value be warned of once."""
+    """Return the value that replaces one this version does not know, and log a warning. The cache limits it to one
+    warning per value."""
     log.warning(
         "a stored config has a value that this version does not know, and another is used: set it anew, or upgrade",
         config=name,
@@ -230,8 +232,10 @@ def _warned_instead(name: str, value: str, instead: str) -> str:
 
 
 def known_value(name: str, value: str, instead: str | None = None) -> str:
-    """A stored value that this version understands, or `instead` (None: the default) with one warning: another version
-    may have stored it, and one topic's config must not fail the work on all."""
+    """Return a stored value if this version knows it, else `instead` (None: the default) with one warning.
+
+    Another version may have stored the value, and one topic's config must not stop the work on all topics.
+    """
     definition = TOPIC_CONFIGS[name]
     try:
         definition.check(value)
@@ -241,7 +245,7 @@ def known_value(name: str, value: str, instead: str | None = None) -> str:
 
 
 def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicSettings:
-    """The typed settings that follow from what is stored (see `known_value`)."""
+    """Return the typed settings for stored configs (see `known_value`)."""
 
     def known(name: str) -> str:
         return known_value(name, effective(name, configs, broker))

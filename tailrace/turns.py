@@ -1,9 +1,9 @@
-"""Turns of the event loop: long work is done in steps, so that no request holds the loop for long.
+"""Turns of the event loop: long work is split into steps, so that no request blocks the loop for long.
 
-Steps count work, not time: a simulation takes the same steps in each run.
+Steps count work, not time, so that a simulation takes the same steps in each run.
 
-A decision that can be long is a generator (`Steps`): it stays pure and reports its progress at each `yield`. Its driver
-gives turns to other tasks (`in_turns`) or doesn't (`at_once`).
+A decision that can take long is a generator (`Steps`). It stays pure and reports its progress at each `yield`. Its
+driver either lets other tasks run between steps (`in_turns`) or does not (`at_once`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[int, None, T]
-"""Work that gives a T. Each `yield` says how much was done since the last, in the unit of its driver's turns."""
+"""Work that returns a T. Each `yield` says how much was done since the last one, in the unit of its driver's turns."""
 
 
 class Turns:
     """Lets all other ready tasks run after each `step` of work.
 
-    What the caller read before a pause may have changed after it.
+    State that the caller read before a pause may have changed after it.
     """
 
     __slots__ = ("_left", "_step")
@@ -32,12 +32,13 @@ class Turns:
         self._left = step
 
     async def did(self, work: int = 1) -> None:
-        """Count what was done since the last call; give the turn away when a step is full."""
+        """Count the work done since the last call, and yield to other tasks if a step is full."""
         if self.fills(work):
             await self.give()
 
     def fills(self, work: int = 1) -> bool:
-        """The same in two parts, for loops of which most are short: whether a step is full, and `give` is due."""
+        """Count the work and return whether a step is full, so that `give` is due. Cheaper than `did` in a loop that is
+        mostly short."""
         self._left -= work
         if self._left > 0:
             return False
@@ -45,32 +46,32 @@ class Turns:
         return True
 
     async def give(self) -> None:
-        """Give the turn away."""
+        """Yield to other tasks."""
         await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
 
     async def over(self, items: Sequence[T]) -> AsyncIterator[T]:
-        """The items, with a step of them in a turn."""
+        """Iterate over the items, with one step of them per turn."""
         for some in in_parts(items, self._step):
             for item in some:
                 yield item
             await self.did(len(some))
 
     async def parts(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """The same, a step of items at a time."""
+        """Iterate over the items in parts of one step, one part per turn."""
         for some in in_parts(items, self._step):
             yield some
             await self.did(len(some))
 
 
 def in_parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    """The items, as they are where they fit into one part, else so many after the other."""
+    """Split the items into parts of `size`. Items that fit into one part are returned as they are."""
     if len(items) <= size:
         return (items,) if items else ()
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
 async def in_turns(steps: Steps[T], turns: Turns) -> T:
-    """The result of the work, done in as many turns as it needs."""
+    """Do the work in as many turns as it needs, and return its result."""
     try:
         while True:
             await turns.did(next(steps))
@@ -80,9 +81,9 @@ async def in_turns(steps: Steps[T], turns: Turns) -> T:
 
 
 class Starts:
-    """Lets tasks side by side begin one after the other, each once the work of those before it has had its turns.
+    """Lets concurrent tasks start one after another, each after the earlier tasks' work has had its turns.
 
-    Otherwise the first steps of all of them are one turn of the loop, however small each is.
+    Otherwise the first steps of all tasks run in one turn of the loop, however small each step is.
     """
 
     __slots__ = ("_ahead", "_lock", "_step")
@@ -93,7 +94,7 @@ class Starts:
         self._lock = asyncio.Lock()
 
     async def begin(self, work: int) -> None:
-        """Wait for the turn of a task that has so much to do, if it waits for nothing."""
+        """Wait until a task with this much work may start. The amount is what it does without waiting."""
         async with self._lock:
             for _ in range(self._ahead // self._step):
                 await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
@@ -101,7 +102,7 @@ class Starts:
 
 
 def done_in_a_step(steps: Steps[T]) -> T | None:
-    """The result of work that pauses nowhere; None for other work, which is now at its first pause."""
+    """Return the result of work that never pauses; None for other work, which is then at its first pause."""
     try:
         next(steps)
     except StopIteration as done:
@@ -111,7 +112,7 @@ def done_in_a_step(steps: Steps[T]) -> T | None:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The result of the work, done in this turn: for callers beside whom nothing else waits for the loop."""
+    """Do the work in this turn and return its result. For callers while nothing else waits for the loop."""
     try:
         while True:
             next(steps)

@@ -1,4 +1,4 @@
-"""RPC between our own processes: pipelined frames with raw tails, over a `Link` that simulations replace."""
+"""RPC between Tailrace processes: pipelined frames with raw tails, over a `Link` that simulations replace."""
 
 from tailrace.rpc.client import RpcClient
 from tailrace.rpc.errors import (

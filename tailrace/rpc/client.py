@@ -1,7 +1,7 @@
-"""The calling side: many concurrent calls over one connection, each with a deadline. A lost connection is made again.
+"""The RPC client: many concurrent calls over one connection, each with a deadline. It reopens a lost connection.
 
-A connection whose peer is silent for 2 s while calls wait is closed (tailrace.rpc.silence): the calls fail with
-LinkDown.
+If the peer is silent for 2 s while calls wait, the client closes the connection (tailrace.rpc.silence), and the calls
+fail with LinkDown.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ _HEADER_ROOM = 1024
 class RpcClient:
     """Calls to one peer.
 
-    The first call makes the connection, as does the first call after it was lost. While attempts fail, other calls fail
-    at once with LinkDown, so that their callers can go elsewhere, and the pause grows to `max_backoff_s`, with jitter.
+    The first call opens the connection, as does the first call after the connection was lost. After a failed attempt,
+    calls fail at once with LinkDown until the next attempt, so that their callers can use another peer. The pause
+    between attempts grows to `max_backoff_s`, with jitter.
 
-    `known`: the cluster that this process belongs to; its clients share it, and the first hello fills it in.
-    `security`: the secrets that it knows, and TLS; read anew for each connection.
+    `known`: the cluster that this process belongs to. All its clients share it, and the first hello fills it in.
+    `security`: this process's secrets and TLS, read again for each connection.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class RpcClient:
 
     @property
     def address(self) -> str:
-        """Where the peer is."""
+        """The peer's address."""
         return self._link.address
 
     async def call(
@@ -111,10 +112,10 @@ class RpcClient:
         tail: Sequence[Buffer] = (),
         request_id: str = "",
     ) -> tuple[T, memoryview]:
-        """Call once. Returns the answer and its raw tail (a view of the frame it came in).
+        """Call once. Return the response and its raw tail, a view of the received frame.
 
         Raises LinkDown (NotConnected: nothing was sent), CallTimedOut, CallFailed (the peer refused), FrameTooLarge.
-        The peer may have carried out a call that got no answer.
+        The peer may have executed a call that got no response.
         """
         deadline = self._clock.monotonic() + timeout_s
         body = encode_body(request)
@@ -186,7 +187,7 @@ class RpcClient:
             await self._until(waiting, method, deadline)
         except BaseException:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self._give_slot()  # it was handed over in the moment in which we were cancelled
+                self._give_slot()  # we got the slot at the moment of our cancellation
             raise
 
     def _give_slot(self) -> None:
@@ -294,7 +295,7 @@ class RpcClient:
 
 
 class _Connection:
-    """One connection: a Receiver that pairs answers with waiting calls."""
+    """One connection: a Receiver that passes responses to the waiting calls."""
 
     def __init__(self, client: RpcClient) -> None:
         self.wire: RpcConnection
@@ -386,7 +387,7 @@ class _Connection:
         return self.limit
 
     def makes_room(self, length: int) -> bool:
-        return True  # it was asked for
+        return True  # we requested it
 
     def received(self, frame: memoryview) -> None:
         if self._ended is not None:
@@ -400,7 +401,7 @@ class _Connection:
             self.end(LinkDown(f"{self._client.address}: {error}"))
             return
         answer = self._waiting.get(taken.header.correlation)
-        if answer is not None and not answer.done():  # else its caller has given up, or it is a repetition
+        if answer is not None and not answer.done():  # otherwise the caller gave up, or this is a duplicate
             answer.set_result(taken)
 
     def lost(self, reason: str) -> None:
@@ -408,7 +409,8 @@ class _Connection:
 
 
 def following(shared: asyncio.Future[T]) -> asyncio.Future[T]:
-    """A future that ends as `shared` does, but may be ended before; a shield complains of that."""
+    """Return a future that ends as `shared` does, but that may also be ended earlier. `asyncio.shield` logs an error in
+    that case."""
     own: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def follow(ended: asyncio.Future[T]) -> None:
@@ -426,7 +428,7 @@ def following(shared: asyncio.Future[T]) -> asyncio.Future[T]:
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Take note of a task's error, which its waiters (if any are left) get too."""
+    """Retrieve a task's error, so that asyncio does not log it. Waiters that are left get it too."""
     if not task.cancelled():
         task.exception()
 
@@ -436,7 +438,7 @@ class _Expired(Exception):
 
 
 class _Deadlines:
-    """One timer for all waits: it sleeps until the earliest deadline and fails what is due."""
+    """One timer for all waits. It sleeps until the earliest deadline and fails the waits that are due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -448,13 +450,13 @@ class _Deadlines:
         self._old_bells: set[asyncio.Task[None]] = set()
 
     def add(self, awaited: asyncio.Future[Any], deadline: float) -> None:
-        """Set _Expired on this future when its time has come."""
+        """Set _Expired on this future at its deadline."""
         self._due[awaited] = deadline
         if self._bell is None or deadline < self._bell_at:
             self._hang(deadline)
 
     def add_task(self, task: asyncio.Future[Any], deadline: float) -> None:
-        """Cancel this task when its time has come."""
+        """Cancel this task at its deadline."""
         self._tasks.add(task)
         self.add(task, deadline)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class RpcError(Exception):
-    """A call got no answer; the subclass says why."""
+    """A call failed; the subclass says why."""
 
 
 class LinkDown(RpcError):
-    """The connection was lost or could not be made. The peer may or may not have carried out the call."""
+    """The connection was lost or could not be opened. The peer may or may not have executed the call."""
 
 
 class NotConnected(LinkDown):
-    """No connection could be made: the peer saw nothing of the call."""
+    """No connection could be opened; the peer did not get the call."""
 
 
 class HelloRefused(NotConnected):
@@ -24,14 +24,14 @@ class HelloRefused(NotConnected):
 
 
 class CallTimedOut(RpcError):
-    """No answer came in time. The peer may or may not have carried out the call."""
+    """No response arrived before the deadline. The peer may or may not have executed the call."""
 
 
 class CallFailed(RpcError):
-    """The peer answered with an error.
+    """The peer responded with an error.
 
-    Codes of this layer: 'unknown_method', 'bad_request', 'overloaded', 'closing', 'too_large', 'internal'.
-    Handlers raise it with codes of their own.
+    Codes of this layer: 'unknown_method', 'bad_request', 'overloaded', 'closing', 'too_large', 'internal'. Handlers
+    raise it with other codes.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -41,8 +41,8 @@ class CallFailed(RpcError):
 
 
 class FrameTooLarge(RpcError):
-    """A request is larger than the largest frame that may be sent; nothing was sent."""
+    """The request is larger than the largest allowed frame; nothing was sent."""
 
 
 class ProtocolViolation(RpcError):
-    """Bytes that none of our peers sends: the connection is closed."""
+    """The peer sent bytes that violate the protocol. The connection is closed."""

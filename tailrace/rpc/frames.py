@@ -1,12 +1,12 @@
-"""Frames: how a call and its answer look in bytes.
+"""Frames: the encoding of calls and responses.
 
     u32 length of what follows | u16 header length | u32 body length | header | body | raw tail | MAC
 
-Header and body are MessagePack arrays (UUIDs as 16 bytes), the tail is raw bytes that nobody decodes: chunks
-travel there without a copy. The MAC is there where the hello agreed on it (`tailrace.rpc.security`). Every
-declared length is checked against what is there before anything is allocated.
+Header and body are MessagePack arrays (UUIDs as 16 bytes). The tail is raw bytes that are not decoded: it carries
+chunks without a copy. A frame has a MAC if the hello agreed on one (`tailrace.rpc.security`). Every declared length is
+checked against the available bytes before anything is allocated.
 
-Pure: no sockets here.
+Pure: this module uses no sockets.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tailrace.buffers import Buffer
 from tailrace.rpc.errors import ProtocolViolation
 
 VERSION = 2
-"""The newest that this code speaks; `hello` agrees on one that both sides do."""
+"""The newest version that this code speaks. `hello` agrees on a version that both sides speak."""
 FIRST_VERSION = 1
-"""Of the frames before they have agreed."""
+"""The version of frames before the two sides have agreed on one."""
 
 LENGTH = struct.Struct(">I")
 _LENGTHS = struct.Struct(">HI")
@@ -33,7 +33,7 @@ _HEAD = struct.Struct(">IHI")
 SMALLEST_FRAME = _LENGTHS.size
 MAX_FRAME_BYTES = 64 << 20
 MAX_HELLO_BYTES = 4096
-"""What may be declared before the peer has shown that it belongs here."""
+"""The largest frame length that is accepted before the peer has finished its hello."""
 
 RESPONSE = 1
 ERROR = 2
@@ -41,7 +41,8 @@ FLAGS = RESPONSE | ERROR
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """`correlation` pairs an answer with its request within one connection; `method` is '' in answers."""
+    """A frame's header. `correlation` matches a response to its request within one connection. `method` is '' in
+    responses."""
 
     version: int
     correlation: int
@@ -51,14 +52,14 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The body of an answer with the ERROR flag."""
+    """The body of a response with the ERROR flag."""
 
     code: str
     message: str
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A frame taken apart; `body` and `tail` are views into the buffer it came in."""
+    """A decoded frame. `body` and `tail` are views of the received buffer."""
 
     header: Header
     body: memoryview
@@ -76,27 +77,27 @@ def _decoder(kind: Hashable) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode_body(value: Any) -> bytes:
-    """A struct as the body of a frame."""
+    """Encode a struct as the body of a frame."""
     return _encoder.encode(value)
 
 
 def decode_body(body: Buffer, kind: type[T]) -> T:
-    """The struct of this type in a body. Raises msgspec.DecodeError (or its ValidationError)."""
+    """Decode a struct of this type from a body. Raises msgspec.DecodeError (or its ValidationError)."""
     decoded: T = messagepack.decode(_decoder(cast(Hashable, kind)), body)
     return decoded
 
 
 def frame_bytes(tail: Sequence[Buffer]) -> int:
-    """The size of a tail: the bytes of its buffers."""
+    """Return the size of a tail: the sum of its buffers' bytes."""
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in tail)
 
 
 def encode_frame(
     header: Header, body: bytes, tail: Sequence[Buffer] = (), *, mac_bytes: int = 0
 ) -> list[Buffer]:
-    """The frame as a gather list, its length first; the tail's buffers are passed on as they are.
+    """Return the frame as a gather list that starts with its length. The tail's buffers are not copied.
 
-    `mac_bytes`: what will be appended, counted in the length.
+    `mac_bytes`: the size of the MAC that the caller will append; the length counts it.
     """
     head = _encoder.encode(header)
     length = _LENGTHS.size + len(head) + len(body) + frame_bytes(tail) + mac_bytes
@@ -105,7 +106,7 @@ def encode_frame(
 
 
 def decode_frame(frame: memoryview) -> Frame:
-    """Take a frame (without its length) apart. Raises ProtocolViolation."""
+    """Decode a frame, given without its length. Raises ProtocolViolation."""
     if len(frame) < SMALLEST_FRAME:
         raise ProtocolViolation(f"a frame of {len(frame)} bytes has no room for its lengths")
     header_length, body_length = _LENGTHS.unpack_from(frame)

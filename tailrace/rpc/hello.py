@@ -1,4 +1,4 @@
-"""The first frames of a connection: one version, one cluster, one incarnation, one shared secret.
+"""The first frames of a connection, in which both sides agree on version, cluster, incarnation and shared secret.
 
     client                                             server
     hello(versions, cluster, nonce, tags)        ->
@@ -6,16 +6,16 @@
     proof                                        ->
                                                  <-    accepted
 
-Each side proves that it knows the secret by an HMAC over both nonces and what was agreed, labelled by its
-role; the secret itself never travels. Without a secret the proofs are over an empty key. A process may know several
-secrets (while they are exchanged): the tags say which the client knows, and the server takes one that it knows too.
+Each side proves that it knows the secret by an HMAC over both nonces and the agreed values, labelled with its role. The
+secret itself is never sent. Without a secret, the HMAC has an empty key. A process may know several secrets while they
+are being replaced. The tags say which secrets the client knows, and the server chooses one that it knows too.
 
 Versions:
-    1   frames are not authenticated: with a secret, only over TLS and within a machine
-    2   with a secret and without TLS, each frame from `accepted` on carries a MAC (see `tailrace.rpc.security`)
+    1   frames are not authenticated; with a secret, this version is used only over TLS or within a machine
+    2   with a secret and without TLS, each frame from `accepted` on has a MAC (see `tailrace.rpc.security`)
 
-A proof covers the versions that were offered, so that nobody between the two can talk them down. It covers the fields
-that the agreed version knew, as a peer of that version leaves out the others. Pure: nonces are passed in.
+A proof covers the offered versions, so that a man in the middle can't force an older one. It covers only the fields
+that the agreed version has, because a peer of that version does not send the others. Pure: nonces are passed in.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ VERSIONS = (1, VERSION)
 NONCE_BYTES = 16
 _MAGIC = "tailrace"
 _FIELDS = {1: (5, 5), 2: (7, 6)}
-"""Of hello and welcome, by version."""
+"""The number of fields of hello and welcome, by version."""
 _CHECK = "check that both processes have the same one (rpc_secret_file)"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """The database behind a process. '' and 0: not known yet, matches any."""
+    """The database that a process belongs to. '' and 0 mean not known yet, and match any."""
 
     cluster_id: str = ""
     incarnation: int = 0
 
 
 class KnownCluster:
-    """What a process knows of its cluster; its links and servers share it. Once learnt, it never changes."""
+    """What a process knows about its cluster. Its clients and servers share it. A known value never changes."""
 
     def __init__(self, identity: ClusterIdentity | None = None) -> None:
         self.identity = identity or ClusterIdentity()
 
     def check(self, seen: ClusterIdentity) -> None:
-        """Raises HelloRefused when the peer belongs to another cluster or incarnation."""
+        """Raise HelloRefused if the peer belongs to another cluster or incarnation."""
         mine = self.identity
         if mine.cluster_id and seen.cluster_id and mine.cluster_id != seen.cluster_id:
             raise HelloRefused(
@@ -68,7 +68,7 @@ class KnownCluster:
             )
 
     def learn(self, seen: ClusterIdentity) -> None:
-        """Check, and fill in what was not known."""
+        """Check the peer's identity, and take over the values that were not known. Raises HelloRefused."""
         self.check(seen)
         self.identity = ClusterIdentity(
             self.identity.cluster_id or seen.cluster_id, self.identity.incarnation or seen.incarnation
@@ -76,7 +76,7 @@ class KnownCluster:
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """`tags`: one for each secret that the client knows. `is_encrypted`: whether the client sees TLS below."""
+    """The client's first frame. `tags`: one for each secret that it knows. `is_encrypted`: whether it uses TLS."""
 
     magic: str
     versions: list[int]
@@ -105,7 +105,8 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True):
 
 
 def spoken_versions(*, has_secret: bool, is_private: bool) -> Sequence[int]:
-    """What either side speaks. With a secret, frames without MACs go only where nobody is in between."""
+    """Return the versions that a side offers. With a secret, frames without MACs are sent only over private
+    connections."""
     return VERSIONS if is_private or not has_secret else VERSIONS[1:]
 
 
@@ -138,7 +139,7 @@ def answer_hello(
     *,
     is_encrypted: bool = False,
 ) -> tuple[Welcome, bytes]:
-    """The server's answer, and the secret that it chose. Raises HelloRefused."""
+    """Return the server's response and the secret that it chose. Raises HelloRefused."""
     if hello.magic != _MAGIC or len(hello.nonce) != NONCE_BYTES:
         raise HelloRefused("version", "this is not Tailrace's RPC")
     shared = set(hello.versions) & set(versions)
@@ -165,7 +166,7 @@ def answer_hello(
 def check_welcome(
     hello: Hello, welcome: Welcome, secrets: Sequence[bytes], versions: Sequence[int] = VERSIONS
 ) -> tuple[Proof, bytes]:
-    """Check the server's answer on the client's side. Returns our own proof, and the secret. Raises HelloRefused."""
+    """Check the server's response in the client. Return the client's proof and the secret. Raises HelloRefused."""
     if welcome.version not in versions or len(welcome.nonce) != NONCE_BYTES:
         raise HelloRefused(
             "version", f"the server chose version {welcome.version}, offered were {list(versions)}"
@@ -182,13 +183,13 @@ def check_welcome(
 
 
 def check_proof(hello: Hello, welcome: Welcome, proof: Proof, secret: bytes) -> None:
-    """Check the client's proof on the server's side. Raises HelloRefused."""
+    """Check the client's proof in the server. Raises HelloRefused."""
     if not hmac.compare_digest(proof.proof, _proof("client", secret, hello, welcome)):
         raise HelloRefused("secret", f"the client does not know the shared secret: {_CHECK}")
 
 
 def frame_keys(hello: Hello, welcome: Welcome, secret: bytes) -> FrameKeys | None:
-    """The keys of this connection's frames; None where they carry no MAC."""
+    """Return the keys for this connection's frames; None if they have no MAC."""
     if not welcome.has_macs:
         return None
     return derive_keys(secret, hello.nonce + welcome.nonce, _transcript("frames", hello, welcome))
@@ -211,7 +212,7 @@ def _proof(role: str, secret: bytes, hello: Hello, welcome: Welcome) -> bytes:
 
 
 def _transcript(role: str, hello: Hello, welcome: Welcome) -> bytes:
-    """What both sides sent, without the proof, as far as the agreed version knew it."""
+    """Encode what both sides sent, without the proof and without fields that the agreed version does not have."""
     of_hello, of_welcome = _FIELDS[welcome.version]
     bare = msgspec.structs.replace(welcome, proof=b"")
     return encode_body(

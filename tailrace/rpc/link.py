@@ -1,7 +1,7 @@
-"""Links carry frames between two processes. Frames over TCP are here; simulations bring their own.
+"""Links carry frames between two processes. This module has the TCP link; simulations have their own.
 
-A `Link` makes connections to one peer. A connection is an `RpcConnection` to send on, and a `Receiver` that is
-called for every frame that arrives and, once, at the end.
+A `Link` opens connections to one peer. A connection is an `RpcConnection` for sending, and a `Receiver` that is called
+for every received frame and once at the end.
 """
 
 from __future__ import annotations
@@ -21,38 +21,36 @@ from tailrace.tls import PeerRefused, Tls
 _log = structlog.get_logger(__name__)
 
 STAGING_BYTES = 16 << 10
-"""What is read at once while it is not known how long the next frame is. Longer frames get a buffer of their
-own."""
+"""The size of a read while the length of the next frame is not known. Longer frames get a separate buffer."""
 WRITE_HIGH_BYTES = 4 << 20
-"""Bytes unsent above which senders wait."""
+"""Senders wait while more bytes than this are unsent."""
 
 
 class RpcConnection(Protocol):
-    """One connection, as its sender sees it."""
+    """The sending side of a connection."""
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether TLS carries it."""
+        """Whether the connection uses TLS."""
         ...
 
     @property
     def peer_host(self) -> str:
-        """The peer's IP address; '' where it has none."""
+        """The peer's IP address; '' if it has none."""
         ...
 
     @property
     def heard(self) -> int:
-        """A number that grows whenever bytes arrive, including those of an incomplete frame."""
+        """A number that grows whenever bytes arrive, also those of an incomplete frame."""
         ...
 
     def send(self, frame: Sequence[Buffer]) -> None:
-        """Queue one frame (a gather list that starts with its length); dropped when the connection is
-        gone."""
+        """Queue one frame, a gather list that starts with its length. It is dropped if the connection has ended."""
         ...
 
     def room(self) -> asyncio.Future[None] | None:
-        """None when there is room to send; else what is done once there is, or once the connection is
-        gone."""
+        """Return None if there is room to send; else a future that is done once there is room or the connection has
+        ended."""
         ...
 
     def close(self) -> None:
@@ -65,40 +63,41 @@ class RpcConnection(Protocol):
 
 
 class Receiver(Protocol):
-    """One connection, as its reader sees it."""
+    """The receiving side of a connection."""
 
     def frame_limit(self) -> int:
-        """The longest frame that is accepted now, in bytes."""
+        """The longest frame that is accepted at the moment, in bytes."""
         ...
 
     def makes_room(self, length: int) -> bool:
-        """Whether a buffer of this size may be made for a frame that comes in parts: until `received` or `lost`."""
+        """Whether a buffer of this size may be allocated for a frame that arrives in parts. It lives until `received`
+        or `lost`."""
         ...
 
     def received(self, frame: memoryview) -> None:
-        """A whole frame, without its length. The view is the receiver's to keep."""
+        """Handle a whole frame, without its length. The receiver may keep the view."""
         ...
 
     def lost(self, reason: str) -> None:
-        """The connection has ended; called once."""
+        """Handle the end of the connection. Called once."""
         ...
 
 
 class Link(Protocol):
-    """A way to one peer."""
+    """Opens connections to one peer."""
 
     @property
     def address(self) -> str:
-        """Where it leads, for people."""
+        """The peer's address, for messages."""
         ...
 
     async def connect(self, receiver: Receiver) -> RpcConnection:
-        """A new connection. Raises NotConnected. When cancelled, it leaves nothing behind."""
+        """Open a new connection. Raises NotConnected. A cancelled call leaves nothing open."""
         ...
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of 'host:port' or '[v6]:port'. Raises ValueError."""
+    """Return the host and port of 'host:port' or '[v6]:port'. Raises ValueError."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 <= int(port) < 65536:
@@ -107,12 +106,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """'host:port', or '[v6]:port': what `split_address` takes apart."""
+    """Return 'host:port' or '[v6]:port', the inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class TcpLink:
-    """Frames over TCP, over TLS where an identity is given: its newest certificate for each connection."""
+    """Carries frames over TCP, or over TLS if an identity is given. Each connection uses its newest certificate."""
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
         self._address = address
@@ -142,9 +141,8 @@ class TcpLink:
 class FrameProtocol(asyncio.BufferedProtocol):
     """An `RpcConnection` over an asyncio transport.
 
-    Short frames are cut out of a staging buffer, many per read. For a frame that is longer than what is
-    staged, a buffer of its size is made (after its length was checked) and the rest is received straight
-    into it.
+    Short frames are cut out of a staging buffer, many per read. A frame that is longer than the staged bytes gets a
+    buffer of its size, once its length is checked, and the rest is received directly into it.
     """
 
     def __init__(
@@ -164,7 +162,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
         self._pieces: deque[list[Buffer]] = deque()
-        """What the transport is still to get, through TLS."""
+        """With TLS, the bytes that the transport has not been given yet."""
         self._staging = memoryview(bytearray(STAGING_BYTES))
         self._staged = 0
         self._own: memoryview | None = None
@@ -213,7 +211,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has a class of its own
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is a different class
         self._transport.set_write_buffer_limits(high=self._write_high_bytes)
         if self._tls is not None:
             try:

@@ -1,4 +1,4 @@
-"""RPC's secrets and certificates from files that may be replaced while in use."""
+"""RPC's secrets and certificates, read from files that may be replaced at run time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SecurityFiles:
-    """What a process was given: a secret or a file of secrets (the first is shown first), and TLS files or none."""
+    """The given secret or file of secrets (the first has precedence), and the TLS files, if any."""
 
     secret: str = field(default="", repr=False)
     secret_file: Path | None = None
@@ -32,9 +32,9 @@ class SecurityFiles:
 
 
 class OpenedSecurity:
-    """`rpc` as the files say. Raises BadCredential, BadCertificate when it is made.
+    """The current `rpc` security from the files. The constructor raises BadCredential and BadCertificate.
 
-    `refresh` takes up what was replaced; what can't be used is logged and counted, and the last good one stays.
+    `refresh` loads replaced files. It logs and counts a file that can't be used, and keeps the last good one.
     """
 
     def __init__(self, files: SecurityFiles) -> None:

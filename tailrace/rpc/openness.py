@@ -1,4 +1,4 @@
-"""RPC beyond this machine needs a secret or certificates, on either side."""
+"""Checks that RPC beyond this machine has a secret or certificates, in clients and servers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class RpcIsOpen(ValueError):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
+    """Whether HOST:PORT is a loopback address. Does not resolve names: of them, only `localhost` is loopback."""
     return _is_loopback_host(split_address(address)[0])
 
 
 def is_private(connection: RpcConnection) -> bool:
-    """Whether nobody is between the two sides: it has TLS, or does not leave the machine."""
+    """Whether the connection uses TLS or stays within this machine, so that nobody can tamper with it."""
     host = connection.peer_host
     return connection.is_encrypted or not host or _is_loopback_host(host)
 
@@ -37,7 +37,7 @@ def _is_loopback_host(host: str) -> bool:
 
 
 def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
-    """Refuse RPC to or from other machines without a secret. Raises RpcIsOpen."""
+    """Raise RpcIsOpen for RPC to or from other machines without a secret."""
     if is_closed:
         return
     if listen is not None and not is_loopback(listen):

@@ -1,12 +1,12 @@
-"""What a process shows its peers and demands of them: shared secrets, certificates, a MAC on each frame.
+"""RPC security: shared secrets, certificates, and a MAC on each frame.
 
-With secrets and without TLS, each frame after the hello ends in a MAC with keys that the hello agreed on:
+With secrets and without TLS, each frame after the hello ends with a MAC. Its keys come from the hello:
 
     HMAC-SHA256(key of the direction, u64 number of the frame | the frame with its length), the first 16 bytes
 
-A frame that was changed, repeated, left out or moved, within a connection or between two, ends the connection. Frames
-are not encrypted: that needs TLS. HKDF-SHA256 (RFC 5869) derives the keys from the secret; both nonces are the salt,
-and the whole hello is in the label. Built on the standard library's HMAC; pure.
+A frame that was changed, repeated, omitted or moved, within a connection or between connections, ends the connection.
+Frames are not encrypted; that needs TLS. HKDF-SHA256 (RFC 5869) derives the keys from the secret. Both nonces are the
+salt, and the whole hello is in the label. Uses the standard library's HMAC. Pure.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _NUMBER = struct.Struct(">Q")
 
 @dataclass(slots=True)
 class RpcSecurity:
-    """One for all RPC of a process. It may change while in use: each new connection reads it anew.
+    """The security of all RPC of a process. It may change at run time: each new connection reads it again.
 
-    `secrets`: a peer must know one of them; without secrets any peer is served. `tls`: None for none.
+    `secrets`: a peer must know one of them. Without secrets, any peer is served. `tls`: None without TLS.
     """
 
     secrets: tuple[bytes, ...] = ()
@@ -45,19 +45,19 @@ class RpcSecurity:
 
 @dataclass(frozen=True, slots=True)
 class FrameKeys:
-    """One connection's keys, by who sends."""
+    """One connection's keys, by sender."""
 
     of_client: bytes
     of_server: bytes
 
 
 def secret_tag(secret: bytes, nonce: bytes) -> bytes:
-    """Tells a peer which secret is meant. It reveals nothing beyond what the proof reveals."""
+    """Return a tag that tells a peer which secret is used. It reveals no more than the proof does."""
     return hmac.digest(secret, b"tailrace rpc tag" + nonce, "sha256")[:TAG_BYTES]
 
 
 def derive_keys(secret: bytes, nonces: bytes, transcript: bytes) -> FrameKeys:
-    """HKDF: the nonces are the salt, the transcript of the hello is in the label."""
+    """Derive the keys by HKDF. The nonces are the salt, and the transcript of the hello is in the label."""
     extracted = hmac.digest(nonces, secret, "sha256")
     said = hashlib.sha256(transcript).digest()
     of_client, of_server = (
@@ -75,7 +75,7 @@ class FrameSigner:
         self._number = 0
 
     def sign(self, frame: Sequence[Buffer]) -> list[Buffer]:
-        """The frame and its MAC. The frame's declared length must include MAC_BYTES."""
+        """Return the frame with its MAC. The frame's declared length must include MAC_BYTES."""
         mac = self._mac.copy()
         mac.update(_NUMBER.pack(self._number))
         self._number += 1
@@ -92,7 +92,7 @@ class FrameVerifier:
         self._number = 0
 
     def verify(self, frame: memoryview) -> memoryview:
-        """The frame (without its length) without its MAC. Raises ProtocolViolation."""
+        """Return the frame without its MAC. The frame is given without its length. Raises ProtocolViolation."""
         end = len(frame) - MAC_BYTES
         if end < 0:
             raise ProtocolViolation(f"a frame of {len(frame)} bytes has no room for its MAC")

@@ -1,4 +1,4 @@
-"""The answering side: accepts connections, checks their hello, and passes many concurrent requests to a handler."""
+"""The RPC server: accepts connections, checks their hello, and passes many concurrent requests to a handler."""
 
 from __future__ import annotations
 
@@ -36,31 +36,38 @@ from tailrace.rpc.silence import ALIVE
 from tailrace.rpc.strangers import Strangers
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
-"""Answers (method, body) with (body, tail). Raises CallFailed for what the caller should know by a code."""
+"""Takes (method, body) and returns the response's (body, tail). Raises CallFailed for an error with a code."""
 TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
-"""The same for requests that carry a tail."""
+"""Takes (method, body, tail), for requests with a tail."""
 
 _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
 MAX_HELD_BYTES = 512 << 20
 MAX_STRANGERS = 1024
 LISTEN_BACKLOG = 1024
-"""Peers that wait to be accepted: all agents, when a server is back. The system drops more, and they try again after a
-second or more."""
+"""Peers that may wait for `accept`, such as all agents when a server restarts. The system drops further peers, which
+try again after a second or more."""
 UNSENT_BYTES = 64 << 10
-"""Unsent bytes of a connection that are not counted as held. Above, its next answers wait."""
+"""Unsent bytes of a connection that do not count as held. Above this, its next responses wait."""
 
 
 class RpcServer:
     """Serves one handler to any number of connections.
 
-    Bounds: `max_connections` that have finished their hello (more are refused and counted in `refused_connections`);
-    `max_strangers` that have not (of more, one is closed and counted in `refused_strangers`); `max_concurrent` requests
-    per connection; `max_held_bytes` of requests that run or are half there, and of answers until their peers have taken
-    them, of all connections together; frames of `max_frame_bytes`. Requests and answers beyond `max_held_bytes` become
-    'overloaded'; a frame that is announced beyond it ends its connection (decision 58). The server stops reading from a
-    peer that does not read its answers. It disconnects one that has not finished its hello within `hello_timeout_s`, or
-    of which a long frame or an answer is under way for longer than `stall_timeout_s` (twice that at most).
+    Limits:
+    - `max_connections`: connections that have finished their hello. More are refused and counted in
+      `refused_connections`.
+    - `max_strangers`: connections that have not. For each further one, a stranger is closed and counted in
+      `refused_strangers`.
+    - `max_concurrent`: requests per connection.
+    - `max_held_bytes`: bytes of all connections together, in requests that run or are partly received, and in responses
+      until their peers have read them. Requests and responses beyond it fail as 'overloaded'. A frame whose declared
+      length is beyond it ends its connection (decision 58).
+    - `max_frame_bytes`: the size of a frame.
+
+    The server stops reading from a peer that does not read its responses. It disconnects a peer that has not finished
+    its hello within `hello_timeout_s`. It also disconnects a peer if one long frame or response takes longer than
+    `stall_timeout_s` (at most twice that).
     """
 
     def __init__(
@@ -98,7 +105,7 @@ class RpcServer:
         self._sweeper: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
         self._connections: dict[_Served, None] = {}
-        """Those that have finished their hello; the others are strangers."""
+        """The connections that have finished their hello. The others are strangers."""
         self._strangers: Strangers[_Served] = Strangers(max_strangers)
         self._running: set[asyncio.Task[None]] = set()
         self._doormen: set[asyncio.Task[None]] = set()
@@ -106,18 +113,18 @@ class RpcServer:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on; for port 0, the one that the system chose."""
+        """The port that the server listens on. For port 0, the port that the system chose."""
         assert self._listener is not None, "listen first"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
     @property
     def connections(self) -> int:
-        """All that are open."""
+        """The number of open connections."""
         return len(self._connections) + len(self._strangers)
 
     async def listen(self, host: str, port: int) -> None:
-        """Accept connections at this address, over TLS where `security` has an identity. Raises OSError."""
+        """Accept connections at this address, over TLS if `security` has an identity. Raises OSError."""
         loop = asyncio.get_running_loop()
         tls = self._security.tls
         self._listener = await loop.create_server(
@@ -133,7 +140,7 @@ class RpcServer:
         self._sweeper = asyncio.create_task(self._end_stalled(), name="rpc stalls")
 
     def accept(self, wire: RpcConnection) -> Receiver:
-        """Serve a connection made by any link."""
+        """Serve a connection of any link."""
         served = _Served(self, wire)
         if self._closing:
             served.is_over = True
@@ -149,7 +156,7 @@ class RpcServer:
         return served
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop accepting, give running requests `grace_s` to be answered, then close the connections."""
+        """Stop accepting, wait up to `grace_s` for running requests, then close the connections."""
         self._closing = True
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -177,7 +184,7 @@ class RpcServer:
     # --- details
 
     def _admit(self, served: _Served) -> bool:
-        """Whether there is a place for a connection that has finished its hello."""
+        """Admit a connection that has finished its hello. Return False if there are too many."""
         if served.is_greeted:
             return True
         if len(self._connections) >= self._max_connections:
@@ -203,7 +210,7 @@ class RpcServer:
                     served.wire.abort()
 
     def _has_room(self, more: int, own: int = 0) -> bool:
-        """Whether so much more may be held, by somebody who holds `own` already. One alone always may."""
+        """Whether a connection that holds `own` bytes may hold `more`. If no other connection holds any, it may."""
         return self.held_bytes <= own or self.held_bytes + more <= self._max_held_bytes
 
     def _serve(self, served: _Served, frame: Frame) -> None:
@@ -267,7 +274,7 @@ class RpcServer:
 
 
 class _Served:
-    """One connection: a Receiver that first answers the hello and then passes requests on."""
+    """One connection: a Receiver that first handles the hello and then passes requests to the handler."""
 
     def __init__(self, server: RpcServer, wire: RpcConnection) -> None:
         self.wire = wire
@@ -287,7 +294,7 @@ class _Served:
         self._under_way: tuple[int, asyncio.Future[None] | None] = 0, None
 
     def is_stalled(self) -> bool:
-        """Whether a long frame or an answer is under way that was so when this was last asked."""
+        """Whether the same long frame or response was already in progress at the last call."""
         frame, room = self._long_frames if self._arriving else 0, self.wire.room()
         last_frame, last_room = self._under_way
         self._under_way = frame, room
@@ -347,12 +354,12 @@ class _Served:
             self.doorman.cancel()
 
     def _arrived(self) -> None:
-        """What was counted of a long frame is counted as a request from here on, or not any more."""
+        """Stop counting the bytes of a long frame. From here on they count as a request, or not at all."""
         self._server._give_back(self._arriving)
         self._arriving = 0
 
     def _agree(self, hello: hello_messages.Hello, welcome: hello_messages.Welcome) -> None:
-        """The client has shown that it belongs here: what the two agreed on holds from the next frame on."""
+        """Apply what the hello agreed on, from the next frame on. The client has proved that it belongs here."""
         self.is_greeted = True
         self._version = welcome.version
         keys = hello_messages.frame_keys(hello, welcome, self._secret)

@@ -1,7 +1,7 @@
-"""Connections that have not finished their hello: who goes when there are too many.
+"""Strangers: connections that have not finished their hello. Decides which one to close if there are too many.
 
-The oldest goes, of the address that has the most. So a flood from one address pushes out its own. A peer that belongs
-here finishes its hello within milliseconds, and is rarely the oldest. Pure.
+It is the oldest one of the address that has the most. So a flood from one address displaces its own connections. A
+legitimate peer finishes its hello within milliseconds, and is rarely the oldest. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Strangers(Generic[T]):
-    """At most `limit` of them, in the order in which they came."""
+    """At most `limit` strangers, in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         assert limit > 0, "nobody could finish a hello"
@@ -28,7 +28,7 @@ class Strangers(Generic[T]):
         return len(self._hosts)
 
     def add(self, stranger: T, host: str) -> T | None:
-        """Count one more. Returns the one that has to go and is not counted any more, if there are too many."""
+        """Add a stranger. If there are too many, remove one and return it for the caller to close."""
         self._hosts[stranger] = host
         self._of_host.setdefault(host, {})[stranger] = None
         if len(self._hosts) <= self._limit:
@@ -39,7 +39,7 @@ class Strangers(Generic[T]):
         return oldest
 
     def discard(self, stranger: T) -> None:
-        """It has finished its hello, or is gone."""
+        """Remove a connection that has finished its hello or has ended."""
         host = self._hosts.pop(stranger, None)
         if host is None:
             return

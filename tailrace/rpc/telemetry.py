@@ -1,4 +1,4 @@
-"""What a process shows of its RPC server."""
+"""Metrics of a process's RPC server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.rpc.server import RpcServer
 
 
 def count_refused(server: Callable[[], RpcServer | None], registry: CollectorRegistry) -> None:
-    """Export how many connections the server has refused since the start; 0 while there is none."""
+    """Export how many connections the server has refused since its start; 0 while there is no server."""
 
     def read(of: Callable[[RpcServer], int]) -> Callable[[], float]:
         return lambda: 0 if (found := server()) is None else of(found)

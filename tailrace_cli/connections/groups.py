@@ -116,7 +116,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
 
 
 async def kind_of(coordinator: KafkaClient, group: str) -> str:
-    """Return a group's kind. A group that does not exist is CLASSIC: its first offset commit creates a classic group."""
+    """Return a group's kind. A missing group is CLASSIC, because its first offset commit creates a classic group."""
     try:
         return (await describe_group(coordinator, group)).kind
     except KafkaRefused as refused:

@@ -129,7 +129,8 @@ class KafkaClient:
         return await self._exchange(api, version, request)
 
     async def brokers(self) -> AsyncIterator[KafkaClient]:
-        """Yield a client of each broker in turn, because a broker lists only its own groups. Close it before the next."""
+        """Yield a client of each broker in turn, because a broker lists only its own groups. Each is closed before the
+        next is opened."""
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
             async with KafkaClient(join_address(broker.host, broker.port), self._properties) as client:
                 yield client
@@ -202,7 +203,7 @@ class KafkaClient:
 
 
 def check(error_code: int, message: str | None, what: str) -> None:
-    """Raise KafkaRefused unless the code is NONE. It says `what` failed, Kafka's error name and the broker's message."""
+    """Raise KafkaRefused unless the code is NONE, with `what`, Kafka's error name and the broker's message."""
     if error_code == 0:
         return
     try:
