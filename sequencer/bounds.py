@@ -1,7 +1,7 @@
-"""How much one answer of the sequencer may hold, and one share request. There may always be more: the caller asks again
-for what follows.
+"""Limits of an answer of the sequencer, and of a share request. There may always be more: the caller requests the rest
+again.
 
-The frame limit of RPC is far above these bounds, so that no answer is refused for its size.
+RPC's frame limit is far above these limits, so that no answer is refused for its size.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ import msgspec
 from sequencer.api import Run, ShareWork
 
 MAX_ANSWER_BYTES = 1 << 20
-"""Encoded bytes after which nothing more is added to an answer; one item may pass it by its own size."""
+"""Encoded bytes after which nothing more is added to an answer; the last item may exceed it."""
 MAX_ANSWER_RUNS = 2_048
-"""Runs of one answer of `find_batches` or `feed`: as many are decoded within a few turns of the loop."""
+"""Limit of runs in an answer of `find_batches` or `feed`, so that they are decoded within a few turns of the event
+loop."""
 ABORTED_BYTES = 32
 """An upper bound of an aborted range's encoded size."""
 MAX_PAGE = 5_000
-"""Entries of one page of a listing."""
+"""Limit of entries in a page of a listing."""
 
 _RUN_BYTES = 160
 _ELEMENT_BYTES = 33
 _length = attrgetter("length")
 MAX_WORKS = 5_000
-"""Partitions of one share request."""
+"""Limit of partitions in a share request."""
 MAX_EDGES = 20_000
-"""Acknowledged and skipped stretches of one share request."""
+"""Limit of acknowledged and skipped ranges in a share request."""
 
 
 class PageRoom:
-    """What is left of a page: entries and encoded bytes. The first entry always fits."""
+    """The space left in a page, in entries and encoded bytes. The first entry always fits."""
 
     def __init__(self, entries: int = MAX_PAGE) -> None:
         self._entries = max(1, min(entries, MAX_PAGE))
@@ -43,7 +44,7 @@ class PageRoom:
         self._is_empty = True
 
     def takes(self, size: int) -> bool:
-        """Whether an entry of about this encoded size is still part of the page; then it is counted."""
+        """Whether an entry of about this encoded size still fits; if so, it is counted."""
         if not self._is_empty and (self._entries < 1 or self._bytes < size):
             return False
         self._entries -= 1
@@ -53,25 +54,25 @@ class PageRoom:
 
 
 def text_bytes(*texts: str) -> int:
-    """An upper bound of the texts' encoded size."""
+    """Return an upper bound of the texts' encoded size."""
     return sum(5 + 4 * len(text) for text in texts)
 
 
 def edges_of(work: ShareWork) -> int:
-    """How many stretches of offsets are named."""
+    """Return the number of offset ranges in the request."""
     skipped = 0 if work.acquire is None else len(work.acquire.skipped)
     return skipped + len(work.written) + sum(len(acknowledged.types) for acknowledged in work.acknowledged)
 
 
 def run_bytes(run: Run) -> int:
-    """An upper bound of the run's encoded size: integers have at most nine bytes, UUIDs sixteen and two."""
+    """Return an upper bound of the run's encoded size: an integer takes at most nine bytes, a UUID 18."""
     return _RUN_BYTES + len(run.key) + _ELEMENT_BYTES * (len(run.batches) + len(run.markers))
 
 
 class SummedRuns(msgspec.Struct, frozen=True, gc=False):
-    """Runs of a partition, in order, with running sums: bytes of the log (`lengths`), and of an answer (`sizes`).
+    """Runs of a partition, in order, with running sums: bytes of the log (`lengths`) and of an answer (`sizes`).
 
-    The sums have one entry more than there are runs, and begin anywhere: only differences count.
+    The sums have one entry more than there are runs, and may start at any value: only differences count.
     """
 
     runs: list[Run]
@@ -80,24 +81,24 @@ class SummedRuns(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> SummedRuns:
-        """Runs that nobody has summed up."""
+        """Sum up these runs."""
         return cls([*runs], sums_of(map(_length, runs)), sums_of(map(run_bytes, runs)))
 
     @property
     def end_offset(self) -> int:
-        """Where the last one ends; 0 for none."""
+        """End offset of the last run; 0 if there is none."""
         return self.runs[-1].end_offset if self.runs else 0
 
 
 def sums_of(numbers: Iterable[int], first: int = 0) -> array[int]:
-    """Running sums that begin with `first`."""
+    """Return running sums that begin with `first`."""
     return array("q", accumulate(numbers, initial=first))
 
 
 class AnswerRoom:
-    """What is left of an answer with runs: bytes of the log, as its asker bounds them, and the answer's own bounds.
+    """The space left in an answer with runs: bytes of the log, limited by the caller, and the answer's own limits.
 
-    The first run always fits, so that a caller that asks again makes progress.
+    The first run always fits, so that a caller that repeats its request makes progress.
     """
 
     def __init__(self, log_bytes: int = 1 << 62) -> None:
@@ -112,10 +113,10 @@ class AnswerRoom:
         return not self._is_empty and min(self.log_bytes, self.runs, self._bytes) <= 0
 
     def take(self, found: SummedRuns, max_bytes: int, aborted: Sequence[int] = ()) -> list[Run]:
-        """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached.
+        """Return as many of the runs, in order, as there is room for; stop when `max_bytes` of the log are reached.
 
-        `aborted`: the first offsets, in order, of the aborted ranges that are named beside the runs which they begin
-        in or before.
+        `aborted`: the first offsets, in order, of the aborted ranges. A range is sent with a run that it begins in or
+        before.
         """
         runs, lengths, sizes = found.runs, found.lengths, found.sizes
         if not runs or self.is_full:
@@ -132,7 +133,7 @@ class AnswerRoom:
         return runs if count == len(runs) else runs[:count]
 
     def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """All of the runs, which must stay together, whatever room there is for them."""
+        """Count all of the runs, which must stay together, whatever room there is."""
         if runs:
             self._add(len(runs), sum(map(_length, runs)), sum(map(run_bytes, runs)))
         return runs

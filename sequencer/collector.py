@@ -1,9 +1,9 @@
-"""The collector: deletes objects that nothing refers to. Only it deletes objects.
+"""The collector: deletes the data objects that nothing refers to. No other code deletes data objects.
 
-Two kinds of garbage, both certain: objects that the sequencer retired and whose grace is over, and keys under an
-ended session's prefix that no row names (nothing can be committed under that session any more).
+There are two kinds of garbage, both certain: objects that the sequencer retired and whose grace period has ended, and
+keys under an ended session's prefix that no row names (nothing can be committed under that session any more).
 
-Bytes are deleted first, then rows: a pass that dies in between is repeated by the next one.
+Bytes are deleted first, then rows: if a pass dies in between, the next one repeats it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.object_store.api import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What one pass did, in counts."""
+    """The counts of one pass."""
 
     objects_deleted: int
     orphans_deleted: int
@@ -28,9 +28,10 @@ class Collection:
 async def collect(
     sequencer: Sequencer, store: ObjectStore, clock: Clock, *, batch: int = 500, pause_s: float = 0.1
 ) -> Collection:
-    """One pass: all that is garbage now, `batch` objects at a time with `pause_s` between, so that reads go on.
+    """Run one pass: delete everything that is garbage now, `batch` objects at a time with `pause_s` in between, so that
+    reads continue.
 
-    Raises SequencerError and StoreError; what was done until then stays done.
+    Raises SequencerError and StoreError; the deletions until then are done.
     """
     objects = orphans = 0
     swept: set[UUID] = set()
@@ -58,7 +59,7 @@ async def _sweep(
     batch: int,
     pause_s: float,
 ) -> int:
-    """Delete the orphans under an ended session's prefix. Returns how many there were."""
+    """Delete the orphans under an ended session's prefix. Return how many there were."""
     assert session.prefix.endswith("/"), f"prefix {session.prefix!r} would match other sessions' keys"
     deleted = 0
     async for keys in _pages(store, session.prefix, batch):

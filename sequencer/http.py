@@ -1,4 +1,4 @@
-"""A sequencer server's pages: its readiness, and its gauges."""
+"""A sequencer server's HTTP pages: its readiness and its gauges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SequencerPages:
-    """The `tailrace.http_server.Pages` of a sequencer: of `server`, once it is set."""
+    """The `tailrace.http_server.Pages` of a sequencer server, once `server` is set."""
 
     def __init__(self) -> None:
         self.server: SequencerServer | None = None
@@ -41,7 +41,7 @@ class SequencerPages:
         return Gauge(name, documentation, registry=self.registry)
 
     async def readiness(self) -> Readiness:
-        """Whether this server knows the committer, and why not: most often, what the database says."""
+        """Report whether this server knows the committer, and if not, why (usually what the database says)."""
         if self.server is None:
             return Readiness(["starting"], {"committer": ""})
         committer, why = self.server.committer_address, self.server.no_committer
@@ -49,11 +49,11 @@ class SequencerPages:
         return Readiness([] if committer else [unknown], {"committer": committer})
 
     async def update_gauges(self) -> None:
-        """Show the statistics, on the committer."""
+        """Update the statistics gauges, on the committer only."""
         if self.server is None or not self.server.is_committer:
             return
         try:
             statistics = await self.server.sequencer.statistics(Empty())
         except SequencerError:
-            return  # /readyz says why
+            return  # /readyz gives the reason
         self._statistics.show(statistics)

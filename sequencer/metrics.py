@@ -26,7 +26,7 @@ _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
-    """What the sequencer keeps, as gauges: on the server that commits and on every agent, which asks for it."""
+    """The sequencer's statistics as gauges, on the committer and on every agent, which requests them."""
 
     _rows = metric(Gauge, "Rows at the sequencer, by kind.", ["kind"])
     _object_bytes = metric(Gauge, "Bytes of objects, by state.", ["state"])
@@ -34,7 +34,7 @@ class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
     _oldest_transaction_age_seconds = metric(Gauge, "Age of the oldest open transaction; 0 if none is open.")
 
     def show(self, statistics: Statistics) -> None:
-        """Set all of them."""
+        """Set all gauges."""
         for kind in _ROW_KINDS:
             self._rows.labels(kind).set(getattr(statistics, kind))
         self._group_bytes.set(statistics.group_bytes)
@@ -72,26 +72,26 @@ class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
         }  # fmt: skip
 
     def queue_changed(self, requests: int) -> None:
-        """Keep the length."""
+        """Record the length."""
         self._queued_requests.set(requests)
 
     def group_performed(self, requests: int, seconds: float) -> None:
-        """Count one group."""
+        """Record one group."""
         self._group_commit_requests.observe(requests)
         self._group_commit_duration_seconds.observe(seconds)
 
     def database_answered(self, work: DatabaseWork, seconds: float) -> None:
-        """Count one transaction."""
+        """Record one transaction."""
         self._database_duration_seconds.labels(work).observe(seconds)
 
     def request_failed_alone(self, request: str) -> None:
-        """Count one; what went wrong is the log's."""
+        """Count one failure; the log has the cause."""
         self._request_failures.labels(request).inc()
 
     def term_began(self) -> None:
-        """Count one."""
+        """Count one term."""
         self._terms.inc()
 
     def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
-        """Count one call."""
+        """Record one call."""
         self._calls[side].labels(method).observe(seconds)

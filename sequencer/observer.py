@@ -1,4 +1,4 @@
-"""Events that a sequencer reports to whoever measures it: the committer, its database, and RPC calls on both ends."""
+"""Events that a sequencer reports for metrics: of the committer, its database, and RPC calls on both ends."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ DatabaseWork = Literal["write", "load", "look_up", "read", "lease"]
 
 
 class SequencerObserver(Protocol):
-    """Called for each event once it is over. Must not raise or take long."""
+    """Called for each event when it is over. Must not raise or take long."""
 
     def queue_changed(self, requests: int) -> None:
-        """The length of the committer's queue changed."""
+        """The length of the committer's queue has changed."""
         ...
 
     def group_performed(self, requests: int, seconds: float) -> None:
-        """The committer decided and wrote a group."""
+        """The committer has decided and written a group."""
         ...
 
     def database_answered(self, work: DatabaseWork, seconds: float) -> None:
-        """The database answered, or failed, after so long."""
+        """The database has answered or failed after this time."""
         ...
 
     def request_failed_alone(self, request: str) -> None:
-        """A request could not be carried out, in a way that was not foreseen."""
+        """A request could not be carried out for an unforeseen reason."""
         ...
 
     def term_began(self) -> None:
-        """This process became the committer."""
+        """This process has become the committer."""
         ...
 
     def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
-        """An attempt of an RPC call was answered, or failed. The client's time includes the network and the queue."""
+        """An attempt of an RPC call was answered or failed. The client's time includes the network and the queue."""
         ...
 
 
 class Unobserved:
-    """An observer that keeps nothing."""
+    """An observer that ignores all events."""
 
     def queue_changed(self, requests: int) -> None: ...
 
@@ -58,7 +58,7 @@ class Unobserved:
 
 
 async def timed(observer: SequencerObserver, clock: Clock, work: DatabaseWork, answer: Awaitable[T]) -> T:
-    """Await an answer and report its time."""
+    """Await an answer and report how long it took."""
     began = clock.monotonic()
     try:
         return await answer
@@ -84,5 +84,5 @@ class _TimedReads:
 
 
 def timed_reads(store: RowStore, observer: SequencerObserver, clock: Clock) -> RowStore:
-    """The store, for reading; each call's time is reported."""
+    """Return the store for reading; the time of each call is reported."""
     return cast(RowStore, _TimedReads(store, observer, clock))

@@ -1,6 +1,6 @@
-"""Whole listings, page by page: for callers that need more than one answer of the sequencer has room for.
+"""Whole listings, page by page, for callers that need more than fits into one answer of the sequencer.
 
-Long requests are made page by page, too: a committer in the caller's process shares its loop.
+Long requests are split into pages too, because a committer in the caller's process shares its event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sequencer.bounds import MAX_PAGE
 from tailrace.turns import Turns
 
 MAX_RESTARTS = 20
-"""How often a listing that changes meanwhile begins anew."""
+"""Limit of restarts of a listing that changes while it is read."""
 
 
 class Page(Protocol):
@@ -49,7 +49,7 @@ class Page(Protocol):
 
     @property
     def next(self) -> Any:
-        """Where the next page begins; None, or -1 of a number, after the last."""
+        """Where the next page begins; after the last page None, or -1 for a number."""
         ...
 
 
@@ -59,7 +59,8 @@ P = TypeVar("P", bound=Page)
 
 
 async def pages(ask: Callable[[Q], Awaitable[P]], request: Q) -> AsyncIterator[P]:
-    """All pages of a listing, a turn for each: the request's own, then those `after` the page before."""
+    """Yield all pages of a listing, one per turn of the event loop: first the request's own, then each page after the
+    previous one."""
     turns = Turns(1)
     while True:
         page = await ask(request)
@@ -71,25 +72,25 @@ async def pages(ask: Callable[[Q], Awaitable[P]], request: Q) -> AsyncIterator[P
 
 
 async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
-    """Every group, by id."""
+    """Return all groups, ordered by id."""
     return [group async for page in pages(sequencer.list_groups, ListGroups()) for group in page.groups]
 
 
 async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOffset]:
-    """A share group's offsets in all partitions that it has read."""
+    """Return a share group's offsets in all partitions that it has read."""
     asked = ShareOffsetsRequest(group_id)
     return [offset async for page in pages(sequencer.share_offsets, asked) for offset in page.offsets]
 
 
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:
-    """The pins of every table."""
+    """Return the pins of all tables."""
     return [pin async for page in pages(sequencer.table_pins, TablePinsRequest()) for pin in page.pins]
 
 
 async def lag_pages(
     sequencer: Sequencer, owner: int = -1, *, with_orphans: bool = False
 ) -> AsyncIterator[list[Lag]]:
-    """Every committed position, some at a time; see LagsRequest."""
+    """Yield all committed positions, some at a time; see LagsRequest."""
     async for page in pages(sequencer.lags, LagsRequest(None, owner, with_orphans)):
         yield page.lags
 
@@ -97,7 +98,7 @@ async def lag_pages(
 async def all_transactions(
     sequencer: Sequencer, transactional_ids: list[str] | None
 ) -> list[TransactionDescription]:
-    """The transactions of these ids, or all."""
+    """Return the transactions of these ids, or all."""
     asked = TransactionsRequest(transactional_ids)
     return [row async for page in pages(sequencer.transactions, asked) for row in page.transactions]
 
@@ -105,7 +106,7 @@ async def all_transactions(
 async def positions_at(
     sequencer: Sequencer, group_id: str, partitions: Sequence[tuple[UUID, int]]
 ) -> list[OffsetPosition]:
-    """A group's positions in these partitions, in their order."""
+    """Return a group's positions in these partitions, in the same order."""
     positions: list[OffsetPosition] = []
     turns = Turns(MAX_PAGE)
     while len(positions) < len(partitions):
@@ -118,18 +119,18 @@ async def positions_at(
 
 
 async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[PartitionSize]:
-    """The sizes of these topics' partitions, or of all."""
+    """Return the sizes of these topics' partitions, or of all."""
     return [size async for page in pages(sequencer.sizes, SizesRequest(topic_ids)) for size in page.sizes]
 
 
 class OffsetsSource(Protocol):
-    """As much of a sequencer as `all_offsets` asks."""
+    """The part of a sequencer that `all_offsets` uses."""
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer: ...
 
 
 async def all_offsets(sequencer: OffsetsSource, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
-    """A result for each query, in order. A look-up that was stopped is continued after all others were begun."""
+    """Return a result for each query, in order. A look-up that was stopped is continued after all others were begun."""
     results: list[OffsetResult] = []
     turns = Turns(MAX_PAGE)
     while len(results) < len(queries):
@@ -153,8 +154,8 @@ async def all_offsets(sequencer: OffsetsSource, queries: Sequence[OffsetQuery]) 
 
 
 def _better(before: OffsetResult, following: OffsetResult) -> OffsetResult:
-    """What a look-up gives after one more part of the log: the first run of the largest timestamp, or none where that
-    run may not be told."""
+    """Return the result of a look-up after one more part of the log: the first run with the largest timestamp, or none
+    if that run may not be returned."""
     if before.run is None or _largest(following) > before.run.max_timestamp:
         return following
     return msgspec.structs.replace(following, run=before.run)
@@ -165,7 +166,7 @@ def _largest(result: OffsetResult) -> int:
 
 
 async def whole_security(sequencer: Sequencer, known_version: int = -1) -> Security | None:
-    """All users and ACLs; None if the caller's are current, or while they keep changing."""
+    """Return all users and ACLs; None if the caller's are current, or if they keep changing."""
     request = SecurityRequest(known_version, takes_pages=True)
     found = await _of_one_version(pages(sequencer.security, request))
     users = [user for page in found for user in page.users or ()]
@@ -174,7 +175,7 @@ async def whole_security(sequencer: Sequencer, known_version: int = -1) -> Secur
 
 
 async def whole_client_configs(sequencer: Sequencer, known_version: int = -1) -> ClientConfigs | None:
-    """Everything that is configured for clients; None if the caller's is current, or while it keeps changing."""
+    """Return all client configs; None if the caller's are current, or if they keep changing."""
     request = ClientConfigsRequest(known_version, takes_pages=True)
     found = await _of_one_version(pages(sequencer.client_configs, request))
     configs = [config for page in found for config in page.configs or ()]
@@ -182,7 +183,8 @@ async def whole_client_configs(sequencer: Sequencer, known_version: int = -1) ->
 
 
 async def _of_one_version(listing: AsyncIterator[V]) -> list[V]:
-    """The pages of a listing that begins anew when it changes meanwhile; none if it does so each time."""
+    """Return the pages of a listing, all of one version; a listing starts again when its version changes. Return none
+    if it changes each time."""
     found: list[V] = []
     restarts = 0
     async for page in listing:

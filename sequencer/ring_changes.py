@@ -1,6 +1,7 @@
-"""What leads from one ring to a later one, so that an agent that joins or leaves costs the others one member's bytes.
+"""The difference between a ring and a later one, so that an agent that joins or leaves costs each other agent the bytes
+of one member.
 
-Pure. `ring_after(before, ring_change(before, after))` is `after`.
+Pure. `ring_after(before, ring_change(before, after))` equals `after`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sequencer.rules.leases import MAX_DEPARTED
 
 
 def ring_change(before: Ring, after: Ring) -> RingChange:
-    """What an agent that has `before` must be sent."""
+    """Return the change to send to an agent that has `before`."""
     known, live = _by_id(before.members), _by_id(after.members)
     departed = _by_id((*before.members, *before.departed))
     return RingChange(
@@ -25,7 +26,7 @@ def ring_change(before: Ring, after: Ring) -> RingChange:
 
 
 def ring_after(before: Ring, change: RingChange) -> Ring:
-    """The ring of the change's generation. `before` must be the ring of generation `since`."""
+    """Return the ring of the change's generation. `before` must be the ring of generation `since`."""
     assert before.generation == change.since, (
         f"{before.generation} is known, the change is since {change.since}"
     )

@@ -13,13 +13,13 @@ from tailrace.buffers import Buffer
 from tailrace.rpc import CallFailed, decode_body, encode_body
 
 Read = Callable[[int, Method, Value], Awaitable[Value]]
-"""Answers a query as of this journal number or a later one."""
+"""Answers a query at this journal number or a later one."""
 _MAX_DIGITS = 18
 
 
 class RpcHandler:
     """An RPC handler. `forward` carries out calls that this server may forward, and `read` those that a follower may
-    answer; by default `call` does. `number`: as of which number of the journal an answer is that is given now."""
+    answer; both default to `call`. `number` returns the journal number that an answer given now reflects."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RpcHandler:
         self._number = number
 
     async def handle(self, name: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        """Answer one call; a SequencerError travels as its code and message."""
+        """Answer one call; a SequencerError is sent as its code and message."""
         call = self._call
         if name.startswith(FORWARD):
             call, name = self._forward, name.removeprefix(FORWARD)

@@ -6,12 +6,12 @@
                CHECKED, OPEN         a state was loaded (same term),   none
                                      or the chain was broken off
     OPEN       CHECKED               the first head is durable         as many as the heads reserve
-    FINISHED   OPEN                  the last head was cut             none any more
-    REFUSED    any                   the bucket is ahead of this       none any more
+    FINISHED   OPEN                  the last head was made            no more
+    REFUSED    any                   the bucket is ahead of this       no more
                                      database
 
-`successor` makes the chain that follows one when a state is loaded anew. Whoever awaited something for the chain before
-sees that another stands in its place. FINISHED and REFUSED are for good: successors stay in these phases.
+`successor` makes the chain that follows when a state is reloaded. Code that awaited something for the previous chain
+finds the new one in its place. FINISHED and REFUSED are permanent: successors stay in these phases.
 
 Pure: no I/O, no clock.
 """
@@ -40,14 +40,16 @@ from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.turns import Steps
 
 MAX_UNSAVED_ROWS = 200_000
-"""Past this many, gathered while the bucket took none, the chain is broken off and begun anew."""
+"""If more unsaved rows than this accumulate because the bucket accepts none, the chain is broken off and a new one
+begins."""
 MIN_SNAPSHOT_BYTES = 4 << 20
 CHEAP_SNAPSHOT_BYTES = 64 << 20
 HEADS_FOR_CHEAP = 200
 MAX_HEADS = 5_000
-"""A snapshot is due when the heads since the last are as large as it, or so many (fewer, where it is small)."""
+"""A snapshot is due when the heads since the last one are as large as it in total, or when there are this many of them
+(HEADS_FOR_CHEAP if the snapshot is small)."""
 IDLE_INTERVAL_MS = 60_000
-"""Renewed leases alone are exported no more often."""
+"""If only leases were renewed, heads are exported at most this often."""
 _VOLATILE: frozenset[type[Row]] = frozenset({AgentRow, SessionRow, LeaseRow})
 
 
@@ -63,9 +65,10 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class Export:
-    """A head on its way to the bucket, and the rows that are saved with it.
+    """A head in transit to the bucket, and the rows that are saved with it.
 
-    `head` has no tables: they are encoded from `changes` and `hot`. `data`: the head as it is stored, once encoded.
+    `head` has no tables: they are encoded from `changes` and `hot`. `data`: the head as it is stored, once it is
+    encoded.
     """
 
     head: Head
@@ -76,21 +79,21 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class LastSnapshot:
-    """The newest durable snapshot: its parts' bytes, and the head from which its chain is replayed."""
+    """The newest durable snapshot: the size of its parts, and the head from which its chain is replayed."""
 
     size: int
     replay_from: HeadPlace
 
 
 class ChainState:
-    """See the module. `ChainState.unknown()` belongs to no database; `successor` begins one.
+    """See the module. `ChainState.unknown()` belongs to no database; `successor` begins a chain for one.
 
     Attributes:
-        next_number: of the next head.
+        next_number: the number of the next head.
         begins: the number from which on this chain has no gap.
-        exporting: the head on its way; nothing else is exported before it.
-        snapshot: the newest durable one of this chain.
-        refusal: why the phase is REFUSED.
+        exporting: the head in transit; nothing else is exported before it.
+        snapshot: the newest durable snapshot of this chain.
+        refusal: the reason for the phase REFUSED.
     """
 
     def __init__(
@@ -112,18 +115,18 @@ class ChainState:
 
     @classmethod
     def unknown(cls) -> ChainState:
-        """The chain of no database."""
+        """Return the chain of no database."""
         identity = Identity(cluster_id="", incarnation=0)
         return cls(identity, -1, HotState({}), phase=Phase.NEW, next_number=0)
 
     # --- transitions
 
     def successor(self, identity: Identity, epoch: int, state: HotState) -> ChainState:
-        """The chain that follows when this state was loaded under this epoch."""
+        """Return the chain that follows when this state was loaded under this epoch."""
         is_same_term = (identity, epoch) == (self.identity, self.epoch)
         number = self.next_number if is_same_term else 0
         if is_same_term and self.exporting is not None:
-            number += 1  # Whether that head was stored, nobody knows: its number is used up.
+            number += 1  # it is unknown whether that head was stored, so its number is used up
         phase = self.phase
         if phase not in (Phase.FINISHED, Phase.REFUSED):
             phase = Phase.CHECKED if is_same_term and phase is not Phase.NEW else Phase.NEW
@@ -132,35 +135,37 @@ class ChainState:
         return following
 
     def broken_off(self) -> ChainState:
-        """The chain that follows when too many rows wait to be saved: it begins with all rows anew."""
+        """Return the chain that follows when too many rows are unsaved; it begins again with all rows."""
         return self.successor(self.identity, self.epoch, self.state)
 
     def bucket_is_ours(self, last_number: int | None) -> None:
-        """The bucket was checked. `last_number`: the highest head of this very epoch that it has, if any."""
+        """Note that the bucket was checked. `last_number`: the highest number of a head of this same epoch in the
+        bucket, if there is one."""
         assert self.phase is Phase.NEW, self.phase
         if last_number is not None:
-            # A process before this one wrote it: it stays, and so does the next, which may still be on its way.
+            # A previous process wrote that head. It stays, and so does the next number, whose head may still be in
+            # transit.
             self.begins = self.next_number = max(self.next_number, last_number + 2)
         self.phase = Phase.CHECKED
 
     def open(self) -> None:
-        """The first head is durable: offsets are reserved."""
+        """Note that the first head is durable, so that offsets are reserved."""
         assert self.phase is Phase.CHECKED, self.phase
         self.phase = Phase.OPEN
 
     def finish(self) -> None:
-        """The last head is cut next."""
+        """Note that the next head is the last one."""
         assert self.phase is Phase.OPEN, self.phase
         self.phase = Phase.FINISHED
 
     def refuse(self, error: SequencerError) -> None:
-        """Nothing may be written to this bucket, for good."""
+        """Note that nothing may ever be written to this bucket."""
         self.phase, self.refusal = Phase.REFUSED, error
 
     # --- what was written, and what is saved of it
 
     def written(self, changes: Changes) -> None:
-        """These changes are durable in the database and shown."""
+        """Note changes that are durable in the database and shown."""
         for kind, rows in changes.by_kind.items():
             if kind in checkpoint.LEFT_OUT:
                 continue
@@ -171,22 +176,22 @@ class ChainState:
 
     @property
     def unsaved_rows(self) -> int:
-        """Rows that are in no head yet."""
+        """Number of rows that are in no head yet."""
         return self._unsaved_rows
 
     @property
     def is_too_long(self) -> bool:
-        """Whether so many rows wait to be saved that the chain must be broken off."""
+        """Whether so many rows are unsaved that the chain must be broken off."""
         return self._unsaved_rows > MAX_UNSAVED_ROWS
 
     @property
     def is_all_saved(self) -> bool:
-        """Whether a durable head has all that was written."""
+        """Whether a durable head has everything that was written."""
         is_open = self.phase in (Phase.OPEN, Phase.FINISHED)
         return is_open and not self._unsaved and self.exporting is None
 
     def is_saved(self, kind: type[Row], key: Key) -> bool:
-        """Whether the row as it is now (or that there is none) is in a durable checkpoint."""
+        """Whether the current row (or its absence) is in a durable checkpoint."""
         if self.snapshot is None or key in self._unsaved.by_kind.get(kind, {}):
             return False
         return self.exporting is None or key not in self.exporting.changes.by_kind.get(kind, {})
@@ -224,7 +229,7 @@ class ChainState:
         replay_from: int = -1,
         parts: Iterable[Part] = (),
     ) -> Head:
-        """A head as of now, without its tables."""
+        """Return a head as of now, without its tables."""
         return Head(
             version=checkpoint.VERSION,
             cluster_id=self.identity.cluster_id,
@@ -242,7 +247,7 @@ class ChainState:
         )
 
     def export_first(self, head: Head) -> None:
-        """Begin to export the first head: all topics and partitions. What was written since the state was loaded stays
+        """Begin to export the first head, with all topics and partitions. Changes since the state was loaded stay
         unsaved."""
         assert self.phase is Phase.CHECKED and self.exporting is None, self.phase
         changes = Changes()
@@ -251,20 +256,21 @@ class ChainState:
         self.exporting = Export(head, changes, [])
 
     def export(self, head: Head, hot: list[Table]) -> None:
-        """Begin to export a head with all that is unsaved, and with the hot rows of a snapshot."""
+        """Begin to export a head with all unsaved changes, and with the hot rows of a snapshot."""
         assert self.phase in (Phase.OPEN, Phase.FINISHED) and self.exporting is None, self.phase
         self.exporting = Export(head, self._unsaved, hot)
         self._unsaved, self._unsaved_rows = Changes(), 0
 
     def reserve(self, export: Export) -> Steps[None]:
-        """The head is durable: it reserves offsets from the ends that it has. Then comes `exported`."""
+        """Reserve offsets from the ends in this head, which is durable. Call `exported` next."""
         for key, row in export.changes.by_kind.get(PartitionRow, {}).items():
             if isinstance(row, PartitionRow):
                 self._saved_ends[key] = row.end_offset
             yield 1
 
     def exported(self, size: int) -> bool:
-        """The head on its way is durable, in so many bytes. Returns whether all that was written is saved."""
+        """Note that the head in transit is durable, with this size. Return whether everything that was written is
+        saved."""
         assert self.exporting is not None, "a head is on its way"
         self.exporting = None
         self.next_number += 1
@@ -273,9 +279,9 @@ class ChainState:
         return not self._unsaved
 
     def snapshot_exported(self, head: Head) -> HeadPlace | None:
-        """A snapshot's head is durable. Returns the place before which all objects are needless now.
+        """Note that a snapshot's head is durable. Return the place before which no object is needed any more.
 
-        The snapshot before it is kept, and all heads since: they lead to the same rows should a part be corrupt.
+        The previous snapshot is kept, and all heads since then: they lead to the same rows if a part is corrupt.
         """
         before = self.snapshot
         replay_from = HeadPlace(head.incarnation, head.epoch, head.replay_from)
@@ -290,7 +296,7 @@ class ChainState:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the heads since the last snapshot are as much to read as a snapshot."""
+        """Whether reading the heads since the last snapshot would cost as much as reading a snapshot."""
         if self.phase is not Phase.OPEN:
             return False
         if self.snapshot is None:
@@ -301,7 +307,7 @@ class ChainState:
         )
 
     def is_idle(self, now_ms: int, last_head: Head | None) -> bool:
-        """Whether only leases were renewed, and the last head is young enough to leave it at that."""
+        """Whether only leases were renewed and the last head is young enough to export nothing."""
         if self.phase is not Phase.OPEN or self._unsaved.by_kind.keys() - _VOLATILE or last_head is None:
             return False
         return now_ms - last_head.created_ms < IDLE_INTERVAL_MS

@@ -1,15 +1,16 @@
-"""The checkpointer: exports what the committer wrote to the bucket, every few seconds, and says what is exported.
+"""The checkpointer: exports what the committer wrote to the bucket, every few seconds, and knows what is exported.
 
-It belongs to one committer, which calls `written` in the same turn of the loop in which it shows a write to readers;
-`run` exports what has gathered. New topics and partitions wait for it (`saved`), and jobs' writes (`recoverable`).
+It belongs to one committer. The committer calls `written` in the same turn of the event loop in which it shows a write
+to readers; `run` exports the accumulated changes. The creation of topics and partitions waits for an export (`saved`),
+and so do the writes of jobs (`recoverable`).
 
 Two things depend on it: no offset is assigned at or above what the last exported head reserves (`check_reserved`), and
 an object is deleted only when a checkpoint without it is durable (`is_saved`).
 
-What may be exported next is decided by a ChainState; a loaded state gets a chain of its own. After each await that may
-take long, the chain is compared with the current one: an overtaken export changes nothing.
+A ChainState decides what may be exported next; each loaded state gets a new chain. After each await that may take long,
+the code compares its chain with the current one: an export of a replaced chain changes nothing.
 
-A refusal is for good: the bucket belongs to a newer incarnation, or knows commits that this database does not.
+A refusal is permanent: the bucket belongs to a newer incarnation, or knows commits that this database does not have.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tailrace.turns import Steps, Turns, in_turns
 _log = structlog.get_logger(__name__)
 
 ROWS_IN_A_TURN = 4_000
-"""Rows that are encoded in one turn of the loop."""
+"""Rows that are encoded in one turn of the event loop."""
 SAVED_WAIT_S = 4.0
 """Shorter than callers wait for an answer."""
 FINISH_WAIT_S = 5.0
@@ -46,12 +47,13 @@ _DELETED_AT_ONCE = 500
 
 
 class DatabaseIsOlder(IncarnationChanged):
-    """The bucket knows commits of this very database that it has lost: it was restored, or a lagging standby leads."""
+    """The bucket knows commits of this same database that the database has lost: it was restored, or a lagging standby
+    leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """A snapshot whose cold rows are being read. The task returns whether it could store them all."""
+    """A snapshot whose cold rows are being read. The task returns whether it could store all of them."""
 
     writer: PartWriter
     task: asyncio.Task[bool]
@@ -59,8 +61,8 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The parts of a snapshot, and its hot rows as of the moment in which the head is cut; none where they are parts as
-    well."""
+    """The parts of a snapshot, and its hot rows as of the moment in which the head is made (none if they are parts as
+    well)."""
 
     replay_from: int
     parts: list[Part]
@@ -68,12 +70,12 @@ class _Snapshot:
 
 
 class Checkpointer:
-    """See the module. `begin`, then `open`, then `run` as a task; `finish` when the committer has ended.
+    """See the module. Call `begin`, then `open`, then run `run` as a task; call `finish` when the committer has ended.
 
     Args:
-        store: where objects are.
+        store: the object store.
         rows: the committer's row store, for snapshots.
-        reservation: offsets that a partition may give out beyond its end in the last exported head.
+        reservation: offsets that a partition may assign beyond its end in the last exported head.
     """
 
     def __init__(
@@ -97,12 +99,12 @@ class Checkpointer:
         self._turns = Turns(ROWS_IN_A_TURN)
         self._waiting: list[asyncio.Future[None]] = []
         self._promised: list[asyncio.Future[None]] = []
-        """Waiters that the head on its way answers."""
+        """Waiters that the head in transit answers."""
         self._for_snapshot: list[asyncio.Future[None]] = []
         """Waiters that the chain's first snapshot answers."""
         self._nudge = asyncio.Event()
         self.last_head: Head | None = None
-        """The newest durable one."""
+        """The newest durable head."""
 
     # --- what the committer calls
 
@@ -113,8 +115,8 @@ class Checkpointer:
         state: HotState,
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """A state was loaded: from here on the chain is a new one. `settle` returns once all is shown that was in the
-        database when it was called; None where nothing is written but what is shown."""
+        """Begin a new chain, because a state was loaded. `settle` returns when everything is shown that was in the
+        database when it was called; None if nothing is written that is not shown."""
         self._settle = settle
         self._replace_chain(self._chain.successor(identity, epoch, state))
 
@@ -127,7 +129,7 @@ class Checkpointer:
         self._nudge.set()
 
     def written(self, changes: Changes) -> None:
-        """These changes are durable in the database and shown."""
+        """Note changes that are durable in the database and shown."""
         self._chain.written(changes)
         if self._chain.is_too_long:
             _log.error("checkpoints can't be written: the chain is broken off", rows=self._chain.unsaved_rows)
@@ -135,7 +137,7 @@ class Checkpointer:
 
     @property
     def refusal(self) -> SequencerError | None:
-        """Why nothing may be written to this bucket, for good."""
+        """The reason why nothing may ever be written to this bucket; None if there is none."""
         return self._chain.refusal
 
     def check_refusal(self) -> None:
@@ -144,7 +146,7 @@ class Checkpointer:
             raise self.refusal
 
     def check_reserved(self, changes: Changes) -> None:
-        """Raise SequencerUnavailable for a request's changes that assign offsets which are not reserved."""
+        """Raise SequencerUnavailable if a request's changes assign offsets that are not reserved."""
         try:
             self._chain.check_reserved(changes, self._reservation)
         except SequencerUnavailable:
@@ -152,18 +154,18 @@ class Checkpointer:
             raise
 
     def is_saved(self, kind: type[Row], key: Key) -> bool:
-        """Whether the row as it is now (or that there is none) is in a durable checkpoint."""
+        """Whether the current row (or its absence) is in a durable checkpoint."""
         return self._chain.is_saved(kind, key)
 
     async def saved(self) -> None:
-        """Wait until a head in the bucket has what was written up to now. Raises SequencerUnavailable."""
+        """Wait until a head in the bucket has everything that was written up to now. Raises SequencerUnavailable."""
         if not self._chain.is_all_saved:
             self._nudge.set()
             await self._answered(self._waiting)
 
     async def recoverable(self) -> None:
-        """Wait until a recovery would come back to what was written up to now. A head tells it of topics alone, as long
-        as its chain has no snapshot. Raises SequencerUnavailable."""
+        """Wait until a recovery would restore everything that was written up to now. As long as the chain has no
+        snapshot, heads restore only topics. Raises SequencerUnavailable."""
         await self.saved()
         if self._chain.snapshot is None:
             self._nudge.set()
@@ -183,7 +185,8 @@ class Checkpointer:
     # --- exporting
 
     async def open(self) -> None:
-        """Check that the bucket is ours, and export the first head. Raises StoreError; a refusal as what it is."""
+        """Check that the bucket belongs to this database, and export the first head. Raises StoreError, or the
+        refusal."""
         await self.export()
 
     async def run(self) -> None:
@@ -220,11 +223,11 @@ class Checkpointer:
             nudged.cancel()
         if self._nudge.is_set() and pause == _RETRY_S:
             self._nudge.clear()
-            await self._clock.sleep(_RETRY_S)  # the bucket failed just now: don't try as often as callers ask
+            await self._clock.sleep(_RETRY_S)  # the bucket has just failed: don't try as often as callers ask
         self._nudge.clear()
 
     async def export(self) -> None:
-        """Export one head with what has gathered, if anything has."""
+        """Export one head with the accumulated changes, if there are any."""
         async with self._exporting:
             self.check_refusal()
             if self._chain.phase is Phase.FINISHED:
@@ -249,13 +252,13 @@ class Checkpointer:
                 self._begin_scan()
 
     def _is_idle(self) -> bool:
-        """Only leases were renewed: they are exported now and then."""
+        """Whether only leases were renewed, which are exported less often."""
         if self._waiting or self._for_snapshot or (self._scan is not None and self._scan.task.done()):
             return False
         return self._chain.is_idle(self._clock.wall_ms(), self.last_head)
 
     async def snapshot(self) -> None:
-        """Export a snapshot now, and wait for it. For a recovery's end."""
+        """Export a snapshot now, and wait for it. For the end of a recovery."""
         await self.export()
         if self._scan is None:
             self._begin_scan()
@@ -265,7 +268,7 @@ class Checkpointer:
             await self.export()
 
     async def finish(self) -> None:
-        """Export the last head: it has all offsets that were assigned. Raises StoreError."""
+        """Export the last head, which covers all assigned offsets. Raises StoreError."""
         async with self._exporting:
             chain = self._chain
             if chain.phase is not Phase.OPEN:
@@ -314,12 +317,12 @@ class Checkpointer:
         )
 
     async def _promise_and_store(self, chain: ChainState) -> None:
-        """Store the head that was just cut; should that fail, the same head is stored before anything else is."""
+        """Store the head that was just made. If that fails, the same head is stored before anything else."""
         self._waiting, self._promised = [], self._promised + self._waiting
         await self._store_export(chain)
 
     async def _store_export(self, chain: ChainState) -> None:
-        """Store the head on its way, if there is one, and answer whoever waits for it."""
+        """Store the head in transit, if there is one, and answer those who wait for it."""
         export = chain.exporting
         if export is None:
             return
@@ -335,15 +338,15 @@ class Checkpointer:
         is_all_saved = chain.exported(len(export.data))
         self.last_head = head
         saved, self._promised = self._promised, []
-        if is_all_saved:  # who asked while this head was on its way has nothing newer
+        if is_all_saved:  # those who asked while this head was in transit wait for nothing newer
             saved, self._waiting = saved + self._waiting, []
         _answer(saved)
 
     # --- snapshots
 
     def _begin_scan(self) -> None:
-        """Changes from now on are in the next head and those after it; the rows that are read from now on have all
-        changes before."""
+        """Begin to read a snapshot's rows. Changes from now on are in the next head and later ones; the rows read from
+        now on include all earlier changes."""
         chain = self._chain
         place = HeadPlace(chain.identity.incarnation, chain.epoch, chain.next_number)
         writer = PartWriter(self._store, chain.identity.cluster_id, place, self._turns)
@@ -355,7 +358,8 @@ class Checkpointer:
         try:
             await write_cold_rows(self._rows, writer)
             if self._settle is not None:
-                # A page may have rows of a transaction that is not shown yet. The head must have all of it.
+                # A page may have rows of a transaction that is not shown yet. The head must have all of that
+                # transaction.
                 await self._settle()
         except (StoreError, SequencerError) as error:
             _log.warning("a checkpoint's snapshot is put off", reason=str(error))
@@ -364,7 +368,7 @@ class Checkpointer:
         return True
 
     async def _finished_scan(self, chain: ChainState) -> _Snapshot | None:
-        """The snapshot that is ready, with the hot rows as of now; None while there is none."""
+        """Return the snapshot that is ready, with the hot rows as of now; None if there is none."""
         if self._scan is None or not self._scan.task.done():
             return None
         scan, self._scan = self._scan, None
@@ -378,14 +382,14 @@ class Checkpointer:
         return _Snapshot(scan.writer.place.number, scan.writer.parts, hot)
 
     async def _delete_older(self, cluster_id: str, needless_before: HeadPlace) -> None:
-        """Delete what two durable snapshots make needless."""
+        """Delete the objects that two durable snapshots make unnecessary."""
         older: list[str] = []
         try:
             async for info in self._store.list(checkpoint.meta_prefix(cluster_id)):
                 place = checkpoint.place_of(cluster_id, info.key)
                 if place is not None and place < needless_before:
                     older.append(info.key)
-            # Oldest first: until all are gone, what is left is still a chain's end, or nothing that looks like one.
+            # Oldest first: until all are deleted, the rest is the end of a chain, or nothing that looks like a chain.
             for first in range(0, len(older), _DELETED_AT_ONCE):
                 await self._store.delete(older[first : first + _DELETED_AT_ONCE])
         except StoreError as error:
@@ -394,7 +398,7 @@ class Checkpointer:
     # --- is it our bucket
 
     async def _check_bucket(self, chain: ChainState) -> None:
-        """Refuse for good where the bucket is ahead of this database."""
+        """Refuse permanently if the bucket is ahead of this database."""
         identity = chain.identity
         if not identity.cluster_id or identity.incarnation <= 0:
             self._refuse(
@@ -446,7 +450,7 @@ class Checkpointer:
             return
         commit_number = chain.state.counter(COMMIT_NUMBER)
         if head.epoch > chain.epoch or head.commit_number > commit_number:
-            # Raises LeaseLost if another has become the committer since: the head is that one's, nothing was lost.
+            # This raises LeaseLost if another committer has taken over: then the head is its own, and nothing was lost.
             await self._rows.write(Changes(), chain.epoch)
             self._refuse(
                 DatabaseIsOlder(
@@ -472,15 +476,15 @@ def _answer(waiting: Sequence[asyncio.Future[None]]) -> None:
 
 
 def _encoded(export: Export) -> Steps[bytes]:
-    """The whole head as it is stored."""
+    """Return the whole head as it is stored."""
     tables = yield from checkpoint.encode_changes(export.changes)
     head = msgspec.structs.replace(export.head, tables=[*tables, *export.hot])
     return (yield from checkpoint.encode_head(head))
 
 
 async def forget_checkpoints(store: ObjectStore, cluster_id: str) -> None:
-    """Delete all checkpoints, where they are turned off: they would not know what is assigned from now on. Raises
-    StoreError."""
+    """Delete all checkpoints because checkpoints are turned off: they would not know what is assigned from now on.
+    Raises StoreError."""
     keys = [info.key async for info in store.list(checkpoint.meta_prefix(cluster_id))]
     if keys:
         _log.warning("checkpoints are turned off: those that there were are deleted", objects=len(keys))
@@ -489,7 +493,7 @@ async def forget_checkpoints(store: ObjectStore, cluster_id: str) -> None:
 
 
 async def read_cluster_file(store: ObjectStore, cluster_id: str) -> ClusterFile | None:
-    """Read whose bucket this is. Raises StoreError, InvalidCheckpoint."""
+    """Read which cluster and incarnation the bucket belongs to. Raises StoreError, InvalidCheckpoint."""
     try:
         return msgspec.json.decode(await store.get(checkpoint.cluster_key(cluster_id)), type=ClusterFile)
     except ObjectMissing:
@@ -499,7 +503,7 @@ async def read_cluster_file(store: ObjectStore, cluster_id: str) -> ClusterFile 
 
 
 async def write_cluster_file(store: ObjectStore, identity: Identity) -> None:
-    """Write whose bucket this is."""
+    """Write which cluster and incarnation the bucket belongs to."""
     key = checkpoint.cluster_key(identity.cluster_id)
     check_key(key)
     file = ClusterFile(

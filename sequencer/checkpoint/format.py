@@ -1,24 +1,24 @@
 """Metadata checkpoints: the committer's rows as objects in the bucket, from which a lost database is rebuilt.
 
-While one committer holds its lease (a *term*) it writes numbered *heads*, each with the rows that changed since
-the head before: a chain. Now and then a head is a *snapshot*: all hot rows as of that head, and the names of
-*parts*, which hold the cold rows. Parts are read page by page while commits go on, so a part shows each row as it
-was at some moment after head `replay_from` was begun; the changes in the heads from `replay_from` on, applied in
-order, make it exact, but for a write that the database had and the committer had not yet shown
-(`sequencer.recovery.bucket_scan` leaves it out). What is before the `replay_from` of the snapshot before it is then
-deleted: should a part be corrupt, the older snapshot and all heads since give the same rows.
+While a committer holds its lease (a *term*) it writes numbered *heads*, each with the rows that changed since the
+previous head: a chain. From time to time a head is a *snapshot*: it has all hot rows as of that head, and the names of
+*parts*, which contain the cold rows. Parts are read page by page while commits continue, so a part has each row as it
+was at some moment after head `replay_from` was begun. Applying the changes in the heads from `replay_from` on, in
+order, makes the rows exact, except for a write that the database had and the committer had not shown yet
+(`sequencer.recovery.bucket_scan` leaves it out). Objects before the `replay_from` of the previous snapshot are then
+deleted: if a part is corrupt, the previous snapshot and all heads since give the same rows.
 
-Producers and the positions of groups are cold as well: a server has only some in memory. Version 1 had both among the
-hot rows, version 2 positions; a reader of an older version would forget those in the parts.
+Producers and the positions of groups are cold rows too, because a server has only some of them in memory. Version 1 had
+both among the hot rows, version 2 had positions there; a reader of an older version would ignore those in the parts.
 
 Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
 
-A head promises that no offset at or above a partition's end in it plus `reservation` was or will be assigned
-before another head of that partition is durable. The first head of a term has all topics and partitions. A last
-head with reservation 0 says that the committer ended, and nothing was assigned after it.
+A head promises that no offset at or above a partition's end in the head plus `reservation` was or will be assigned
+before another head of that partition is durable. The first head of a term has all topics and partitions. A last head
+with reservation 0 says that the committer has ended and that nothing was assigned after it.
 
-Every object is zstd of MessagePack between a magic number and a CRC-32C. Rows are arrays in the order of their
-fields, which are only ever appended to, with defaults. Pure. What can be long is `Steps`, in units of a row.
+Every object is zstd of MessagePack between a magic number and a CRC-32C. Rows are arrays in the order of their fields,
+which are only ever appended, with defaults. Pure. Work that may be long is `Steps`, in units of a row.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ READABLE_VERSIONS = (1, 2, VERSION)
 MAGIC = b"TRCK"
 MAX_UNPACKED_BYTES = 1 << 30
 TABLE_ROWS = 2_000
-"""Rows of one table of a head or a part; one kind may have several tables there."""
+"""Rows of one table in a head or a part; one kind may have several tables there."""
 BYTES_AS_A_ROW = 512
-"""Compressing so many takes as long as encoding a row."""
+"""The number of bytes that take as long to compress as one row takes to encode."""
 _PACKED_AT_ONCE = 1 << 20
 _ZSTD_LEVEL = 1
 _HEADER = Struct(">4sHH")
 _TRAILER = Struct(">QI4s")
 
 LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow, JournalRow})
-"""Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents. The
+"""Answers are for retries, which do not continue across a recovery: it closes all sessions and ends all agents. The
 journal is for servers that follow this database."""
 KEPT: frozenset[type[Row]] = frozenset(KEYS) - LEFT_OUT
 KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind in KEPT)
@@ -60,11 +60,11 @@ KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}
 
 
 class InvalidCheckpoint(Exception):
-    """The bytes are no part of a checkpoint that this version reads; the message says what was seen."""
+    """The bytes are not a part of a checkpoint that this version reads; the message says what was found."""
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one kind that were put, and keys of those that were deleted; both encoded."""
+    """Rows of one kind that were put, and keys of rows that were deleted; both encoded."""
 
     kind: str
     puts: msgspec.Raw
@@ -72,7 +72,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """An object with rows that a snapshot names. `is_hot`: exact as of the head, not of some moment before."""
+    """An object with rows that a snapshot names. `is_hot`: its rows are exact as of the head, not of an earlier
+    moment."""
 
     key: str
     size: int
@@ -82,7 +83,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """See the module. `begins`: the head since which this term's chain has no gap. `replay_from` -1: no snapshot."""
+    """See the module. `begins`: the head from which on this term's chain has no gap. `replay_from` -1: not a
+    snapshot."""
 
     version: int
     cluster_id: str
@@ -109,7 +111,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeadPlace:
-    """Which head; ordered by age."""
+    """The place of a head; places are ordered by age."""
 
     incarnation: int
     epoch: int
@@ -117,7 +119,7 @@ class HeadPlace:
 
 
 class ClusterFile(msgspec.Struct, frozen=True):
-    """`{cluster id}/cluster.json`: whose bucket this is, for people too."""
+    """`{cluster id}/cluster.json`: the cluster and incarnation that the bucket belongs to, readable for people too."""
 
     cluster_id: str
     incarnation: int
@@ -129,22 +131,22 @@ class ClusterFile(msgspec.Struct, frozen=True):
 
 
 def meta_prefix(cluster_id: str) -> str:
-    """Where a cluster's checkpoints are."""
+    """Return the prefix of a cluster's checkpoints."""
     return f"{cluster_id}/meta/"
 
 
 def cluster_key(cluster_id: str) -> str:
-    """The key of `cluster.json`."""
+    """Return the key of `cluster.json`."""
     return f"{cluster_id}/cluster.json"
 
 
 def head_key(cluster_id: str, place: HeadPlace) -> str:
-    """A head's key."""
+    """Return a head's key."""
     return f"{_stem(cluster_id, place)}.head"
 
 
 def part_key(cluster_id: str, place: HeadPlace, part: int) -> str:
-    """The key of a part of the snapshot that replays from `place`."""
+    """Return the key of a part of the snapshot that replays from `place`."""
     return f"{_stem(cluster_id, place)}.{part:06}.part"
 
 
@@ -153,7 +155,8 @@ def _stem(cluster_id: str, place: HeadPlace) -> str:
 
 
 def place_of(cluster_id: str, key: str) -> HeadPlace | None:
-    """The head that a head's key names, or from which a part's snapshot replays; None for other keys."""
+    """Return the place of a head from its key, or from a part's key the head from which its snapshot replays; None for
+    other keys."""
     parts = key.removeprefix(meta_prefix(cluster_id)).split("/")
     if len(parts) != 3:
         return None
@@ -172,7 +175,7 @@ _tables = msgspec.msgpack.Decoder(list[Table])
 
 
 def seal(body: bytes) -> Steps[bytes]:
-    """A body between header and trailer."""
+    """Pack a body between header and trailer."""
     packing = cramjam.zstd.Compressor(level=_ZSTD_LEVEL)
     for first in range(0, len(body), _PACKED_AT_ONCE):
         packing.compress(body[first : first + _PACKED_AT_ONCE])
@@ -182,7 +185,7 @@ def seal(body: bytes) -> Steps[bytes]:
 
 
 def unseal(data: Buffer) -> bytes:
-    """The body again. Raises InvalidCheckpoint."""
+    """Unpack the body. Raises InvalidCheckpoint."""
     view = memoryview(data)
     if len(view) < _HEADER.size + _TRAILER.size:
         raise InvalidCheckpoint(f"{len(view)} bytes; a checkpoint has more")
@@ -210,12 +213,12 @@ def unseal(data: Buffer) -> bytes:
 
 
 def encode_head(head: Head) -> Steps[bytes]:
-    """A head as it is stored."""
+    """Return a head as it is stored."""
     return (yield from seal(_encoder.encode(head)))
 
 
 def decode_head(data: Buffer) -> Head:
-    """A stored head. Raises InvalidCheckpoint."""
+    """Decode a stored head. Raises InvalidCheckpoint."""
     try:
         head = messagepack.decode(_heads, unseal(data))
     except msgspec.DecodeError as error:
@@ -226,7 +229,7 @@ def decode_head(data: Buffer) -> Head:
 
 
 def encode_part(rows: Mapping[type[Row], Sequence[Row]]) -> Steps[bytes]:
-    """A part as it is stored."""
+    """Return a part as it is stored."""
     tables: list[Table] = []
     for kind, found in rows.items():
         for first in range(0, len(found), TABLE_ROWS):
@@ -236,7 +239,7 @@ def encode_part(rows: Mapping[type[Row], Sequence[Row]]) -> Steps[bytes]:
 
 
 def decode_part(data: Buffer, part: Part) -> list[Table]:
-    """A stored part. Raises InvalidCheckpoint where it is not the one that the head names."""
+    """Decode a stored part. Raises InvalidCheckpoint if it is not the one that the head names."""
     crc = crc32c(data)
     if (len(data), crc) != (part.size, part.crc):
         raise InvalidCheckpoint(
@@ -252,13 +255,13 @@ def decode_part(data: Buffer, part: Part) -> list[Table]:
 
 
 def encode_rows(kind: type[Row], rows: Iterable[Row], deletes: Iterable[tuple[object, ...]] = ()) -> Table:
-    """Rows of one kind as a table."""
+    """Return rows of one kind as a table."""
     puts = _encoder.encode([msgspec.structs.astuple(row) for row in rows])
     return Table(kind.__name__, msgspec.Raw(puts), msgspec.Raw(_encoder.encode(list(deletes))))
 
 
 def encode_changes(changes: Changes, kinds: Collection[type[Row]] = KEPT) -> Steps[list[Table]]:
-    """What changed in rows of these kinds."""
+    """Return the changes of rows of these kinds as tables."""
     tables: list[Table] = []
     for kind, by_key in changes.by_kind.items():
         if kind not in kinds:
@@ -272,7 +275,7 @@ def encode_changes(changes: Changes, kinds: Collection[type[Row]] = KEPT) -> Ste
 
 
 class _TableCodec:
-    """Decoders of one kind of rows: field by field, the missing last ones by their defaults."""
+    """Decoders for one kind of row. Fields are decoded in order; missing last fields get their defaults."""
 
     def __init__(self, kind: type[Row]) -> None:
         self._kind = kind
@@ -311,7 +314,7 @@ _codecs: dict[type[Row], _TableCodec] = {}
 
 
 def decode_table(table: Table) -> tuple[type[Row], list[Row], list[tuple[object, ...]]]:
-    """The kind, the rows and the deleted keys. Raises InvalidCheckpoint."""
+    """Return the kind, the rows and the deleted keys. Raises InvalidCheckpoint."""
     kind = KINDS.get(table.kind)
     if kind is None:
         raise InvalidCheckpoint(
@@ -335,7 +338,7 @@ class CheckpointedRows:
     )
 
     def apply(self, tables: Iterable[Table]) -> None:
-        """Put and delete. Raises InvalidCheckpoint."""
+        """Put and delete rows. Raises InvalidCheckpoint."""
         for table in tables:
             kind, puts, deletes = decode_table(table)
             rows = self.by_kind[kind]
@@ -345,12 +348,12 @@ class CheckpointedRows:
                 rows[key_of(row)] = row
 
     def forget_hot(self) -> None:
-        """Before a snapshot's head: it has all hot rows."""
+        """Drop all hot rows, before a snapshot's head is applied, which has all of them."""
         for kind in KEPT_HOT:
             self.by_kind[kind].clear()
 
     def all(self, kind: type[Any]) -> list[Any]:
-        """Every row of a kind."""
+        """Return all rows of a kind."""
         return list(self.by_kind[kind].values())
 
 
@@ -359,7 +362,7 @@ class CheckpointedRows:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A snapshot and the heads that follow it without a gap. `replayed` has the snapshot's own head in it."""
+    """A snapshot and the heads that follow it without a gap. `replayed` includes the snapshot's own head."""
 
     snapshot: Head
     replayed: list[Head]
@@ -370,7 +373,7 @@ class Chain:
 
 
 def chains(heads: Mapping[HeadPlace, Head]) -> list[Chain]:
-    """Every snapshot that can be made exact, the newest first, each with what follows it."""
+    """Return every snapshot that can be made exact, newest first, each with the heads that follow it."""
     found: list[Chain] = []
     for place in sorted(heads, reverse=True):
         snapshot = heads[place]

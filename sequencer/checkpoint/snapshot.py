@@ -1,4 +1,5 @@
-"""The parts of a snapshot: rows read page by page while commits go on, and stored as objects of bounded size."""
+"""The parts of a snapshot: rows that are read page by page while commits continue, stored as objects of bounded
+size."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.turns import Turns, in_turns
 
 PAGE_ROWS = 2_000
-"""Rows read from the database by one query of a snapshot."""
+"""Rows that one query of a snapshot reads from the database."""
 PART_ROWS = 10_000
-"""Rows in one part; so many hot rows, which a snapshot's head has itself, are encoded in one turn: some 20 ms."""
+"""Rows in one part. Up to this many hot rows are in the snapshot's head itself, and are encoded in one turn: some 20
+ms."""
 
 
 class PartWriter:
@@ -29,7 +31,7 @@ class PartWriter:
         self._turns = turns
         self.place = place
         self.parts: list[Part] = []
-        """Those that are stored."""
+        """The parts that are stored."""
 
     async def put(self, rows: Mapping[type[Row], Sequence[Row]], *, is_hot: bool = False) -> None:
         """Store one part. Raises StoreError."""
@@ -72,12 +74,12 @@ async def _write_all(rows: RowStore, kind: type[Row], writer: PartWriter) -> Non
 
 
 def has_many_hot_rows(state: HotState) -> bool:
-    """Whether the hot rows are too many to be encoded in one turn: then they are parts."""
+    """Whether there are too many hot rows to encode in one turn; they are then stored as parts."""
     return sum(state.count(kind) for kind in checkpoint.KEPT_HOT) > PART_ROWS
 
 
 async def write_hot_rows(state: HotState, writer: PartWriter) -> None:
-    """Store the hot rows of this moment as parts. The head's own changes have what is written meanwhile."""
+    """Store the current hot rows as parts. The changes in the head contain what is written meanwhile."""
     rows = {kind: list(state.all(kind)) for kind in checkpoint.KEPT_HOT}
     for kind, of_kind in rows.items():
         for first in range(0, len(of_kind), PART_ROWS):

@@ -1,7 +1,7 @@
 """The commit feed: a bounded memory of the last commits, and the subscribers that wait for more.
 
-The feed is a hint. A subscriber gets each change once, in commit order, without a gap. Where the feed can't continue
-from a subscriber's commit number, it answers `reset`; `find_batches` is the truth.
+The feed is a hint. A subscriber gets each change once, in commit order, without gaps. If the feed can't continue from a
+subscriber's commit number, it answers `reset`; the authoritative answer is that of `find_batches`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FeedCommit:
-    """The runs that one commit number added, per partition (none where only the bounds moved)."""
+    """The runs that one commit number added, per partition (empty if only the bounds moved)."""
 
     number: int
     runs: Mapping[TopicPartition, Sequence[Run]]
@@ -55,7 +55,7 @@ class CommitFeed:
         self.wake_all()
 
     def publish(self, number: int, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
-        """Add what a commit number changed, now that it is durable, and wake the subscribers of its partitions."""
+        """Add the changes of a commit number that is now durable, and wake the subscribers of its partitions."""
         if number == self._newest:
             assert not runs, f"commit {number} was published before"
             return
@@ -82,7 +82,7 @@ class CommitFeed:
             _wake(waiters)
 
     async def follow(self, request: FeedRequest, max_wait_ms: int) -> FeedAnswer:
-        """The changes after `request.after`: waits until there are some, or until the time is over."""
+        """Return the changes after `request.after`; wait until there are some, or until the time is over."""
         answer = self._answer(request)
         if answer.updates or answer.reset or max_wait_ms <= 0:
             return answer

@@ -1,15 +1,15 @@
 """The journal: the hot rows that each transaction changed, in the database, for servers that follow the committer.
 
 Every transaction of a committer that keeps a journal adds one row with the next number, and drops the oldest rows
-beyond a bound. A server whose copy reflects number n applies the later rows in order; then its copy reflects the last
-one. All servers of a database keep a journal, or none does.
+beyond a limit. A server whose copy reflects number n applies the later rows in order; then its copy reflects the last
+one. Either all servers of a database keep a journal, or none does.
 
 Invariants:
-- a row is written in the transaction whose changes it has, so the journal never contains an unwritten change;
+- a row is written in the transaction whose changes it contains, so the journal never contains an unwritten change;
 - numbers have no gaps. The last number and chain are counters among the hot rows themselves, so a copy knows exactly
   which part of the journal it reflects;
-- a chain is a checksum of all changes since the journal began. Two databases that diverged (an older copy was
-  promoted) have different chains at the same number, so a copy of one is never continued from the other.
+- a chain is a checksum of all changes since the journal began. Two databases that diverged (an older copy was promoted)
+  have different chains at the same number, so a copy of one is never continued from the other.
 
 Pure: the caller reads and writes the rows.
 """
@@ -41,11 +41,12 @@ _KINDS = frozenset(JOURNALED)
 
 
 class JournalGap(Exception):
-    """The journal does not continue a copy: it does not go back far enough, or has another history."""
+    """The journal does not continue a copy: it does not go back far enough, or it has another history."""
 
 
 class Journal:
-    """The committer's side, for one loaded state. `add` is the last step of every transaction's decisions.
+    """The committer's side of the journal, for one loaded state. Call `add` as the last step of every transaction's
+    decisions.
 
     `first`: the oldest number that the database may still have.
     """
@@ -54,13 +55,13 @@ class Journal:
         self._first = first
         self._last = 0
         self._end = first
-        """The transaction of number `_last`, which may not have been written, drops what is before `_end`."""
+        """The transaction with number `_last`, which may not have been written, drops the rows before `_end`."""
         self._sizes: deque[tuple[int, int]] = deque()
-        """Number and bytes of the rows that this object added."""
+        """Number and size of the rows that this object added."""
         self._bytes = 0
 
     def add(self, draft: Draft) -> Steps[None]:
-        """Add the draft's changes to the journal, and drop what is too old."""
+        """Add the draft's changes to the journal, and drop rows that are too old."""
         self._settle(draft.durable.counter(NUMBER))
         number = draft.durable.counter(NUMBER) + 1
         draft.put(CounterRow(name=NUMBER, value=number))
@@ -96,8 +97,8 @@ class Journal:
 
 
 async def newest_number(store: RowStore) -> int:
-    """The number of the journal's newest row; -1 where it is empty. A dozen reads of one row, which may have some
-    megabytes."""
+    """Return the number of the journal's newest row; -1 if it is empty. Takes about a dozen reads of one row, which may
+    have some megabytes."""
     oldest = await store.journal_from(0, 1)
     if not oldest:
         return -1
@@ -111,7 +112,7 @@ async def newest_number(store: RowStore) -> int:
 
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:
-    """The journal rows that come after this copy, of rows read from its number on. Raises JournalGap."""
+    """Return the journal rows after this copy, of rows that were read from its number on. Raises JournalGap."""
     number, chain = state.counter(NUMBER), state.counter(CHAIN)
     if number == 0 and rows and rows[0].number == 1:
         return rows
@@ -122,7 +123,7 @@ def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalR
 
 
 def changes_of(row: JournalRow, state: HotState) -> Steps[Changes]:
-    """The changes of one journal row. Raises JournalGap if it is not the copy's next."""
+    """Decode the changes of one journal row. Raises JournalGap if it is not the copy's next row."""
     number, chain = state.counter(NUMBER) + 1, crc32c(row.changes, state.counter(CHAIN))
     if (row.number, row.chain) != (number, chain):
         raise JournalGap(

@@ -1,4 +1,4 @@
-"""The live Parquet objects of a topic, page by page: what a reader without a sequencer needs to read the table."""
+"""The live Parquet objects of a topic, page by page, for readers that read the table without a sequencer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALL = 1 << 62
 async def live_files(
     state: HotState, reader: Reader, store: RowStore, request: LiveFilesRequest
 ) -> LiveFiles:
-    """A page of a topic's live Parquet runs. Runs of other kinds are looked at and left out.
+    """Return a page of a topic's live Parquet runs. Runs of other kinds are read and left out.
 
     Raises UnknownTopic.
     """

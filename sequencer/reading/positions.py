@@ -1,12 +1,12 @@
-"""Committed positions: those of a group, and lags. Read from the database: a server has only some of them in memory.
+"""Committed positions of groups, and lags. They are read from the database, because a server has only some in memory.
 
 Invariants:
-- an answer has each position as it was in the database at some moment after the question arrived: what the asker has
-  seen is in it;
-- whether an open transaction will change a position is looked up before the position is. So a position that is not said
-  to be pending is never one from before the end of a transaction that was open when the question arrived;
-- partitions are looked up after the positions, once all is shown that the database had then: a position of a deleted
-  topic is not said to be missing, and no position is beyond the end that is shown beside it.
+- an answer has each position as it was in the database at some moment after the request arrived, so it includes
+  everything that the caller has seen;
+- whether an open transaction will change a position is read before the position itself. So a position that is not
+  reported as pending is never older than the end of a transaction that was open when the request arrived;
+- partitions are read after the positions, when everything that the database had then is shown. So a position of a
+  deleted topic is not reported as missing, and no position is beyond the end of the log that is returned with it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tailrace.turns import Turns
 MAX_LAGS = 2_000
 """Positions that one page of lags reads."""
 MAX_GROUPS = 10_000
-"""Groups that it looks at."""
+"""Groups that one page of lags examines."""
 LEAST_AT_ONCE = 100
-"""Positions that one statement reads, though fewer are asked for: some may be of deleted topics."""
+"""Least number of positions that one statement reads, because some may belong to deleted topics."""
 ANSWERED_IN_A_TURN = 2_000
 Partition: TypeAlias = tuple[UUID, int]
-"""A topic's id, and the partition's number."""
+"""A topic's id and the partition's number."""
 _LAST_PARTITION: Partition = (UUID(int=(1 << 128) - 1), (1 << 31) - 1)
 
 
 class Positions:
-    """Answers from the store and from the state that `current` gives (it is another after a reload).
+    """Answers from the store and from the state that `current` returns (another one after a reload).
 
-    `settle` returns once `current` shows all that was in the store when it was called.
+    `settle` returns when `current` shows everything that was in the store when it was called.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Positions:
         self._settle = settle
 
     async def fetch(self, request: FetchOffsets) -> OffsetPositions:
-        """A group's positions, the requested ones or all; as many as fit in an answer."""
+        """Return a group's positions, the requested ones or all; as many as fit in an answer."""
         if request.partitions is None:
             return await self._all(request)
         return await self._named(request.group_id, request.partitions[:MAX_PAGE])
@@ -125,15 +125,15 @@ class Positions:
     async def _read_again(
         self, page: Sequence[GroupOffsetRow]
     ) -> tuple[list[GroupOffsetRow], dict[PositionKey, None]]:
-        """The rows under the keys of a page, as they are after it was looked up which of them open transactions will
-        change; and these."""
+        """Read the rows of a page again, after noting which of them open transactions will change; return the rows and
+        the keys of these."""
         keys, pending_at = [row.key for row in page], self._current().pending_at
         pending = dict.fromkeys(key for key in keys if key in pending_at)
         found = {row.key: row for row in await self._store.rows_under(GroupOffsetRow, keys)}
         return [found[key] for key in keys if key in found], pending
 
     async def lags(self, request: LagsRequest) -> Lags:
-        """Committed positions with their partitions' ends: those of some groups."""
+        """Return a page of committed positions with the ends of their partitions, for some groups."""
         groups, last_looked = _together(_following(self._current(), request))
         following = None if last_looked is None else (last_looked, *_LAST_PARTITION)
         if not groups:
@@ -153,15 +153,15 @@ class Positions:
     async def _page_of(
         self, groups: Sequence[GroupRow], after: PositionKey | None, following: PositionKey | None
     ) -> tuple[list[GroupOffsetRow], PositionKey | None]:
-        """Their positions in order, after this one: at most MAX_LAGS. And after which the next page begins: `following`
-        where these are all."""
+        """Return at most MAX_LAGS of their positions in order, after this one; and the position after which the next
+        page begins (`following` if these are all)."""
         if len(groups) > 1:
             group_ids = [group.group_id for group in groups]
             rows = await self._store.positions_of_groups(group_ids, MAX_LAGS + 1)
             if len(rows) <= MAX_LAGS:
                 later = (row for row in rows if after is None or row.key > after)
                 return sorted(later, key=attrgetter("key")), following
-            following = (group_ids[0], *_LAST_PARTITION)  # they have grown since they were counted
+            following = (group_ids[0], *_LAST_PARTITION)  # the groups have grown since they were counted
         group_id = groups[0].group_id
         within = after[1:] if after is not None and after[0] == group_id else None
         rows = await self._store.positions_of(group_id, within, MAX_LAGS)
@@ -171,21 +171,21 @@ class Positions:
 async def pages_of(
     store: RowStore, groups: Iterable[GroupRow], at_once: int
 ) -> AsyncIterator[list[GroupOffsetRow]]:
-    """All positions of these groups, `at_once` or fewer by one statement: those of several small groups together,
-    those of a large one page by page."""
+    """Yield all positions of these groups, at most `at_once` per statement: those of several small groups together,
+    those of a large group page by page."""
     for some in small_together(groups, at_once):
         if len(some) > 1:
             rows = await store.positions_of_groups([group.group_id for group in some], at_once + 1)
             if len(rows) <= at_once:
                 yield rows
                 continue
-        for group in some:  # one alone, or some that have grown since they were counted
+        for group in some:  # a single group, or groups that have grown since they were counted
             async for page in _pages_of_one(store, group.group_id, at_once):
                 yield page
 
 
 def small_together(groups: Iterable[GroupRow], at_once: int) -> Iterator[list[GroupRow]]:
-    """The groups that have positions: some with no more than `at_once` together, or one alone."""
+    """Yield the groups that have positions: several with at most `at_once` positions in total, or a single one."""
     used = (group for group in groups if group.positions)
     return in_groups(used, lambda group: group.positions, at_once)
 
@@ -200,15 +200,15 @@ async def _pages_of_one(store: RowStore, group_id: str, at_once: int) -> AsyncIt
 
 
 def _following(state: HotState, request: LagsRequest) -> Iterator[GroupRow]:
-    """The requested groups, without the one that the page before ended with."""
+    """Return the requested groups, without the one that the previous page finished."""
     after = request.after
     done = after[0] if after is not None and after[1:] == _LAST_PARTITION else None
     return (group for group in groups_asked(state, request) if group.group_id != done)
 
 
 def _together(groups: Iterable[GroupRow]) -> tuple[list[GroupRow], str | None]:
-    """The first groups that have no more positions together than a page, or the first alone; and the last that was
-    looked at, None where it was the last of all."""
+    """Return the first groups whose positions fit together into a page, or the first group alone; and the id of the
+    last group that was examined, None if there are no more."""
     some: list[GroupRow] = []
     count, last = 0, None
     for looked, group in enumerate(groups):
@@ -224,7 +224,7 @@ def _together(groups: Iterable[GroupRow]) -> tuple[list[GroupRow], str | None]:
 def _position(
     partition: Partition, row: GroupOffsetRow | None, *, has_pending: bool = False, is_unknown: bool = False
 ) -> OffsetPosition:
-    """A position as it is answered; one without a row, and one in an unknown partition, is at -1."""
+    """Return a position as it is answered: -1 if it has no row or its partition is unknown."""
     if row is None or is_unknown:
         return OffsetPosition(
             *partition, -1, -1, "", commit_ms=-1, has_pending=has_pending, is_unknown=is_unknown
@@ -240,7 +240,7 @@ def _position(
 
 
 def _lag(state: HotState, row: GroupOffsetRow) -> Lag | None:
-    """A position with its partition's end; None where the topic is being deleted."""
+    """Return a position with its partition's end; None if the topic is being deleted."""
     topic, partition = state.get(TopicRow, row.topic_id), state.get(PartitionRow, row.topic_id, row.partition)
     if topic is None or partition is None:
         return None

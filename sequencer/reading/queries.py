@@ -1,9 +1,9 @@
 """Queries: the bounds of partitions from the state, and their runs from the store, as of one commit number.
 
 Runs are removed only below a log start that is already durable and visible (sequencer.rules.retention). So a look-up in
-the store fits the bounds that it began with, unless the log start has moved meanwhile: then it is repeated. It is also
-repeated when it finds a run that is newer than the bounds (a swap that is written but not yet shown): the aborted
-ranges of an answer must be those of its own runs.
+the store matches the bounds that it began with, unless the log start has moved meanwhile; then the look-up is repeated.
+It is also repeated if it finds a run that is newer than the bounds (a swap that is written but not yet shown), because
+the aborted ranges of an answer must match its runs.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ from sequencer.store.sums import statistics_of
 from tailrace.turns import Turns
 
 PARTITIONS_AT_ONCE = 32
-"""Partitions whose runs are looked up by one query, with a fair share each of what the answer has room for."""
+"""Partitions whose runs one query looks up. Each gets an equal share of the room in the answer."""
 LEAST_RUNS = 64
 LEAST_BYTES = 1 << 16
-"""No partition's share is less, so that a large range isn't read in tiny steps."""
+"""Least share of a partition, so that a large range is not read in tiny steps."""
 LOOK_UPS_AT_ONCE = 4
-"""Look-ups by time that one request has under way: half of the connections to the database."""
+"""Concurrent look-ups by time of one request: half of the connections to the database."""
 MAX_LOOK_UPS = 200
-"""Of one answer of `list_offsets`."""
+"""Limit of look-ups by time in one answer of `list_offsets`."""
 MAX_SCANNED = 10_000
-"""Runs that one look-up by time looks at by their own timestamps before it is stopped; once the look-ups of an answer
-have looked at so many together, it ends."""
+"""Limit of runs that one look-up by time examines by their own timestamps before it is stopped. An answer ends when its
+look-ups have examined this many in total."""
 ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
-"""As many aborted ranges take as long to look through as a partition's bounds."""
+"""The number of aborted ranges whose examination costs as much as the bounds of a partition."""
 RANGES_AT_ONCE = 10_000
 _ATTEMPTS = 10
 _end_offset = attrgetter("end_offset")
@@ -112,10 +112,10 @@ _UNKNOWN_OFFSET = OffsetResult(
 
 
 class Reader:
-    """Answers from the state that `current` gives (it is another after a reload) and from the store.
+    """Answers from the state that `current` returns (another one after a reload) and from the store.
 
-    `catch_up` returns once `current` shows all that was in the store when it was called. `settle` does the same for a
-    copy that is behind the store at any time; None where what is in the store is shown at once.
+    `catch_up` returns when `current` shows everything that was in the store when it was called. `settle` does the same
+    for a copy that may be behind the store at any time; it is None if everything in the store is shown at once.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Reader:
         self._catch_up = catch_up
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        """Bounds of each partition, and the runs from the offset on, for as many as there is room for."""
+        """Return the bounds of each partition, and the runs from the offset on for as many as there is room for."""
         is_caught_up = False
         for _ in range(_ATTEMPTS):
             number = self._current().counter(COMMIT_NUMBER)
@@ -143,7 +143,7 @@ class Reader:
                 look_ups.append(_LookUp.of(self._current(), requested))
                 await turns.did()
             if not is_caught_up and any(look_up.is_beyond_end for look_up in look_ups):
-                # A follower may show what the committer has written, and does not know yet to be written.
+                # A follower may show a commit whose write this committer does not know to have succeeded yet.
                 is_caught_up = True
                 await self._catch_up()
                 continue
@@ -157,7 +157,7 @@ class Reader:
         raise SequencerUnavailable("the log changed at each attempt to read; ask again")
 
     async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int, turns: Turns) -> bool:
-        """Look runs up, in order, until the answer is full. Returns False if the log has changed meanwhile."""
+        """Look up runs, in order, until the answer is full. Return False if the log has changed meanwhile."""
         room = AnswerRoom(max_bytes)
         for first in range(0, len(look_ups), PARTITIONS_AT_ONCE):
             if room.is_full:
@@ -167,7 +167,7 @@ class Reader:
         return True
 
     async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom, turns: Turns) -> bool:
-        # Aborted ranges are read before the runs: a swap that has shortened them since has left a newer run.
+        # Aborted ranges are read before the runs: if a swap shortens them in between, it leaves a newer run.
         state = self._current()
         number = state.counter(COMMIT_NUMBER)
         for look_up in look_ups:
@@ -180,7 +180,7 @@ class Reader:
         if self._settle is not None:
             await (
                 self._settle()
-            )  # a log start that has moved shows now: runs below it may be gone from the store
+            )  # if a log start has moved, it shows now: runs below it may be gone from the store
         if not all(self._has_kept_log_start(look_up.row) for look_up in look_ups):
             return False
         for look_up, found in zip(look_ups, runs, strict=True):
@@ -196,7 +196,7 @@ class Reader:
         return True
 
     async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[SummedRuns]:
-        """The runs of each partition: those in memory, or a fair share of the room from the store."""
+        """Return the runs of each partition: from memory, or from the store with a fair share of the room."""
         runs: list[SummedRuns] = []
         in_store: list[int] = []
         for index, look_up in enumerate(look_ups):
@@ -233,7 +233,7 @@ class Reader:
         return current is not None and current.log_start_offset == row.log_start_offset
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
-        """The offset, or the run to look into, for each query."""
+        """Return the offset, or the run to search, for each query."""
         number = self._current().counter(COMMIT_NUMBER)
         room, turns = AnswerRoom(), Turns(ANSWERED_IN_A_TURN)
         results: list[OffsetResult] = []
@@ -263,7 +263,7 @@ class Reader:
         return OffsetsAnswer(number, results)
 
     def _offset_at_bounds(self, query: OffsetQuery) -> OffsetResult | None:
-        """The answer that the partition's bounds alone give; None where a run must be looked up."""
+        """Return the answer if the partition's bounds are enough for it; None if a run must be looked up."""
         state = self._current()
         row = state.live_partition(query.topic_id, query.partition)
         if row is None:
@@ -289,7 +289,7 @@ class Reader:
                 row.topic_id, row.partition, from_offset, MAX_SCANNED, end_offset=query.end_offset
             )
             if scanned.run is not None and scanned.run.base_offset >= row.end_offset:
-                # It was committed meanwhile. Before it shows, there would seem to be no record at all.
+                # The run was committed meanwhile. If it is not shown yet, there would seem to be no record at all.
                 await self._catch_up()
                 shown = self._current().live_partition(query.topic_id, query.partition)
                 if shown is None:
@@ -320,7 +320,7 @@ class Reader:
         )
         run = scanned.run
         if run is not None and run.batches and run.base_offset < from_offset:
-            # Only the batches at and above log start count.
+            # Only batches that end after `from_offset` count.
             timestamps = [
                 batch.max_timestamp
                 for batch in run.batches
@@ -337,7 +337,7 @@ class Reader:
         return scanned
 
     def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
-        """The end of each requested epoch of the log."""
+        """Return the end of each requested epoch of the log."""
         results: list[EpochResult] = []
         for query in request.queries:
             row = self._current().live_partition(query.topic_id, query.partition)
@@ -348,7 +348,7 @@ class Reader:
         return EpochAnswer(results)
 
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
-        """The idempotent producers known on a partition."""
+        """Return the idempotent producers known in a partition."""
         topic_id, partition = request.topic_id, request.partition
         if self._current().live_partition(topic_id, partition) is None:
             return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
@@ -365,7 +365,7 @@ class Reader:
         )
 
     async def sizes(self, request: SizesRequest) -> SizesAnswer:
-        """Bounds, bytes and runs of partitions, by topic id and partition."""
+        """Return bounds, bytes and runs of partitions, ordered by topic id and partition."""
         state = self._current()
         after = request.after
         wanted = None if request.topic_ids is None else set(request.topic_ids)
@@ -397,12 +397,12 @@ class Reader:
         )
 
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
-        """Objects in the order of their keys."""
+        """Return objects in key order."""
         rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
         return ObjectsAnswer([object_record(row) for row in rows])
 
     async def statistics(self) -> Statistics:
-        """Counts and bytes, for metrics."""
+        """Return counts and bytes, for metrics."""
         state = self._current()
         sums = statistics_of(state.counter)
         now_ms = await self._store.now_ms()
@@ -429,7 +429,7 @@ class Reader:
 
 
 def object_record(row: ObjectRow) -> ObjectRecord:
-    """The description of an object by its row."""
+    """Return an object's description from its row."""
     description = ObjectDescription(
         object_id=row.object_id,
         kind=row.kind,
@@ -457,25 +457,25 @@ def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:
 
 @dataclass(slots=True)
 class _Scanned:
-    """Runs that the look-ups of one answer looked at."""
+    """The number of runs that the look-ups of one answer have examined."""
 
     runs: int = 0
 
 
 @dataclass(slots=True)
 class _LookUp:
-    """A requested partition, as of one commit number (`row` None: there is none); then what was found of it."""
+    """A requested partition as of one commit number (`row` is None if it does not exist), and what was found in it."""
 
     requested: FindPartition
     row: PartitionRow | None
     last_stable_offset: int
     runs: list[Run] = field(default_factory=list)
     is_in_memory: bool = False
-    """Whether the runs are kept in memory: what is kept is shown already, and not of a Parquet object."""
+    """Whether the runs come from memory; such runs are already shown, and none is in a Parquet object."""
     inner_bytes: int = -1
     aborted: Sequence[AbortedRow] = ()
-    """Ranges that end at or after the requested offset; then those of them that begin below the end of what was found,
-    in the order of their first offsets."""
+    """Ranges that end at or after the requested offset; later only those that begin below the end of the found runs,
+    ordered by first offset."""
 
     @classmethod
     def of(cls, state: HotState, requested: FindPartition) -> _LookUp:
@@ -484,7 +484,7 @@ class _LookUp:
 
     @property
     def visible(self) -> list[Run]:
-        """The runs within the bounds, without any that was appended since."""
+        """The runs within the bounds, without runs that were appended since."""
         row, runs = self.row, self.runs
         if row is None or not runs:
             return []
@@ -526,7 +526,7 @@ class _LookUp:
 
 
 async def _beginning_below(offset: int, rows: Sequence[AbortedRow], turns: Turns) -> list[AbortedRow]:
-    """The ranges that begin below this offset, in the order of their first offsets."""
+    """Return the ranges that begin below this offset, ordered by first offset."""
     below: list[AbortedRow] = []
     for first in range(0, len(rows), RANGES_AT_ONCE):
         some = rows[first : first + RANGES_AT_ONCE]
@@ -558,7 +558,8 @@ def _end_of_epoch(row: PartitionRow, epoch: int) -> tuple[int, int]:
 
 
 def _active_producer(state: HotState, row: ProducerRow) -> ActiveProducer:
-    """The producer, whose row was read before. The epoch of an open transaction is the state's: an abort names it."""
+    """Return the producer, whose row was read before. If it has an open transaction, the epoch is the one in the state,
+    because an abort must name it."""
     began = state.get(OpenRangeRow, *key_of(row))
     owner = None if began is None else transaction_of(state, row.producer_id)
     return ActiveProducer(

@@ -1,13 +1,13 @@
-"""The newest runs of each partition in the committer's memory, so that reading the tail asks the store nothing.
+"""The newest runs of each partition in the committer's memory, so that reads of the tail need no query.
 
 Invariants:
-- the runs kept of a partition are adjacent, and end where the partition did at the last transaction that was added;
-- a run that was deleted, or replaced by another, is not kept;
-- the number of runs is bounded: the partition that was written to longest ago is forgotten first, and each keeps its
-  share of all, at least LEAST_RUNS.
+- the runs kept of a partition are adjacent, and end where the partition ended at the last transaction that was added;
+- a run that was deleted or replaced is not kept;
+- the number of runs is limited: the partition that was written to longest ago is forgotten first, and each partition
+  keeps its share of all, at least LEAST_RUNS.
 
-Reading a run out of the store costs ten times what it costs out of here. Small requests make short runs: 80 of them in
-flight to 16 partitions make runs of five, and 3 MiB of records of 1 KiB in a partition are 600 runs.
+Reading a run from the store costs ten times as much as reading it from here. Small requests make short runs: with 80
+requests in flight to 16 partitions, a run has five batches, and 3 MiB of records of 1 KiB in a partition are 600 runs.
 
 Pure: each transaction is added when it is durable, in commit order.
 """
@@ -29,18 +29,19 @@ from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
 
 LEAST_RUNS = 256
-"""What a partition may keep, however many others there are."""
+"""What a partition may keep, however many other partitions there are."""
 ADDED_IN_A_STEP = 32
 
 _base_offset = attrgetter("base_offset")
 _NOTHING = (0,)
-"""The sums of no runs."""
+"""The running sums of no runs."""
 _Place = tuple[int, int]
-"""A partition, with its topic's id as an integer: Python code would hash and compare a UUID."""
+"""A partition with its topic id as an integer, because hashing and comparing a UUID runs Python code."""
 
 
 class _Kept:
-    """The runs that are kept of one partition, summed up as they were added: a read looks at none of them."""
+    """The runs that are kept of one partition, with running sums computed as they are added, so that a read sums up
+    nothing."""
 
     __slots__ = ("lengths", "runs", "sizes")
 
@@ -50,7 +51,7 @@ class _Kept:
         self.sizes = array("q", _NOTHING)
 
     def add(self, runs: Sequence[Run]) -> None:
-        """Most often there is one, so it is no work for iterators."""
+        """Append runs. Usually there is only one, so plain arithmetic is faster than iterators."""
         self.runs += runs
         lengths, sizes = self.lengths, self.sizes
         length, size = lengths[-1], sizes[-1]
@@ -66,7 +67,7 @@ class _Kept:
         del self.sizes[:count]
 
     def find(self, offset: int, max_bytes: int, max_runs: int) -> SummedRuns:
-        """See `RecentRuns.find`; `offset` is kept."""
+        """See `RecentRuns.find`; the run at `offset` must be kept."""
         first = bisect_right(self.runs, offset, key=_base_offset) - 1
         upto = bisect_left(self.lengths, self.lengths[first] + max_bytes, first + 1, len(self.runs))
         upto = min(upto, first + max_runs)
@@ -80,20 +81,21 @@ class RecentRuns:
         self._max_runs = max_runs
         self._count = 0
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
-        """Not a dict: the first of one is found by going over all that were removed before it."""
+        """An OrderedDict, because finding the first key of a dict means scanning all keys that were removed before
+        it."""
 
     def clear(self) -> None:
-        """Forget all runs: the state was loaded anew."""
+        """Forget all runs, because the state was reloaded."""
         self._kept.clear()
         self._count = 0
 
     def replaced_by(self, changes: Changes) -> Steps[dict[TopicPartition, int]]:
-        """The partitions in which a transaction replaces a run by a Parquet run, or deletes one that is kept. With
-        each, the end of what is replaced (0 where runs are only deleted: these lie below the log start)."""
+        """Return the partitions in which a transaction replaces runs by a Parquet run, or deletes a kept run; with the
+        end of what is replaced (0 if runs are only deleted, which are below the log start)."""
         replaced: dict[TopicPartition, int] = {}
         for key, row in changes.by_kind.get(RunRow, {}).items():
             if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
-                continue  # it was appended
+                continue  # the run was appended
             base_offset = cast("int", key[2])
             kept = self._keeping(_place(cast("TopicPartition", key[:2])), base_offset)
             if kept is not None or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
@@ -104,7 +106,8 @@ class RecentRuns:
         return replaced
 
     def forget(self, replaced: Mapping[TopicPartition, int]) -> None:
-        """Forget what `replaced_by` said, in the turn in which the transaction that replaced it is shown."""
+        """Forget the runs that `replaced_by` named, in the turn in which the transaction that replaced them is
+        shown."""
         for partition, end_offset in replaced.items():
             kept = self._kept.get(_place(partition))
             if kept is None:
@@ -118,7 +121,7 @@ class RecentRuns:
                 self._count -= first
 
     def add(self, added: Mapping[TopicPartition, Sequence[Run]]) -> Steps[None]:
-        """Add the runs of a transaction, by partition. A run that is not added yet is looked up in the store."""
+        """Add the runs of a transaction, by partition. Until a run is added, reads look it up in the store."""
         for count, (partition, runs) in enumerate(added.items()):
             if runs:
                 self._append(_place(partition), runs)
@@ -135,7 +138,7 @@ class RecentRuns:
         if kept is None:
             kept = self._kept[place] = _Kept()
         else:
-            self._kept.move_to_end(place)  # it was written to just now
+            self._kept.move_to_end(place)  # it has just been written to
             if kept.runs[-1].end_offset != runs[0].base_offset:
                 self._count -= len(kept.runs)
                 kept = self._kept[place] = _Kept()
@@ -145,7 +148,8 @@ class RecentRuns:
             self._cut_to_share(kept, len(self._kept))
 
     def _cut_to_share(self, kept: _Kept, partitions: int) -> bool:
-        """Keep the newest of a partition's runs; False where it has no more than its share of so many."""
+        """Keep only the newest of a partition's runs. Return False if it has no more than its share among so many
+        partitions."""
         more = len(kept.runs) - max(LEAST_RUNS, self._max_runs // partitions)
         if more <= 0:
             return False
@@ -157,7 +161,7 @@ class RecentRuns:
         self._count -= len(self._kept.pop(place).runs)
 
     def _keeping(self, place: _Place, offset: int) -> _Kept | None:
-        """What is kept of the partition, if that holds the offset."""
+        """Return what is kept of the partition if it includes the offset."""
         kept = self._kept.get(place)
         if kept is None or not kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset:
             return None
@@ -166,7 +170,8 @@ class RecentRuns:
     def find(
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int
     ) -> SummedRuns | None:
-        """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""
+        """Return runs from the one that contains `offset` on, until `max_bytes` are reached; None if that run is not
+        kept."""
         kept = self._keeping((topic_id.int, partition), offset)
         return None if kept is None else kept.find(offset, max_bytes, max_runs)
 

@@ -1,16 +1,17 @@
 """Subscriptions to partitions: what each subscriber watches, and the changes that it has not taken yet.
 
 Invariants:
-- a subscriber is sent every change of its partitions, once, in commit order, and nothing of other partitions;
+- a subscriber is sent every change of its partitions, once, in commit order, and nothing about other partitions;
 - a change stays queued until the subscriber confirms it, so a lost answer loses nothing;
-- a queue is bounded in bytes. A subscriber that is too slow for the bound, silent for SILENCE_S, or of another term
-  is dropped as a whole and told so by its next call: changes are never left out;
-- a dropped subscription never begins again in its term, whatever copy of its first call comes late: its subscriber
-  would go on in it without what was committed between. In another term the epoch tells the subscriber.
+- a queue is limited in bytes. A subscriber that is too slow for the limit, silent for SILENCE_S, or from another term
+  is dropped as a whole, and its next call says so: changes are never left out;
+- a dropped subscription never begins again in the same term, even if a copy of its first call arrives late; otherwise
+  its subscriber would continue it without the commits in between. In another term the epoch tells the subscriber.
 
-A commit costs as much as its partitions have subscribers, and is queued in as many turns of the loop as that takes. A
-subscriber that is answered in between gets a part of the commit's changes, and a commit number below it. Who is dropped
-is unwatched some partitions at a time: agents fall silent together, with a million partitions. All runs on one loop.
+A commit costs as much as its partitions have subscribers, and is queued in as many turns of the event loop as that
+takes. A subscriber that is answered in between gets a part of the commit's changes, and a commit number below it. The
+partitions of dropped subscribers are unwatched some at a time, because many agents may fall silent at once, with a
+million partitions. Everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -41,22 +42,23 @@ from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
 
 SILENCE_S = 10.0
-"""A subscriber that is silent for this long is dropped: many times the pause between its calls."""
+"""A subscriber that is silent for this long is dropped; it is many times the pause between its calls."""
 OVER_S = 600.0
-"""For so long after its end a dropped subscription is known to be over: much longer than a call is under way."""
+"""How long a dropped subscription is remembered: much longer than a call can be in transit."""
 MAX_START_BYTES = 1 << 16
-"""Encoded bytes of the first runs of a window."""
+"""Limit of the first runs of a window, in encoded bytes."""
 MAX_START_RUNS = 256
 UNWATCHED_AT_ONCE = MAX_PAGE
-"""Partitions of dropped subscribers that one call or commit unwatches: as many as a call adds."""
+"""Partitions of dropped subscribers that one call or commit unwatches: as many as a call may add."""
 CHANGE_AS_QUEUED = 10
-"""A change takes as long to make as to queue for so many subscribers: some 3 us."""
+"""Making a change costs as much as queueing it for this many subscribers: some 3 us."""
 _CHANGE_BYTES = 120
 
 
 @dataclass(slots=True, eq=False)
 class _Subscriber:
-    """`last_sent`: the commit number of its last answer. `size`: of `changes`, which begin after the first `taken`."""
+    """One subscriber. `last_sent`: the commit number of its last answer. `size`: of `changes`, which follow the first
+    `taken`."""
 
     subscriber_id: UUID
     turn: int = 0
@@ -74,7 +76,7 @@ class _Subscriber:
             self.woken.set_result(None)
 
     def take(self, taken: int) -> bool:
-        """Drop what the subscriber has taken. False if it claims more than it was sent."""
+        """Drop the changes that the subscriber has taken. Return False if it claims more than it was sent."""
         if not self.taken <= taken <= self.taken + len(self.changes):
             return False
         while self.taken < taken:
@@ -98,22 +100,22 @@ class Subscriptions:
         self._shown = 0
         """The newest commit that the state shows."""
         self._subscribers: OrderedDict[UUID, _Subscriber] = OrderedDict()
-        """The least recent caller first."""
+        """The subscriber that called longest ago comes first."""
         self._watching: dict[TopicPartition, dict[_Subscriber, int]] = {}
-        """Who watches a partition, and the commit that was shown when it began."""
+        """The subscribers of each partition, with the commit that was shown when they began."""
         self._count = 0
         self._forgotten: deque[_Subscriber] = deque()
-        """Those that were dropped and still stand under some partitions."""
+        """Dropped subscribers that still watch some partitions."""
         self._over: OrderedDict[UUID, float] = OrderedDict()
-        """Subscriptions of this term that were dropped, and when; the earliest first."""
+        """The dropped subscriptions of this term and when they were dropped, earliest first."""
 
     @property
     def count(self) -> int:
-        """Watched partitions, counted once for each subscriber."""
+        """Number of watched partitions, counted once per subscriber."""
         return self._count
 
     def restart(self, state: HotState, epoch: int) -> None:
-        """Follow a state that was just loaded. Subscriptions continue only if no commit came between."""
+        """Follow a state that was just loaded. Subscriptions continue only if there was no commit in between."""
         number = state.counter(COMMIT_NUMBER)
         if (epoch, number) != (self._epoch, self._number):
             for subscriber in list(self._subscribers.values()):
@@ -133,10 +135,11 @@ class Subscriptions:
         runs: Mapping[TopicPartition, Sequence[Run]],
         replaced: Mapping[TopicPartition, int],
     ) -> Steps[None]:
-        """Queue what a commit changed for those who watch its partitions, from the turn on in which the state shows it.
-        It ends before the state changes again. Pauses after each partition, with what that took in queued changes.
+        """Queue the changes of a commit for the subscribers of its partitions. It begins in the turn in which the state
+        shows the commit, and ends before the state changes again. Yields after each partition the work done, in queued
+        changes.
 
-        `replaced`: the offsets below which it replaced runs.
+        `replaced`: the offsets below which the commit replaced runs.
         """
         if number == self._number:
             return
@@ -150,7 +153,8 @@ class Subscriptions:
         self._number = number
 
     def _queue_for_all(self, partition: TopicPartition, runs: Sequence[Run], replaced_below: int) -> int:
-        """Queue a partition's change for those who did not begin with it. Returns what that took, in queued changes."""
+        """Queue a partition's change for the subscribers that did not begin with it. Return the work done, in queued
+        changes."""
         watching = [
             agent for agent, began in self._watching.get(partition, {}).items() if began < self._shown
         ]
@@ -165,9 +169,9 @@ class Subscriptions:
         return CHANGE_AS_QUEUED + len(watching)
 
     async def watch(self, request: WatchRequest, max_wait_ms: int) -> WatchAnswer:
-        """The answer to one call of a subscriber: waits until there is something to say, or until the time is over.
+        """Answer one call of a subscriber: wait until there are changes or the time is over.
 
-        Raises SequencerOverloaded: too many subscribers.
+        Raises SequencerOverloaded if there are too many subscribers.
         """
         self._forget_silent()
         self._unwatch_forgotten()
@@ -184,7 +188,7 @@ class Subscriptions:
         return self._reset(request) if subscriber.is_forgotten else self._answer(subscriber)
 
     def _caller(self, request: WatchRequest) -> _Subscriber | None:
-        """Who calls, if it is known and the call continues what it said before."""
+        """Return the subscriber that calls, if it is known and the call continues the earlier ones."""
         subscriber = self._subscribers.get(request.subscriber)
         if subscriber is None:
             if request.turn != 1 or request.taken != 0 or request.subscriber in self._over:
@@ -209,7 +213,7 @@ class Subscriptions:
         number, size, runs = self._number, 0, 0
         for change, change_size in subscriber.changes:
             if changes and (size + change_size > MAX_ANSWER_BYTES or runs >= MAX_ANSWER_RUNS):
-                # What follows of the same commit is not in this answer.
+                # The rest of this commit's changes is not in this answer.
                 number = max(subscriber.last_sent, change.commit_number - 1)
                 break
             changes.append(change)
@@ -235,13 +239,13 @@ class Subscriptions:
         for added in request.added:
             partition = TopicPartition(*added)
             if subscriber.is_forgotten:
-                return  # what its first partitions need is more than it may have
+                return  # its first partitions exceed the limit of its queue
             if partition not in subscriber.partitions:
                 change = self._begin(subscriber, partition)
                 self._queue(subscriber, change, _size_of(change))
 
     def _begin(self, subscriber: _Subscriber, partition: TopicPartition) -> PartitionChange:
-        """Watch a partition from now on; its first change says where its window begins."""
+        """Watch a partition from now on; return its first change, which says where its window begins."""
         settings = self._settings
         is_room = (
             len(subscriber.partitions) < settings.max_watched_partitions
@@ -257,7 +261,7 @@ class Subscriptions:
         return self._bounds_of(row, self._unstable_runs(row), is_start=True)
 
     def _unstable_runs(self, row: PartitionRow) -> list[Run]:
-        """The runs from the last stable offset on, where they are in memory: those who read committed stand there."""
+        """Return the runs from the last stable offset on, if they are in memory: read_committed consumers are there."""
         assert self._state is not None, "restart comes first"
         stable = self._state.last_stable_offset(row)
         recent = self._recent.find(
@@ -335,7 +339,7 @@ class Subscriptions:
     # --- who is forgotten
 
     def _forget(self, subscriber: _Subscriber) -> None:
-        """Drop a subscriber; its next call learns it."""
+        """Drop a subscriber; its next call is told so."""
         subscriber.is_forgotten = True
         self._count -= len(subscriber.partitions)
         self._forgotten.append(subscriber)
@@ -344,7 +348,7 @@ class Subscriptions:
         subscriber.wake()
 
     def _unwatch_forgotten(self) -> None:
-        """Free some of what the first dropped subscriber had: its changes go with its last partition."""
+        """Unwatch some partitions of the first dropped subscriber; its changes are freed with its last partition."""
         if self._forgotten:
             subscriber = self._forgotten[0]
             for partition in list(islice(reversed(subscriber.partitions), UNWATCHED_AT_ONCE)):
@@ -364,5 +368,5 @@ class Subscriptions:
 
 
 def _size_of(change: PartitionChange) -> int:
-    """An upper bound of the change's encoded size."""
+    """Return an upper bound of the change's encoded size."""
     return _CHANGE_BYTES + sum(map(run_bytes, change.runs)) + ABORTED_BYTES * len(change.aborted)

@@ -1,7 +1,7 @@
-"""Metadata for agents: all topics and the ring once, then only what has changed.
+"""Metadata for agents: all topics and the ring once, then only the changes.
 
-Kept beside the committer's state, as of the newest change that readers see. In memory only: a committer remembers the
-changes that it made itself, and the rings that it told; an agent that knows less gets everything.
+It accompanies the committer's state, as of the newest change that readers see. It is only in memory: a committer
+remembers the changes that it made itself and the rings that it sent; an agent that knows less gets everything.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sequencer.store.state import (
 )
 
 MAX_CHANGES = 10_000
-"""Topics whose last change is remembered; an agent that missed an older one gets everything."""
+"""Limit of topics whose last change is remembered; an agent that missed an older change gets everything."""
 
 
 MAX_RINGS = 16
-"""Rings that are remembered; an agent that missed more changes gets all of the newest."""
+"""Limit of remembered rings; an agent that missed more changes gets the whole ring."""
 
 
 class TopicChanges:
-    """The metadata of one loaded state. `apply` comes after each change of that state."""
+    """The metadata of one loaded state. Call `apply` after each change of that state."""
 
     def __init__(self, state: HotState) -> None:
         self._state = state
         self._known_from = state.counter(METADATA_VERSION)
         """All changes after this version are remembered."""
         self._changed: dict[UUID, int] = {}
-        """The version at which each topic changed last, oldest first."""
+        """The version at which each topic last changed, oldest first."""
         self._all: tuple[int, list[Topic]] = -1, []
         self._rings: dict[int, Ring] = {}
-        """By generation, oldest first: those that were told last."""
+        """The rings that were sent last, by generation, oldest first."""
         self._ring_changes: dict[int, RingChange] = {}
-        """To the newest ring, by the generation since which."""
+        """The changes to the newest ring, by the generation of the older ring."""
 
     def apply(self, changes: Changes) -> None:
         """Remember which topics a transaction changed."""
@@ -56,7 +56,7 @@ class TopicChanges:
             self._known_from = self._changed.pop(next(iter(self._changed)))
 
     def answer(self, request: MetadataRequest, identity: Identity) -> Metadata:
-        """What the caller does not know."""
+        """Return what the caller does not know yet."""
         version = self._state.counter(METADATA_VERSION)
         topics: list[Topic] | None = None
         changed: list[Topic] = []
@@ -111,7 +111,7 @@ class TopicChanges:
         return ring
 
     def _ring_change(self, since: int, ring: Ring) -> RingChange | None:
-        """The change since a ring that was told lately; None: the caller gets all of it."""
+        """Return the change since a ring that was sent recently; None if the caller must get the whole ring."""
         before = self._rings.get(since)
         if before is not None and since not in self._ring_changes:
             self._ring_changes[since] = ring_change(before, ring)

@@ -1,9 +1,9 @@
-"""Upkeep: which rows expiry and retention look at next, kept beside a committer's state.
+"""Upkeep: which rows expiry and retention examine next, kept with a committer's state.
 
-A change of rows notes what it may have made due, and the time does the rest (sequencer.rules.due). What nothing happens
-to is looked at once when a committer begins, and then when it is due.
+A change of rows notes what it may have made due; everything else becomes due with time (sequencer.rules.due). Rows that
+nothing happens to are examined once when a committer begins, and then when they are due.
 
-In memory only: the next committer looks at everything once, in turns, beside its queue.
+It is only in memory: the next committer examines everything once, in turns, concurrently with its queue.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 5_000
 STEPS_OF_A_TIME = 1_000
-"""A row that is kept for a time is looked at up to a thousandth of it too early, and then once more; one that is kept
-for a short time, a thousandth of what answers are kept for."""
+"""A row is examined early by at most a thousandth of the time that it is kept, and then once more. For rows that are
+kept for a short time it is a thousandth of the time that answers are kept."""
 
 
 class Upkeep:
-    """The due rows of one loaded state. `note` comes after each change of that state, `fill` before the first look."""
+    """The due rows of one loaded state. Call `note` after each change of that state, and `fill` before rows are
+    taken."""
 
     def __init__(self, state: HotState, settings: SequencerSettings) -> None:
         self._state = state
         self.kept = kept_rows(settings)
         self.last_producer: ProducerKey | None = None
-        """Up to which producer expiry has looked at them; they are not all in memory."""
+        """The last producer that expiry has examined; producers are not all in memory."""
         self._unused = {
             kind: DueList(
                 max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME,
@@ -43,7 +44,7 @@ class Upkeep:
         self.may_have_deleted_topics = True
         self._is_filled = False
         self._appeared: list[Row] = []
-        """Rows that are new and not watched yet: a commit of thousands only notes them."""
+        """New rows that are not watched yet: a commit of thousands of rows only appends them here."""
         for kind in self._unused:
             state.watch_new(kind, self._appeared.append)
 
@@ -58,7 +59,7 @@ class Upkeep:
                 self._watch(token)  # it may expire earlier than before
 
     async def fill(self) -> None:
-        """Watch the rows that were loaded, once, and those that have appeared since."""
+        """Watch the rows that were loaded (once), and those that have appeared since."""
         turns = Turns(ROWS_IN_A_TURN)
         while self._appeared:
             self._watch(self._appeared.pop())
@@ -79,7 +80,8 @@ class Upkeep:
         self._unused[kind].put(key_of(row), self.kept[kind].until_ms(row))
 
     def take_unused(self, kind: type[Row], now_ms: int, most: int) -> tuple[list[Key], int]:
-        """Keys of rows that were not used for the time that they are kept, and how many rows were looked at."""
+        """Return the keys of rows that are no longer kept because they were not used, and how many rows were
+        examined."""
         while self._appeared:
             self._watch(self._appeared.pop())
         due, kept = self._unused[kind], self.kept[kind]
@@ -96,7 +98,7 @@ class Upkeep:
         return unused, len(taken)
 
     def put_back_unused(self, kind: type[Row], keys: list[Key], now_ms: int) -> None:
-        """Look at these again: as far as they are still there, they could not be removed."""
+        """Schedule these rows again if they still exist: they could not be removed."""
         for key in keys:
             if self._state.get(kind, *key) is not None:
                 self._unused[kind].put_back(key, now_ms)

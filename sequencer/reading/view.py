@@ -1,6 +1,6 @@
-"""What readers see: the rows of the newest transaction that was shown, and what is kept in memory beside them.
+"""What readers see: the rows as of the newest transaction that was shown, and the in-memory data that belongs to them.
 
-A transaction is shown in one turn of the loop: readers see all of it or nothing of it.
+A transaction is shown in one turn of the event loop: readers see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
 
 REMEMBERED_IN_A_TURN = 2_000
-"""Partitions whose newest runs are remembered in one turn of the loop."""
+"""Partitions whose newest runs are remembered in one turn of the event loop."""
 QUEUED_IN_A_TURN = 20_000
-"""Changes queued for subscribers in one turn of the loop."""
+"""Changes that are queued for subscribers in one turn of the event loop."""
 MAX_COLLECTED = 100_000
-"""Objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
+"""Limit of objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
 
 
 class Shown:
-    """The rows that queries are answered from, and what is computed from them.
+    """The rows that queries are answered from, and the data computed from them.
 
-    `catch_up` returns once the state shows what was in the store when it was called. `settle`: see queries.Reader.
+    `catch_up` returns when the state shows everything that was in the store when it was called. `settle`: see
+    queries.Reader.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Shown:
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.identity = identity
-        """Which database this is."""
+        """The identity of the database."""
         self.state = state
         self.topics = TopicChanges(state)
         self.recent = recent
@@ -61,7 +62,7 @@ class Shown:
 
 
 class View(Shown):
-    """The state of one committer. Empty and stale until `replace`."""
+    """The state of one committer. It is empty and stale until `replace`."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class View(Shown):
         self._catch_up = catch_up
         self.checkpointer = checkpointer
         self.is_stale = True
-        """Whether the state may differ from the store's: it must be loaded before it is used."""
+        """Whether the state may differ from the store's; if so, it must be loaded before it is used."""
         self.heard = leases.LastHeard(clock.monotonic())
         self.budgets = ClusterBudgets(settings, clock.monotonic())
         self._settings = settings
@@ -92,11 +93,11 @@ class View(Shown):
         )
         self.subscriptions = Subscriptions(clock, settings, self.recent)
         self.journal: Journal | None = None
-        """Where the database has one."""
+        """None if the database has no journal."""
         self._collected: dict[UUID, None] = {}
 
     def replace(self, loaded: HotState, epoch: int, journal: Journal | None = None) -> None:
-        """Show a state that is the store's, under this committer epoch."""
+        """Show a state that equals the store's, under this committer epoch."""
         self.state.unwatch()
         self.state = loaded
         self.journal = journal
@@ -112,10 +113,10 @@ class View(Shown):
         self.subscriptions.restart(loaded, epoch)
 
     async def show(self, draft: Draft) -> None:
-        """Show what was written: all of it, in one turn."""
+        """Show a transaction that was written: all of it, in one turn of the event loop."""
         state = draft.durable
         if state is not self.state:
-            return  # loaded anew meanwhile
+            return  # the state was reloaded meanwhile
         turns = Turns(REMEMBERED_IN_A_TURN)
         replaced = await in_turns(self.recent.replaced_by(draft.changes), turns)
         state.apply(draft.changes)
@@ -128,16 +129,16 @@ class View(Shown):
         self.feed.publish(number, draft.published)
         queued = self.subscriptions.publish(number, draft.published, replaced)
         await in_turns(queued, Turns(QUEUED_IN_A_TURN))
-        # Until a run is remembered, it is looked up in the store.
+        # Until a run is remembered, reads look it up in the store.
         await in_turns(self.recent.add(draft.published), turns)
 
     def note_collected(self, object_ids: Iterable[UUID]) -> None:
-        """The collector has deleted these objects' bytes."""
+        """Note that the collector has deleted the bytes of these objects."""
         for object_id in object_ids:
             self._collected[object_id] = None
         while len(self._collected) > MAX_COLLECTED:
             del self._collected[next(iter(self._collected))]
 
     def is_collected(self, object_id: UUID) -> bool:
-        """Whether the object's bytes were deleted lately."""
+        """Whether the object's bytes were deleted recently."""
         return object_id in self._collected

@@ -1,9 +1,9 @@
-"""The audit: do the database and the bucket agree in both directions, and is each consistent?
+"""The audit: do the database and the bucket agree in both directions, and is each of them consistent?
 
-It only reads, needs no lease and may run beside a live cluster. Rows change while it reads, so it reports a finding
-only if a second and a third look show it again.
+It only reads, needs no lease and may run while the cluster is live. Rows change while it reads, so it reports a finding
+only if later looks show it again: two of them, or one for checkpoints and for objects that it reads whole.
 
-Every run names an object that has a row. Every object row names bytes of that size, and (sampled) of that CRC, whose
+Every run names an object that has a row. Every object row names bytes of that size and (sampled) of that CRC, whose
 footer lists the runs as the rows do. Every object in the bucket is named by a row, or its session is open, or it is
 garbage that the collector will delete. Anything else is a finding.
 """
@@ -65,12 +65,13 @@ R = TypeVar("R", bound=Row)
 
 PAGE_ROWS = 2_000
 LOOKS = 3
-"""A finding is reported if this many looks in a row show it."""
+"""A finding is reported if this many consecutive looks show it (two for checkpoints and for objects that are read
+whole)."""
 PAUSE_S = 0.2
 FEWEST_OPENED = 10
 """The audit reads at least this many objects whole, however small the sample is."""
 MOST_DETAILS = 3
-"""Of what is wrong in one object."""
+"""Limit of reported problems per object."""
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -84,7 +85,7 @@ class AuditSettings:
 
 
 class AuditReport(msgspec.Struct):
-    """`checked` and `garbage` are counts by name; `notes` are remarks that are no findings."""
+    """`checked` and `garbage` are counts by name; `notes` are remarks that are not findings."""
 
     cluster_id: str
     incarnation: int
@@ -96,14 +97,14 @@ class AuditReport(msgspec.Struct):
 
     @property
     def is_clean(self) -> bool:
-        """Nothing was found."""
+        """Whether nothing was found."""
         return not self.findings
 
 
 async def audit(
     rows: RowStore, store: ObjectStore, clock: Clock, entropy: Entropy, settings: AuditSettings | None = None
 ) -> AuditReport:
-    """Check everything once, and what seems wrong again.
+    """Check everything once, and check again what seems wrong.
 
     The caller has opened `rows`. Raises SequencerError and StoreError if they can't be read.
     """
@@ -197,14 +198,14 @@ class _Audit:
         return findings
 
     async def _pages(self, kind: type[R]) -> AsyncIterator[list[R]]:
-        """All rows of a kind that is looked up."""
+        """Yield all rows of a kind that is looked up, page by page."""
         last: tuple[object, ...] | None = None
         while page := await self._rows.rows_after(kind, last, PAGE_ROWS):
             yield page
             last = key_of(page[-1])
 
     async def _check_partitions(self) -> None:
-        """Read all runs page by page; read a partition that seems wrong again."""
+        """Read all runs page by page; read a partition again if it seems wrong."""
         seen: set[tuple[UUID, int]] = set()
         doubtful: list[tuple[UUID, int]] = []
         async for key, runs in self._partitions():
@@ -342,7 +343,7 @@ class _Audit:
         self._findings += confirmed or ()
 
     async def _check_runs_without_object(self) -> None:
-        """The counts that are left belong to objects without a row."""
+        """Check the remaining counts, which belong to objects without a row."""
         for object_id, runs in self._counts.items():
             if await self._has_runs_and_no_row(object_id):
                 self._findings.append(
@@ -424,7 +425,7 @@ class _Audit:
             inside, wrong = _check_parquet(row, runs, data)
         else:
             inside, wrong = _check_mixed(row, runs, data)
-        if corrupt or inside:  # all else that differs is a consequence
+        if corrupt or inside:  # any other difference is a consequence
             details = corrupt + inside
             more = f"; and {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
             return [Finding("corrupt_object", row.key, "; ".join(details[:MOST_DETAILS]) + more)]
@@ -491,7 +492,7 @@ class _Audit:
             known = set(await self._rows.keys_known([row.key for row in page]))
             for row in page:
                 if row.key in known:
-                    continue  # the database names it, too: checked there
+                    continue  # the database names it too, so it is checked there
                 try:
                     await self._store.head(row.key)
                 except ObjectMissing:
@@ -511,7 +512,7 @@ class _Audit:
 
 
 def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
-    """The problems inside a mixed object, and its contradictions with the rows."""
+    """Return the problems inside a mixed object, and its contradictions with the rows."""
     inside = mixed_object.audit(data)
     try:
         footer = read_footer(data, len(data))
@@ -536,7 +537,7 @@ def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list
 
 
 def _stands_in(run: Run, listed: RunDescription) -> bool:
-    """Whether a run's batches are a stretch of those in the footer."""
+    """Whether a run's batches are consecutive batches of those in the footer."""
     start = listed.start
     for index, batch in enumerate(listed.batches):
         if start == run.start:
@@ -549,8 +550,8 @@ def _stands_in(run: Run, listed: RunDescription) -> bool:
 
 
 def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
-    """The same for a Parquet object: rebuilds every row group into the batches that it came from."""
-    # Imported only here: a broker needs no Arrow.
+    """The same for a Parquet object: rebuild every row group into the batches that it was made from."""
+    # Imported only here, because a broker does not need Arrow.
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index, record_batches
     from tailrace.record_batch import InvalidBatch

@@ -1,6 +1,7 @@
 """Reads checkpoints and objects from the bucket and compares the objects with a checkpoint's rows.
 
-Read-only. It reads mixed objects only: those that no row names whole, and the footers of the newest others.
+Read-only. It reads mixed objects only: objects that no row names are read whole; of the newest others only the footers
+are read.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8
 FOLDERS = ("mixed", "parquet", "written")
-"""Where objects are: of agents, of compactors, of jobs that write. What a job wrote was answered once a checkpoint
-named it: what no checkpoint names, the job writes again."""
+"""The folders of objects of agents, of compactors, and of jobs that write. A job's write was answered when a checkpoint
+named it; if no checkpoint names it, the job writes it again."""
 FORGOTTEN_MS = 3_600_000
 """An object without a row, of a session without a row, is garbage if it is older than the checkpoint by this: its
-session was deleted already."""
+session had already been deleted."""
 RETRY_MS = 300_000
 """An agent may retry a batch that was refused for a sequence gap by naming its object, for at most this long:
-`gap_deadline_ms` and the difference between clocks are shorter."""
+`gap_deadline_ms` plus the difference between clocks is shorter."""
 _base_offset = attrgetter("base_offset")
 A = TypeVar("A")
 
@@ -57,7 +58,7 @@ class FoundCheckpoints:
 
 
 async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoints:
-    """Read all heads, and the newest rows that they and the parts give. Raises StoreError."""
+    """Read all heads, and the newest rows that heads and parts give. Raises StoreError."""
     heads: dict[HeadPlace, Head] = {}
     unreadable: list[HeadPlace] = []
     problems: list[str] = []
@@ -89,7 +90,7 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
 
 
 async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:
-    """The places of all heads, readable or not."""
+    """Return the places of all heads, readable or not."""
     places: list[HeadPlace] = []
     async for info in store.list(checkpoint.meta_prefix(cluster_id)):
         place = checkpoint.place_of(cluster_id, info.key)
@@ -108,7 +109,7 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
             hot = [part for part in head.parts if part.is_hot]
             if not hot or head is chain.snapshot:
                 rows.forget_hot()
-            # The parts of a later snapshot that can't be read are not needed: the heads have all changes.
+            # The parts of a later snapshot are not needed if they can't be read: the heads have all changes.
             for part in hot if head is chain.snapshot else ():
                 rows.apply(checkpoint.decode_part(await store.get(part.key), part))
         rows.apply(head.tables)
@@ -117,10 +118,11 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
 
 
 def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
-    """Remove what a snapshot's pages have and no head has: the database had it, the committer had not shown it yet.
+    """Remove rows that a snapshot's pages have and no head has: the database had them, but the committer had not shown
+    them yet.
 
-    A commit's objects are then treated as those of any later commit. A swap's runs are kept; an aborted range whose
-    marker it dropped is removed.
+    The objects of such a commit are then treated like those of any later commit. The runs of a swap are kept; an
+    aborted range whose marker the swap dropped is removed.
     """
     partitions = rows.by_kind[PartitionRow]
     unshown: list[RunRow] = []
@@ -137,7 +139,7 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
         is_known = (
             isinstance(session, SessionRow) and origin is not None and (origin[2] or 0) < session.next_number
         )
-        if not is_known:  # else a batch was retried: its object was committed before
+        if not is_known:  # otherwise it was a retried batch, whose object was committed before
             rows.by_kind[ObjectRow].pop((object_id,), None)
     compacted: dict[tuple[UUID, int], list[RunRow]] = {}
     for run in rows.all(RunRow) if rows.by_kind[AbortedRow] else ():
@@ -153,7 +155,8 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
 
 
 def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
-    """A function that gives the offset of a partition from which on no offset was ever assigned, by all heads.
+    """Return a function that returns the offset of a partition from which on no offset was ever assigned, according to
+    all heads.
 
     Each head, readable or not, raises what may be assigned by at most its reservation.
     """
@@ -179,7 +182,8 @@ def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
 
 
 def later_topics(checkpoints: FoundCheckpoints) -> list[TopicRow]:
-    """Topics in heads that are newer than the chain: they were created and acknowledged after the last snapshot."""
+    """Return topics in heads that are newer than the chain; they were created and acknowledged after the last
+    snapshot."""
     if checkpoints.chain is None:
         return []
     named: dict[UUID, TopicRow] = {}
@@ -220,7 +224,8 @@ class FoundObjects:
 
 
 def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
-    """The session under whose prefix a key is, that prefix, and the number in the session (None but for agents')."""
+    """Return the session whose prefix a key has, that prefix, and the commit number (None except for agents'
+    sessions)."""
     parts = key.removeprefix(f"{cluster_id}/").split("/")
     if len(parts) < 4 or parts[0] not in FOLDERS:
         return None
@@ -274,8 +279,8 @@ async def find_objects(
 async def _listed(
     store: ObjectStore, cluster_id: str, rows: CheckpointedRows, head: Head, *, found: FoundObjects
 ) -> tuple[dict[str, int], list[ObjectInfo]]:
-    """List the bucket: the sizes of the objects that rows name, by key, and the objects that may have been written
-    after the checkpoint. Adds sessions' prefixes and garbage to `found`."""
+    """List the bucket. Return the sizes of the objects that rows name, by key, and the objects that may have been
+    written after the checkpoint. Add sessions' prefixes and garbage to `found`."""
     named = {row.key for row in rows.all(ObjectRow)}
     sessions: dict[UUID, SessionRow] = {row.session_id: row for row in rows.all(SessionRow)}
     present: dict[str, int] = {}
@@ -299,7 +304,7 @@ async def _listed(
 
 
 def _is_garbage(info: ObjectInfo, session: SessionRow | None, number: int | None, head: Head) -> bool:
-    """Whether an unnamed object was garbage at the checkpoint already."""
+    """Whether an unnamed object was already garbage at the checkpoint."""
     if session is None:
         return info.modified_ms < head.created_ms - FORGOTTEN_MS
     return session.closed_ms is not None or (number is not None and number < session.next_number)

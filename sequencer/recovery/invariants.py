@@ -33,7 +33,7 @@ from sequencer.store.state import COMMIT_NUMBER, HotState
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
-    """A violated invariant. `kind` is for programs, `subject` says where, `detail` what was seen."""
+    """A violated invariant. `kind` is for programs, `subject` says where it is, `detail` what was found."""
 
     kind: str
     subject: str
@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 def partition_name(state: HotState, topic_id: UUID, partition: int) -> str:
-    """A partition's name for people."""
+    """Return a partition's name for people."""
     topic = state.get(TopicRow, topic_id)
     return f"{topic.name if topic else topic_id}-{partition}"
 
@@ -114,7 +114,7 @@ def _check_tiling(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Itera
         if run.end_offset <= run.base_offset:
             yield Finding("gap", name, f"a run at {run.base_offset} ends at {run.end_offset}")
         if run.end_offset <= row.log_start_offset:
-            continue  # to be removed
+            continue  # it will be removed
         if run.base_offset > at:
             yield Finding("gap", name, f"no run of [{at}, {run.base_offset})")
         elif run.base_offset < at and at > row.log_start_offset:
@@ -175,7 +175,7 @@ def _check_markers(
     offsets = [marker.offset for marker in markers]
     if offsets != [batch.base_offset for batch in table]:
         yield Finding("batch_table", subject, f"markers at {offsets[:5]}, otherwise in the table")
-    # No markers at all: a hole that a recovery left.
+    # A run without markers is a hole that a recovery left.
     if offsets and offsets != list(range(run.base_offset, run.end_offset)):
         yield Finding(
             "batch_table", subject, f"{len(offsets)} markers in [{run.base_offset}, {run.end_offset})"
@@ -185,7 +185,8 @@ def _check_markers(
 def _check_transactions_on(
     state: HotState, name: str, row: PartitionRow, runs: Sequence[RunRow]
 ) -> Iterator[Finding]:
-    """Each open range has its transaction and each aborted range its marker; the last stable offset fits them."""
+    """Check that each open range has its transaction and each aborted range its marker, and that the last stable offset
+    is within bounds."""
     key = (row.topic_id, row.partition)
     for producer_id, first_offset in (state.open_ranges.get(*key) or {}).items():
         name_of = state.transactional_ids.get(producer_id)
@@ -279,7 +280,7 @@ def check_positions(state: HotState, rows: Iterable[GroupOffsetRow | PendingOffs
 
 
 def check_counts(state: HotState, positions: Mapping[str, int]) -> Iterator[Finding]:
-    """Check what groups' rows say of their positions against how many there are of each."""
+    """Check the number of positions in each group's row against the number that was found."""
     for group in state.all(GroupRow):
         found = positions.get(group.group_id, 0)
         if found != group.positions:

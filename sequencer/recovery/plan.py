@@ -1,9 +1,10 @@
 """The plan of a recovery: the rows of the database that replaces the lost one, and a report.
 
 Invariants:
-- records of the checkpoint keep their offsets; later ones start at the reserved end, an offset that no record ever had;
-- runs tile: between the two lies a hole, a run without markers;
-- a producer's batches are checked as at their commit (`assign_offsets`), so none is stored twice;
+- records of the checkpoint keep their offsets; later records start at the reserved end, an offset that no record ever
+  had;
+- runs have no gaps: between the two kinds of records is a hole, which is a run without markers;
+- a producer's batches are checked as they were at their commit (`assign_offsets`), so none is stored twice;
 - no session, agent or producer of the lost database can change this one.
 
 Pure.
@@ -81,7 +82,7 @@ COUNTER_STEPS = {
     BROKER_ID: 1 << 10,
     PRODUCER_ID: 1 << 32,
 }
-"""How far counters are raised above the checkpoint's: past all values that may have been given out since."""
+"""How far counters are raised above the checkpoint's values: past all values that may have been assigned since."""
 
 
 MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
@@ -89,7 +90,7 @@ MAY_BE_STORED = (BatchError.NONE, *MAY_CLOSE)
 
 
 class PartitionReport(msgspec.Struct):
-    """[log_start_offset, certain_end) came back as it was; [resumed_at, end_offset) was re-sequenced.
+    """[log_start_offset, certain_end) came back unchanged; [resumed_at, end_offset) was re-sequenced.
 
     `resumed_at` is `certain_end` if no offset was assigned after the checkpoint.
     """
@@ -105,7 +106,7 @@ class PartitionReport(msgspec.Struct):
 
 
 class Resequenced(msgspec.Struct):
-    """Counts of what happened to the batches that were written after the checkpoint."""
+    """What happened to the batches that were written after the checkpoint, in counts."""
 
     objects: int = 0
     batches: int = 0
@@ -149,7 +150,7 @@ class RecoveryPlan:
 
 @dataclass(slots=True)
 class _Log:
-    """A partition while the plan is made."""
+    """A partition during planning."""
 
     topic: TopicRow
     row: PartitionRow
@@ -160,7 +161,7 @@ class _Log:
 class _Waiting:
     """A batch with a sequence gap before it, which a later object may close.
 
-    `was_refused`: the checkpoint has it as refused; it waits because it may have been retried since.
+    `was_refused`: the checkpoint has the batch as refused; it waits because it may have been retried since.
     """
 
     log: _Log
@@ -173,7 +174,7 @@ class _Waiting:
 def plan_recovery(
     checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
 ) -> RecoveryPlan:
-    """The recovered rows and their report. `identity`: the recovered database's."""
+    """Return the recovered rows and their report. `identity` is that of the recovered database."""
     assert checkpoints.chain is not None, "a recovery starts from a checkpoint"
     return _Planner(checkpoints, objects, identity, now_ms).plan()
 
@@ -230,7 +231,7 @@ class _Planner:
         self._settle_live_runs()
         self._settle_small_objects()
         self._abort_transactions()
-        self._settle_sums()  # markers of what was aborted are runs, too
+        self._settle_sums()  # last, because markers of aborted transactions are runs too
         self._add_notes()
         return RecoveryPlan(self._rows, self._report)
 
@@ -263,7 +264,7 @@ class _Planner:
     def _add_later_topics(self) -> None:
         for topic in later_topics(self._found):
             if any(other.name == topic.name for other in self._topics.values()):
-                continue  # deleted and created again, or the reverse: the checkpoint's topic is certain
+                continue  # deleted and created again, or the reverse: the topic of the checkpoint is certain
             self._add_topic(topic)
             self._report.notes.append(
                 f"topic {topic.name!r} was made after the last complete checkpoint; it is kept"
@@ -289,7 +290,7 @@ class _Planner:
         )
         log = self._logs[row.topic_id, row.partition] = _Log(topic, row, report)
         if resumed_at > row.end_offset:
-            # In an empty log too: consumers that have read all of it are at the start of the hole.
+            # Also in an empty log: consumers that have read all of it are at the start of the hole.
             self._put(self._hole(row, resumed_at))
             row = replace_row(row, end_offset=resumed_at)
         log.row = replace_row(row, epochs=[*row.epochs, LogEpoch(row.epochs[-1].epoch + 1, resumed_at)])
@@ -297,7 +298,7 @@ class _Planner:
         return log
 
     def _hole(self, row: PartitionRow, end_offset: int) -> RunRow:
-        """A run without markers: runs tile, and readers skip it."""
+        """Return a run without markers, which keeps runs without gaps and which readers skip."""
         return RunRow(
             topic_id=row.topic_id,
             partition=row.partition,
@@ -333,7 +334,7 @@ class _Planner:
             self._put_run(log, footer.object_id, run.start, assigned)
 
     def _add_retriable(self, footer: Footer) -> None:
-        """Let the batches wait that the checkpoint has as refused: agents retry them by the same object."""
+        """Let batches wait that the checkpoint has as refused: agents retry them with the same object."""
         for run in footer.runs:
             log = self._logs.get((run.topic_id, run.partition))
             if log is None:
@@ -345,7 +346,7 @@ class _Planner:
                 start += batch.length
 
     def _resequence_waiting(self) -> None:
-        """Store waiting batches whose gap was closed since, until no batch closes another's gap."""
+        """Store waiting batches whose gap has been closed, until no batch closes another's gap."""
         is_loose = bool(self._objects.corrupt or self._objects.missing)
         while self._waiting:
             left: list[_Waiting] = []
@@ -359,21 +360,22 @@ class _Planner:
                 forced = next((waiting for waiting in left if not waiting.was_refused), None)
                 if forced is None or not is_loose:
                     break
-                # The batch before it may be in an object that can't be read: better a batch too many than one too few.
+                # The batch before it may be in an object that can't be read. A duplicate batch is better than a lost
+                # one.
                 left.remove(forced)
                 self._put_run(forced.log, forced.object_id, forced.start, self._assign_forced(forced))
             self._waiting = left
         self._count.out_of_sequence += len(self._waiting)
 
     def _log_of(self, topic_id: UUID, name: str, partition: int) -> _Log | None:
-        """The partition's log, created if its topic is unknown; None if the topic was deleted."""
+        """Return the partition's log; create it if its topic is unknown. Return None if the topic was deleted."""
         log = self._logs.get((topic_id, partition))
         if log is not None:
             return log
         topic = self._topics.get(topic_id)
         if topic is None:
             if any(row.topic_id == topic_id for row in self._rows.all(PartitionRow)):
-                return None  # deleted, and its runs were not removed yet
+                return None  # deleted, but its runs were not removed yet
             topic = self._make_topic(topic_id, name, partition)
         for number in range(topic.partitions, partition + 1):
             self._put(empty_partition(topic_id, number, epoch=0))
@@ -402,7 +404,7 @@ class _Planner:
         return topic
 
     def _assign(self, log: _Log, batches: Sequence[BatchCoordinates]) -> Assignment:
-        """The offsets that batches get at the log's end. Changes nothing."""
+        """Return the offsets that batches would get at the log's end. Changes nothing."""
         return assign_offsets(log.row.end_offset, batches, lambda: RunChecks(self._states_on(log)))
 
     def _assign_forced(self, waiting: _Waiting) -> Assignment:
@@ -492,7 +494,7 @@ class _Planner:
         for later in self._objects.later:
             footer = later.footer
             if footer.object_id not in self._live_runs:
-                continue  # nothing of it is stored: the collector deletes it with its session's prefix
+                continue  # none of its batches is stored: the collector deletes it with its session's prefix
             self._count.objects += 1
             self._put(
                 ObjectRow(
@@ -512,7 +514,7 @@ class _Planner:
     # --- everything else
 
     def _settle_leases(self) -> None:
-        """End everything that lived under the lost database: agents, sessions, leases, groups' owners."""
+        """End everything that was alive under the lost database: agents, sessions, leases, owners of groups."""
         for row in self._rows.all(AgentRow):
             self._put(replace_row(row, expires_ms=0))
         for row in self._rows.all(LeaseRow):
@@ -522,7 +524,7 @@ class _Planner:
         for row in self._rows.all(SessionRow):
             known.add(row.session_id)
             closed_ms = self._now_ms if row.closed_ms is None else row.closed_ms
-            # Swept an interval from now: until then the objects that the recovery left out still exist.
+            # It is swept an interval from now: until then the objects that the recovery left out still exist.
             self._put(replace_row(row, closed_ms=closed_ms, empty_sweeps=0, swept_ms=self._now_ms))
         for session_id, prefix in sorted(self._objects.prefixes.items()):
             if session_id not in known:
@@ -546,7 +548,8 @@ class _Planner:
             self._put(CounterRow(name=name, value=value + step))
 
     def _settle_live_runs(self) -> None:
-        """Set each object's count to the number of runs that name it; the checkpoint should have the same."""
+        """Set each object's run count to the number of runs that name it. The checkpoint should have the same
+        number."""
         counted: dict[UUID, int] = {}
         for row in self._rows.all(RunRow):
             if row.kind is not ObjectKind.MARKERS:
@@ -568,7 +571,7 @@ class _Planner:
                     del self._rows.by_kind[RunRow][key_of(row)]
 
     def _settle_groups(self) -> None:
-        """Take the groups from their owners, and count their positions: older checkpoints do not say how many."""
+        """Take groups from their owners, and count their positions, whose number older checkpoints do not have."""
         positions, with_expiries = Counter[str](), set[str]()
         for position in self._rows.all(GroupOffsetRow):
             positions[position.group_id] += 1
@@ -610,7 +613,7 @@ class _Planner:
             self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
 
     def _abort_transactions(self) -> None:
-        """Abort transactions without a known end, and fence every producer of a transactional id."""
+        """Abort transactions without a known end, and fence every producer with a transactional id."""
         for row in self._rows.all(TransactionRow):
             if row.state is TransactionState.ONGOING:
                 self._report.aborted_transactions.append(row.transactional_id)
@@ -630,8 +633,8 @@ class _Planner:
                 elif not isinstance(row_after, CounterRow) or row_after.name == PRODUCER_ID:
                     self._put(row_after)
         for row in self._rows.all(TransactionRow):
-            # Its client may be epochs ahead of the checkpoint: the next InitProducerId gets a new producer id. It may
-            # be transactions ahead, too: no end that it requests is a known one.
+            # Its client may be epochs ahead of the checkpoint, so the next InitProducerId gets a new producer id. It
+            # may also be transactions ahead, so no end that it requests is a known one.
             timeout_ms = row.timeout_ms or 60_000
             fenced = replace_row(row, producer_epoch=transactions.LAST_EPOCH, timeout_ms=timeout_ms)
             self._put(fenced.with_previous(None).with_last_end(None))
@@ -642,7 +645,7 @@ class _Planner:
             log.report.end_offset = ended.end_offset
 
     def _is_last_word(self) -> bool:
-        """Whether the committer ended with a head that says that the checkpoint has everything."""
+        """Whether the committer ended with a head which says that the checkpoint has everything."""
         checkpoints = self._found
         assert checkpoints.chain is not None
         head = checkpoints.chain.last
@@ -697,7 +700,7 @@ class _Planner:
 
 
 def _in_order(later: Iterable[LaterObject]) -> list[LaterObject]:
-    """The objects by time, but each session's in the order in which it sealed them."""
+    """Return the objects ordered by time, but those of each session in the order in which it sealed them."""
     by_session: dict[UUID, list[LaterObject]] = {}
     for one in later:
         by_session.setdefault(one.footer.session_id, []).append(one)

@@ -1,12 +1,12 @@
 """Recovery: fills an empty database from the bucket.
 
 Records in the newest complete checkpoint are *certain*: they come back at their old offsets. Records that were written
-after it are in mixed objects that no row names. Their batches are checked again, by the producers' states in the
+after it are in mixed objects that no row names. Their batches are checked again with the producers' states in the
 checkpoint, and *re-sequenced*: they get offsets from the partition's reserved end on, which no record ever had, and the
-log's epoch rises there. So no offset ever means two records. Between the two lies a hole, which readers skip as they
-skip offsets that compaction left out.
+log's epoch increases there. So no offset ever means two records. Between the two kinds of records is a hole, which
+readers skip as they skip offsets that compaction left out.
 
-What can't come back is *lost* and reported: group offsets, topics' configs and transactions after the checkpoint.
+What can't come back is *lost* and reported: group offsets, topic configs and transactions after the checkpoint.
 Transactions without a known end are aborted, and producers with a transactional id are fenced.
 
 This module carries the recovery out; `bucket_scan` reads the bucket, and `plan` decides.
@@ -48,11 +48,11 @@ LEASE_MS = 60_000
 
 
 class RecoveryRefused(Exception):
-    """The bucket or the database does not fit a recovery; the message says why. Nothing was changed."""
+    """The bucket or the database does not allow a recovery; the message says why. Nothing was changed."""
 
 
 async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
-    """The cluster whose checkpoints are in the bucket. Raises RecoveryRefused."""
+    """Return the cluster whose checkpoints are in the bucket. Raises RecoveryRefused."""
     prefixes = [prefix.rstrip("/") for prefix in await store.list_prefixes("")]
     clusters = [name for name in prefixes if await store.list_prefixes(checkpoint.meta_prefix(name))]
     if cluster_id is not None:
@@ -72,7 +72,7 @@ async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
 async def read_bucket(
     store: ObjectStore, clock: Clock, cluster_id: str, *, is_watched: bool = True
 ) -> tuple[FoundCheckpoints, FoundObjects, int]:
-    """Everything that a recovery is planned from, and its incarnation. Raises RecoveryRefused, StoreError."""
+    """Return everything that a recovery is planned from, and its incarnation. Raises RecoveryRefused, StoreError."""
     checkpoints = await read_checkpoints(store, cluster_id)
     if checkpoints.chain is None:
         problems = "; ".join(checkpoints.problems[:3])
@@ -121,7 +121,7 @@ async def recover(
     """Fill an empty database from the bucket; a dry run if `rows` is None.
 
     The caller has opened `rows`. Raises RecoveryRefused before anything is changed. Raises StoreError and
-    SequencerError at any time: nobody can use the database then, and it has to be emptied before the next attempt.
+    SequencerError at any time; the database is then unusable and must be emptied before the next attempt.
     """
     cluster_id = await find_cluster(store, cluster_id)
     epoch: int | None = None
@@ -157,7 +157,7 @@ async def recover(
 
 async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, epoch: int) -> None:
     await rows.adopt(identity.cluster_id, 0, epoch)
-    # Objects before the runs that name them.
+    # Objects come before the runs that name them.
     for kind in KEYS:
         rows_of_kind: list[Any] = planned.all(kind)
         for first in range(0, len(rows_of_kind), WRITTEN_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What alembic runs: on the connection, and in the transaction, that `sequencer.store.sql.migrate` brings."""
+"""Run by alembic, on the connection and in the transaction that `sequencer.store.sql.migrate` supplies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Everything: the tables of the first release.
+"""Create the tables of the first release.
 
-Written out, not derived from the row types: a migration makes the same tables in every later version. Schemas 0001 to 0019
-were never released. A database that they led to schema 0020 has these tables.
+The tables are written out, not derived from the row types, so that this migration makes the same tables in every later
+version. Schemas 0001 to 0019 were never released. A database that was migrated from them to schema 0020 has the same
+tables.
 """
 
 from typing import Any
@@ -165,7 +166,7 @@ _DEFAULTS: dict[tuple[str, str], Any] = {
     ("groups", "has_expiries"): sa.false(),
     ("pending_offsets", "turn"): "0",
 }
-"""Defaults of columns that schemas 0008 to 0020 had added. No insert relies on them."""
+"""Defaults of columns that schemas 0008 to 0020 added. No insert relies on them."""
 
 
 def _column(table: str, declared: str) -> sa.Column[Any]:
