@@ -1,12 +1,12 @@
-"""The assignors of groups that run on the coordinator (KIP-848, KIP-932), as functions of what the members read.
+"""The assignors that run on the coordinator (KIP-848, KIP-932), as functions of the members' subscriptions.
 
-    uniform   each partition stays where it is as long as no reader has two more than another
-    range     of each topic, neighbouring partitions to one reader, readers in the order of their ids
-    shared    of share groups: a partition may go to several readers, so that nobody is without one
+    uniform   evenly, with the fewest moves: no reader has two partitions more than another
+    range     neighbouring partitions of a topic to one reader, readers in the order of their ids
+    shared    for share groups: a partition may go to several readers, so that every reader has one
 
-Each partition of a topic that somebody subscribes to gets one of the topic's subscribers, or more in a share group.
+Each partition of a subscribed topic gets one of the topic's subscribers, or more in a share group.
 
-Those of consumer groups work in steps, and report how many topics or partitions they looked at.
+The assignors of consumer groups work in steps, and report how many topics or partitions they processed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from uuid import UUID
 from tailrace.turns import Steps, in_parts
 
 Assignment = dict[UUID, frozenset[int]]
-"""Partitions by topic id; a topic without partitions is not in it."""
+"""Partitions by topic id. A topic without partitions is left out."""
 
 
 def united(named: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
-    """What a client names, a topic maybe several times."""
+    """Merge the partitions that a client names; it may name a topic several times."""
     assignment: Assignment = {}
     for topic_id, partitions in named:
         assignment[topic_id] = assignment.get(topic_id, frozenset()).union(partitions)
@@ -33,13 +33,13 @@ def united(named: Iterable[tuple[UUID, Iterable[int]]]) -> Assignment:
 
 
 MAX_PASSES = 8
-"""Passes of `uniform` over all topics. One is enough if all members read the same; otherwise the result is nearly
-even."""
+"""Passes of `uniform` over all topics. One is enough if all members read the same topics; otherwise the result is
+nearly even."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as an assignor sees it. `topics`: those that exist; `current`: what it was to have before."""
+    """A member as an assignor sees it. `topics`: those that exist; `current`: its previous target assignment."""
 
     topics: frozenset[UUID]
     instance_id: str | None = None
@@ -47,13 +47,14 @@ class Subscriber:
 
 
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], Steps[dict[str, Assignment]]]
-"""Makes an assignment for each member (by id) out of the members and the topics' partition counts."""
+"""Returns each member's assignment, by member id, given the members and the topics' partition counts."""
 
 TOPICS_IN_A_STEP = 1_000
 
 
 def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[dict[str, Assignment]]:
-    """Each reader gets neighbouring partitions; the first readers get one more if the number does not divide evenly."""
+    """Give each reader neighbouring partitions. If the number does not divide evenly, the first readers get one
+    more."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     for readers, topics in (yield from _by_readers(members, in_order, partitions)):
@@ -70,7 +71,7 @@ def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) ->
 def uniform(
     members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
 ) -> Steps[dict[str, Assignment]]:
-    """As even as the subscriptions allow, with the fewest moves."""
+    """Assign as evenly as the subscriptions allow, with the fewest moves."""
     loads = dict.fromkeys(sorted(members), 0)
     shares = yield from _shares_of(members, partitions)
     for share in shares:
@@ -98,8 +99,8 @@ def uniform(
 
 
 def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Deal partitions to readers and readers to partitions, one by one, until neither has been left out. Readers of the
-    same topics are dealt together, in the order in which they come."""
+    """Deal partitions to readers, and readers to partitions, one by one, until every partition and every reader has
+    been dealt. Readers of the same topics are dealt together, in the given order."""
     target: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in readers}
     same: dict[frozenset[UUID], list[str]] = defaultdict(list)
     for member_id, topics in readers.items():
@@ -120,7 +121,7 @@ def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
-"""By the name that a client asks for; the first is the default."""
+"""The assignors by the name that clients use. The first is the default."""
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ class _Share:
     free: dict[UUID, set[int]]
 
     def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> Steps[None]:
-        """Keep each partition where it is; if two members claim it, the lower id keeps it."""
+        """Keep each partition at its member. If two members claim it, the lower id keeps it."""
         for member_id, held in self.held.items():
             current = members[member_id].current
             for some in in_parts(_sorted(current.keys() & self.free.keys()), TOPICS_IN_A_STEP):
@@ -144,7 +145,7 @@ class _Share:
             loads[member_id] += len(held)
 
     def give(self, loads: dict[str, int]) -> Steps[None]:
-        """Give each free partition to the member with the fewest."""
+        """Give each free partition to the member with the fewest partitions."""
         readers = _by(loads, self.held)
         for topic_id, free in self.free.items():
             for partition in sorted(free):
@@ -155,7 +156,7 @@ class _Share:
             yield 1 + len(free)
 
     def level(self, loads: dict[str, int]) -> Steps[int]:
-        """Move partitions from the members with the most to those with the fewest. Returns the number of moves."""
+        """Move partitions from the members with the most to those with the fewest. Return the number of moves."""
         moved = 0
         takers = _by(loads, self.held)
         givers = [(-loads[member_id], member_id) for member_id, held in self.held.items() if held]
@@ -163,7 +164,7 @@ class _Share:
         while givers:
             (negative, giver), (least, taker) = givers[0], takers[0]
             if -negative != loads[giver] or not self.held[giver]:
-                heapq.heappop(givers)  # it took, or has no more of these topics
+                heapq.heappop(givers)  # it received partitions, or has no more of these topics
             elif least != loads[taker]:
                 heapq.heapreplace(takers, (loads[taker], taker))
             elif loads[giver] - least <= 1:
@@ -180,20 +181,20 @@ class _Share:
 
 
 def _by(loads: Mapping[str, int], readers: Iterable[str]) -> list[tuple[int, str]]:
-    """A heap: the member with the fewest partitions first, then the lower id."""
+    """Return a heap of the members: the fewest partitions first, then the lower id."""
     heap = [(loads[member_id], member_id) for member_id in readers]
     heapq.heapify(heap)
     return heap
 
 
 def _sorted(topic_ids: Iterable[UUID]) -> list[UUID]:
-    """In order, and five times as fast as by their own comparison."""
+    """Sort the ids: five times as fast as by their own comparison."""
     return sorted(topic_ids, key=attrgetter("int"))
 
 
 def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[list[_Share]]:
-    """The topics grouped by their readers. Topics with the fewest readers come first, because their partitions have
-    the least choice."""
+    """Group the topics by their readers. Topics with the fewest readers come first, because their partitions have the
+    least choice."""
     by_readers = yield from _by_readers(members, sorted(members), partitions)
     shares = []
     for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0])):
@@ -206,8 +207,8 @@ def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
 def _by_readers(
     members: Mapping[str, Subscriber], in_order: Sequence[str], partitions: Mapping[UUID, int]
 ) -> Steps[list[tuple[list[str], list[UUID]]]]:
-    """The topics that somebody reads, by their readers, who stand in the order given. Members that read the same are
-    looked at once: a group may have thousands of members and of topics, and mostly has one subscription."""
+    """Group the subscribed topics by their readers, in the given order. Members with the same subscription are
+    processed once: a group may have thousands of members and of topics, but mostly has one subscription."""
     numbers: dict[frozenset[UUID], int] = {}
     number_of = {
         member_id: numbers.setdefault(members[member_id].topics, len(numbers)) for member_id in in_order

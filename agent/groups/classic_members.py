@@ -1,18 +1,19 @@
-"""Members of the classic protocol in a consumer group, and the change of a group from one protocol to the other.
+"""Members of the classic protocol in a consumer group, and the migration of a group from one protocol to the other.
 
-When the clients of a group are restarted one by one with `group.protocol=consumer`, the first of them makes the classic
-group a consumer group (`upgraded`). The others go on in it as classic members, until they are restarted, too. When the
-last member of the new protocol has gone and classic ones are left, it is a classic group again (`downgraded`): so the
-change can be taken back, one by one (KIP-848, "Online migration").
+When the clients of a group are restarted one by one with `group.protocol=consumer`, the first of them turns the classic
+group into a consumer group (`upgraded`). The others stay in it as classic members until they are restarted, too. When
+the last member of the new protocol leaves and classic members remain, the group becomes classic again (`downgraded`),
+so the migration can be undone client by client (KIP-848, "Online migration").
 
-    a classic request | is to the consumer group
+    a classic request | means for the consumer group
     JoinGroup         | what the client reads and owns; the answer names no leader
-    SyncGroup         | the question for its partitions
-    Heartbeat         | answered REBALANCE_IN_PROGRESS if the member has a step to take: it does so by JoinGroup
-    LeaveGroup        | the end of the member
+    SyncGroup         | the member asks for its partitions
+    Heartbeat         | answered REBALANCE_IN_PROGRESS if the member has a step to take: it takes it with JoinGroup
+    LeaveGroup        | the member leaves
 
-A classic member's generation is its member epoch. An eager client owns nothing when it joins; a cooperative one names
-what it owns, and joins again when it has given something up: both are heartbeats that name what is owned.
+A classic member's generation is its member epoch. An eager client owns nothing when it joins. A cooperative client
+names what it owns, and joins again after it has given something up. Both joins are handled as heartbeats that name the
+owned partitions.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscripti
 from tailrace.turns import Steps
 
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
-"""Their members need nothing but their partitions; librdkafka's sticky assignors nevertheless send more than that."""
+"""Members of these assignors need only their partitions, although librdkafka's sticky assignors send more."""
 
 
 class NotUpgradable(Exception):
-    """A classic group can't become a consumer group: now (`code` is retriable) or as it is."""
+    """A classic group can't become a consumer group: not now (`code` is retriable), or not in its current form."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -60,9 +61,9 @@ class NotUpgradable(Exception):
 
 
 def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> ConsumerGroup:
-    """Fill `into`, which is empty, with the members of a classic group: at their generation, with their partitions.
+    """Fill the empty group `into` with the members of a classic group, at its generation, with their partitions.
 
-    Raises NotUpgradable. A rebalance has to end first: during it nobody knows who reads what.
+    Raises NotUpgradable, also during a rebalance: until it ends, it is unknown who reads what.
     """
     if group.phase is not GroupPhase.STABLE:
         raise NotUpgradable(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{group.group_id!r} is {group.phase}")
@@ -108,10 +109,10 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consu
 
 
 def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) -> Group:
-    """Fill `into`, which is empty, with the classic members that are left, and have them join again.
+    """Fill the empty group `into` with the remaining classic members, and have them join again.
 
-    `into.generation` is the epoch that they were told before the last other member went: at a later one they would drop
-    their partitions at once.
+    `into.generation` must be the epoch that was sent to them before the last member of the new protocol left: at a
+    later one they would drop their partitions at once.
     """
     into.phase, into.protocol_type = GroupPhase.STABLE, CONSUMER
     for member in group.members.values():
@@ -130,7 +131,10 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
                 has_synced=True,
             )
         )
-    for ticket, answer in group.take_answers():  # to a static member, in the place of the last other one
+    for (
+        ticket,
+        answer,
+    ) in group.take_answers():  # e.g. to a static member that took the place of the last new member
         into.answer(ticket, answer)
     into.leader = next(iter(into.members), None)
     into.rebalance(now)
@@ -193,7 +197,7 @@ def _code_of_join(group: ConsumerGroup, request: JoinRequest) -> ErrorCode:
     if request.protocol_type != CONSUMER or not names:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     said = sum(len(name) + len(metadata) for name, metadata in request.protocols)
-    # A subscription is kept beside the metadata that it was read from.
+    # A subscription is kept in addition to the metadata that it was read from.
     is_too_large = 2 * said + sum(member.kept_bytes for member in others) > group.max_bytes
     if is_too_large or (known is None and len(group.members) >= group.max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -215,7 +219,7 @@ def _member_of(group: ConsumerGroup, request: JoinRequest) -> Consumer:
 
 
 def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics) -> SyncAnswer:
-    """SyncGroup: the member's partitions."""
+    """SyncGroup: return the member's partitions."""
     member, code = _current(group, request.member_id, request.instance_id, request.generation)
     if member is None or member.classic is None:
         return SyncAnswer(code)
@@ -236,7 +240,8 @@ def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics)
 def heartbeat(
     group: ConsumerGroup, now: float, request: tuple[str, str | None, int], topics: Topics
 ) -> Steps[ErrorCode]:
-    """Heartbeat, of (member id, instance id, generation): keep the session; say when the member has a step to take."""
+    """Heartbeat, with (member id, instance id, generation): keep the session; report whether the member has a step to
+    take."""
     member, code = _current(group, *request)
     if member is None:
         return code
@@ -249,7 +254,8 @@ def heartbeat(
 
 
 def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
-    """LeaveGroup: one code per (member id, instance id). An administrator names a static member by its instance."""
+    """LeaveGroup: return one code per (member id, instance id). An administrator names a static member by its instance
+    id."""
     codes = []
     for member_id, instance_id in leaving:
         named = group.static_member(instance_id) if instance_id is not None and not member_id else None
@@ -264,7 +270,7 @@ def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[E
 def _current(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[Consumer | None, ErrorCode]:
-    """The classic member, if it is one and at this generation; else the error."""
+    """Return the classic member if it is at this generation, or the error."""
     code = group.code_of_member(member_id, instance_id)
     if code is not ErrorCode.NONE:
         return None, code
@@ -284,7 +290,7 @@ def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
 
 
 def _places(named: list[TopicPartition], topics: Topics) -> Assignment:
-    """Partitions by topic id; topics that do not exist are left out."""
+    """Return the partitions by topic id, without topics that do not exist."""
     return united(
         (topics[part.topic].topic.topic_id, part.partitions)
         for part in named
@@ -293,7 +299,7 @@ def _places(named: list[TopicPartition], topics: Topics) -> Assignment:
 
 
 def _written(group: ConsumerGroup, member: Consumer, topics: Topics) -> bytes:
-    """What the member is assigned, as its client reads it."""
+    """Return the member's assignment in its client's format."""
     assert member.classic is not None, "of a classic member"
     names: Mapping[UUID, str] = {
         topics[name].topic.topic_id: name for name in group.names_of(member) if name in topics

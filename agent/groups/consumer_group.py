@@ -1,4 +1,4 @@
-"""A consumer group whose assignment the coordinator makes (KIP-848), without I/O, clock or tasks.
+"""A consumer group whose assignment the coordinator computes (KIP-848), without I/O, clock or tasks.
 
 Members heartbeat; everything else follows from three epochs. The group's epoch rises whenever its subscriptions or
 the partitions of its topics change. A target assignment is made for each group epoch. Each member moves towards the
@@ -55,7 +55,7 @@ Topics = Mapping[str, KnownTopic]
 
 
 class ConsumerGroupPhase(enum.StrEnum):
-    """The states, by Kafka's names."""
+    """The group's states, with Kafka's names."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -65,7 +65,7 @@ class ConsumerGroupPhase(enum.StrEnum):
 
 
 class MemberPhase(enum.IntEnum):
-    """How far a member is with its target."""
+    """How far a member has moved to its target."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -74,7 +74,7 @@ class MemberPhase(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member reads, and the assignor that it prefers."""
+    """What a member reads, and its preferred assignor."""
 
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -87,7 +87,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ClassicClient:
-    """What a member of the classic protocol said when it joined. `protocols`: (name, metadata), best first."""
+    """What a member of the classic protocol sent when it joined. `protocols`: (name, metadata), most preferred
+    first."""
 
     session_seconds: float
     protocols: tuple[tuple[str, bytes], ...]
@@ -101,7 +102,7 @@ class ClassicClient:
 class Consumer:
     """A member. `assigned`: partitions that its client may read; `revoking`: those that it must give up and may still
     read. `classic`: None for a client of the new protocol. `answer_deadline`: when a classic client must have sent the
-    JoinGroup or SyncGroup that it was asked for."""
+    JoinGroup or SyncGroup that is due."""
 
     member_id: str
     instance_id: str | None
@@ -127,7 +128,7 @@ class Consumer:
 
     @property
     def deadline(self) -> float:
-        """When it is removed if nothing comes."""
+        """When it is removed if it sends nothing."""
         return min(self.session_deadline, self.revocation_deadline, self.answer_deadline)
 
     @property
@@ -137,7 +138,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request; None for what the client leaves out, as it has not changed."""
+    """A ConsumerGroupHeartbeat request. None: the client left the field out, because it has not changed."""
 
     member_id: str
     epoch: int
@@ -153,14 +154,14 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request is complete, as a client's is when it can't know the coordinator's state."""
+        """Whether the request is complete. Clients send a complete one if they can't know the coordinator's state."""
         has_subscription = self.topics is not None or self.pattern is not None
         return self.rebalance_seconds is not None and has_subscription and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAnswer:
-    """The answer to a heartbeat. `assigned` None: unchanged."""
+    """The answer to a heartbeat. `assigned` is None if it has not changed."""
 
     code: ErrorCode
     member_id: str = ""
@@ -170,7 +171,7 @@ class ConsumerAnswer:
 
 
 class PartitionHolder(NamedTuple):
-    """The member that has a partition, and the epoch at which it got it."""
+    """The member that holds a partition, and the epoch at which it got it."""
 
     member_id: str
     since: int
@@ -178,8 +179,8 @@ class PartitionHolder(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group. Owned by one coordinator; `session_seconds`, `max_size` (members) and `max_bytes` (of subscriptions,
-    all together) are its settings."""
+    """One group. Owned by one coordinator. Settings: `session_seconds`, `max_size` (members) and `max_bytes` (of all
+    subscriptions together)."""
 
     type: ClassVar[str] = CONSUMER_GROUP
 
@@ -201,7 +202,7 @@ class ConsumerGroup:
     """The topics that each member reads. `_is_read`: whether this is complete."""
     _is_read: bool = False
     _matches: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The names of topics that each pattern matches, of those in `_known`."""
+    """The names in `_known` that each pattern matches."""
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
     _holders: dict[tuple[UUID, int], PartitionHolder] = field(default_factory=dict)
@@ -232,17 +233,17 @@ class ConsumerGroup:
         return ConsumerGroupPhase.STABLE if is_there else ConsumerGroupPhase.RECONCILING
 
     def answer(self, ticket: int, answer: Answer) -> None:
-        """Have a classic client's request answered once the state is stored."""
+        """Answer a classic client's request once the state is stored."""
         self._answers.append((ticket, answer))
 
     def take_answers(self) -> list[tuple[int, Answer]]:
-        """The answers to classic clients, by ticket; each is given once."""
+        """Return the answers to classic clients, by ticket. Each is returned once."""
         answers, self._answers = self._answers, []
         return answers
 
     @property
     def has_only_classic_members(self) -> bool:
-        """Whether no member speaks the new protocol, and some the classic one."""
+        """Whether all members use the classic protocol, and there is at least one."""
         return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     @property
@@ -251,7 +252,7 @@ class ConsumerGroup:
         return not self.members
 
     def next_deadline(self, now: float) -> float | None:
-        """When `expire` must be called next; None: never.
+        """Return when `expire` must be called next; None if never.
 
         Heartbeats only move deadlines to later times, so members are examined only when the last result has passed.
         """
@@ -260,21 +261,21 @@ class ConsumerGroup:
         return None if self._nothing_before == inf else self._nothing_before
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The topic names that members subscribe to, with the matches of their patterns."""
+        """Return the topic names that members subscribe to, including the matches of their patterns."""
         names: set[str] = set()
         for member in self.members.values():
             names |= self.names_of(member)
         return frozenset(names)
 
     def static_member(self, instance_id: str) -> Consumer | None:
-        """The member that holds this instance id."""
+        """Return the member that holds this instance id."""
         return self._instances.get(instance_id)
 
     # --- ConsumerGroupHeartbeat
 
     def heartbeat(self, now: float, request: ConsumerHeartbeat, topics: Topics) -> Steps[ConsumerAnswer]:
-        """Serve a heartbeat: join, continue or leave, and take the member's next step towards its target. Steps are in
-        topics and partitions; nothing else may be asked of the group between them."""
+        """Serve a heartbeat: join, continue or leave, and take the member's next step towards its target. Steps count
+        topics and partitions; the group must not be used otherwise between them."""
         if self._is_dead:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.epoch in (LEAVES, LEAVES_FOR_NOW):
@@ -297,7 +298,7 @@ class ConsumerGroup:
         )
 
     def refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
-        """The error of a request that can't be served, or None."""
+        """Return the error of a request that can't be served, or None."""
         known = self.members.get(request.member_id)
         held_by = None if request.instance_id is None else self.static_member(request.instance_id)
         if request.epoch == JOINS:
@@ -336,7 +337,7 @@ class ConsumerGroup:
         return None
 
     def _member_of(self, request: ConsumerHeartbeat) -> Consumer:
-        """The member of the request: known, new, or a static member that replaces an earlier one."""
+        """Return the member of the request: known, new, or a static member that replaces an earlier one."""
         member = self.members.get(request.member_id)
         if member is None and request.instance_id is not None:
             member = self.static_member(request.instance_id)
@@ -351,7 +352,7 @@ class ConsumerGroup:
         return member
 
     def restart(self, member: Consumer) -> None:
-        """Begin anew with a member whose client reads nothing yet, whatever it read before."""
+        """Reset a member whose client reads nothing yet, whatever it read before."""
         member.epoch = member.previous_epoch = 0
         member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
         member.answer_deadline = inf
@@ -361,7 +362,7 @@ class ConsumerGroup:
         self._nothing_before, self.is_dirty = None, True
 
     def add(self, member: Consumer) -> None:
-        """Take a member in, without a target."""
+        """Add a member, without a target."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = member
@@ -378,7 +379,7 @@ class ConsumerGroup:
         self.members = {joined.member_id: joined for joined in self.members.values()}
 
     def _take(self, member: Consumer, request: ConsumerHeartbeat) -> bool:
-        """Update the member from the request. Returns whether its subscription changed."""
+        """Update the member from the request. Return whether its subscription changed."""
         self.describe(
             member,
             client_id=request.client_id,
@@ -399,14 +400,14 @@ class ConsumerGroup:
         rack_id: str | None,
         rebalance_seconds: float,
     ) -> None:
-        """Note what a request says of its client."""
+        """Update the member's description of its client."""
         described = (client_id, client_host, rack_id, rebalance_seconds)
         if described != (member.client_id, member.client_host, member.rack_id, member.rebalance_seconds):
             member.client_id, member.client_host, member.rack_id, member.rebalance_seconds = described
             self.is_dirty = True
 
     def subscribe(self, member: Consumer, subscription: Subscription) -> bool:
-        """Note what the member wants to read. Returns whether that is something else than before."""
+        """Set the member's subscription. Return whether it changed."""
         if subscription == member.subscription:
             return False
         member.subscription = subscription
@@ -428,7 +429,7 @@ class ConsumerGroup:
         return ConsumerAnswer(ErrorCode.NONE, request.member_id, request.epoch)
 
     def code_of_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if this is a member, and the one that holds its instance id."""
+        """Return NONE if this is a member and holds the instance id, if one is given; otherwise the error."""
         if instance_id is not None:
             held_by = self.static_member(instance_id)
             if held_by is not None and held_by.member_id != member_id:
@@ -447,8 +448,8 @@ class ConsumerGroup:
             yield from self._assign()
 
     def _look_up(self, topics: Topics) -> Steps[bool]:
-        """Look up the partitions that are read: for changed members only, or for all if the topics changed. Returns
-        whether that changed the topics or partitions that are read."""
+        """Look up the partitions that are read: for changed members only, or for all if the topics changed. Return
+        whether the topics or partitions that are read changed."""
         is_all = topics is not self._known
         unknown = [
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
@@ -472,7 +473,7 @@ class ConsumerGroup:
         return is_other
 
     def _match(self, topics: Topics) -> Steps[None]:
-        """Find what the patterns match. One that is known is matched with new names only."""
+        """Find the topics that the patterns match. A known pattern is matched with new names only."""
         patterns = {member.subscription.pattern for member in self.members.values()} - {""}
         known, before, self._matches = self._known or {}, self._matches, {}
         if not patterns:
@@ -487,7 +488,7 @@ class ConsumerGroup:
         yield len(topics)
 
     def names_of(self, member: Consumer) -> frozenset[str]:
-        """The topics that the member reads, whether they exist or not."""
+        """Return the topics that the member reads, whether they exist or not."""
         return member.subscription.topics | self._matches.get(member.subscription.pattern, frozenset())
 
     def _raise_epoch(self) -> None:
@@ -495,7 +496,7 @@ class ConsumerGroup:
         self.is_dirty = True
 
     def _assign(self) -> Steps[None]:
-        """Make the target of the group's epoch."""
+        """Make the target for the group's epoch."""
         self.assignor = self._vote()
         target = yield from ASSIGNORS[self.assignor](
             {
@@ -511,7 +512,7 @@ class ConsumerGroup:
         self.target_epoch, self.is_dirty = self.epoch, True
 
     def _vote(self) -> str:
-        """The assignor that most members prefer; ties go to the first."""
+        """Return the assignor that most members prefer; ties go to the first."""
         votes = [member.subscription.assignor for member in self.members.values()]
         return max(ASSIGNORS, key=votes.count) if any(votes) else DEFAULT_ASSIGNOR
 
@@ -560,7 +561,7 @@ class ConsumerGroup:
             self.is_dirty, self._nothing_before = True, None
 
     def _take_back_unread(self, member: Consumer) -> None:
-        """Have the member give up, beside the rest, what it has stopped to read: not to be given records of it."""
+        """Also revoke partitions of topics that the member has unsubscribed from: it must not get their records."""
         read = self._read[member.member_id]
         unread = {topic_id: places for topic_id, places in member.assigned.items() if topic_id not in read}
         if unread:
@@ -568,7 +569,7 @@ class ConsumerGroup:
             member.revoking, self.is_dirty = _union(member.revoking, unread), True
 
     def _free_for(self, member: Consumer) -> Assignment:
-        """What is left of the member's target, and nobody else holds."""
+        """Return the missing part of the member's target that no other member holds."""
         return {
             topic_id: frozenset(
                 partition
@@ -579,24 +580,24 @@ class ConsumerGroup:
         }
 
     def has_a_step(self, member: Consumer) -> bool:
-        """Whether the member can come nearer to its target, if its client says what it owns."""
+        """Whether the member can get closer to its target when its client reports what it owns."""
         if member.phase is MemberPhase.UNRELEASED and any(self._free_for(member).values()):
             return True
         return member.phase is MemberPhase.UNREVOKED or member.epoch < self.epoch
 
     def await_answer(self, member: Consumer, now: float) -> None:
-        """Give a classic client its rebalance time-out for the JoinGroup or SyncGroup that must come next."""
+        """Give a classic client its rebalance timeout for the JoinGroup or SyncGroup that is due."""
         if member.answer_deadline == inf:
             member.answer_deadline, self._nothing_before = now + member.rebalance_seconds, None
         self.restart_session(member, now)
 
     def await_nothing(self, member: Consumer, now: float) -> None:
-        """Note that a classic client did what it was asked for."""
+        """Note that a classic client has sent the request that was due."""
         member.answer_deadline = inf
         self.restart_session(member, now)
 
     def restart_session(self, member: Consumer, now: float) -> None:
-        """Give the member its whole session time again."""
+        """Give the member its full session timeout again."""
         classic = member.classic
         member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
@@ -606,14 +607,14 @@ class ConsumerGroup:
                 del self._holders[place]
 
     def _is_held(self, place: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
-        """Whether the member has this partition, and already had it at this epoch."""
+        """Whether the member holds this partition, and has held it since this epoch or earlier."""
         holder = self._holders.get(place)
         return holder is not None and holder.member_id == member.member_id and holder.since <= since
 
     # --- OffsetCommit, OffsetFetch
 
     def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether this member may ask for positions now: at its epoch only."""
+        """Whether this member may read positions now: only at its epoch."""
         return self.commit(0.0, member_id, None, epoch)
 
     def commit(
@@ -626,8 +627,8 @@ class ConsumerGroup:
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit these positions now: at its epoch, or at an earlier one at which it had all of
-        their partitions, as it has them still (KIP-1251). None: whatever partitions these are."""
+        """Whether this member may commit these positions now: at its epoch, or at an earlier one if it has held all
+        their partitions since then (KIP-1251). With `positions` None only its epoch is valid."""
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
         code = code or self.code_of_member(member_id, instance_id)
         if code is not ErrorCode.NONE:
@@ -654,8 +655,8 @@ class ConsumerGroup:
                 self.remove(member)
 
     def resume(self, now: float) -> None:
-        """Take over from another coordinator: every session and every revocation gets its full time again. Since when a
-        member has its partitions is not stored: it may commit at its epoch alone."""
+        """Take over from another coordinator: every session and every revocation gets its full time again. How long a
+        member has held its partitions is not stored, so it may commit only at its epoch or later."""
         self._nothing_before = None
         for member in list(self.members.values()):
             self.add(member)
@@ -672,7 +673,7 @@ class ConsumerGroup:
         self._is_dead = True
 
     def remove(self, member: Consumer) -> None:
-        """Take a member out, and what it held."""
+        """Remove a member and release what it held."""
         del self.members[member.member_id]
         self._read.pop(member.member_id, None)
         if member.instance_id is not None:
@@ -697,7 +698,7 @@ def _is_current(member: Consumer, request: ConsumerHeartbeat) -> bool:
 
 
 def _merged(known: Subscription, request: ConsumerHeartbeat) -> Subscription:
-    """The member's new subscription; fields that the request leaves out are unchanged."""
+    """Return the member's new subscription. Fields that the request leaves out are unchanged."""
     if request.topics is None and request.pattern is None and request.assignor is None:
         return known
     return Subscription(

@@ -1,15 +1,16 @@
-"""The group coordinator: takes up groups, drives their state machines, stores what they say before they say it.
+"""The group coordinator: loads groups, runs their state machines, and stores each state before it answers from it.
 
-A group is taken up when a request for it comes and the sequencer locates it here; it stays until it is empty or the
-lease it was taken under is over. One that nobody knows is taken up empty, and is made when it is first stored: looking
-something up, or being refused, makes none. One lock per group orders its requests, so answers leave in the order of the
-states that they tell of. Whoever is cancelled while waiting takes nothing with it: each step runs to its end in a task
-that the coordinator owns.
+The coordinator loads a group when a request for it arrives and the sequencer places the group on this agent. The group
+stays in memory until it is empty, or until the lease under which it was loaded is over. An unknown group is loaded as
+an empty one, and created when it is first stored: a look-up or a refusal creates none. One lock per group orders its
+requests, so answers leave in the order of the states that they describe. Cancelling a caller loses nothing: each step
+runs to its end in a task that the coordinator owns.
 
-Nothing is answered from memory when another agent may have the groups: once this one's lease was not renewed for as
-long as a suspected agent is given, minus a margin (checked when the answer leaves, not when the request comes).
-Requests wait for the next renewal then, as a committer's fail-over takes; past that, NOT_COORDINATOR makes every
-client look for the coordinator again, as it does after a group could not be stored: such groups are forgotten.
+Nothing is answered from memory once another agent may own the groups: when this agent's lease was not renewed for the
+silence that a suspected agent is granted, minus a margin (checked when the answer leaves, not when the request
+arrives). Requests then wait for the next renewal, as long as a committer's failover takes. After that, NOT_COORDINATOR
+makes every client look for the coordinator again. The same happens after a group could not be stored: such groups are
+dropped from memory.
 """
 
 from __future__ import annotations
@@ -66,40 +67,40 @@ T = TypeVar("T")
 M = TypeVar("M", ConsumerGroup, ShareGroup)
 
 JoinedGroup = Group | ConsumerGroup
-"""What a client that sends JoinGroup may be in: a consumer group has members of both protocols during a change."""
+"""The group of a client that sends JoinGroup. During a migration a consumer group has members of both protocols."""
 SESSION_TIMEOUT_OF = {CONSUMER_GROUP: CONSUMER_SESSION_TIMEOUT_MS, SHARE_GROUP: SHARE_SESSION_TIMEOUT_MS}
 
 RENEWAL_PATIENCE_SECONDS = 3.0
-"""How long a request waits for the lease's next renewal: a committer's fail-over takes that long."""
+"""How long a request waits for the lease's next renewal: a committer's failover takes that long."""
 
 LEASE_MARGIN_SECONDS = 0.5
-"""How long before its lease ends a coordinator falls silent: more than an answer takes to leave the process."""
+"""How long before its lease ends a coordinator stops answering: more than an answer takes to leave the process."""
 
 LEASE_LOOK_SECONDS = 1.0
 """How often groups of an ended lease are looked for, to answer the members that wait for them."""
 
 LOOK_AGAIN_SECONDS = 10.0
-"""How often groups that had to be let go are taken up again."""
+"""How often groups that had to be dropped are loaded again."""
 
 MANY_DUE = 1_000
-"""Entries for groups' deadlines that may be left over, beside two for each group."""
+"""How many outdated entries for groups' deadlines may be left, in addition to two for each group."""
 
 MIN_WAIT_SECONDS = 0.001
-"""The least wait for a deadline: timers may ring a little early."""
+"""The shortest wait for a deadline: timers may fire a little early."""
 
 MAX_POSITIONS = 20_000
-"""The most positions in one commit: they are stored all or none, and shown to readers in one turn of the committer's
-loop. Kafka's bound is the size of a batch of its own topic, which is reached by some 15,000."""
+"""The most positions in one commit: all or none are stored, and readers see them in one turn of the committer's loop.
+Kafka's limit is the size of a batch in its offsets topic, which some 15,000 positions reach."""
 ASSIGNED_IN_A_TURN = 2_000
-"""Topics and partitions that are looked at in one turn of the loop, to make an assignment or to take a step to it."""
+"""Topics and partitions processed in one turn of the loop, to make an assignment or to take a step to it."""
 ANSWERS_IN_A_TURN = 200
-"""Members that are told in one turn of the loop: each has an answer made."""
+"""Members answered in one turn of the loop: an answer is made for each."""
 MAX_ATTEMPTS = 3
-"""How often a request follows a group that was forgotten while it waited for its turn."""
+"""How often a request retries with a group that was dropped while the request waited for its turn."""
 
 
 class GroupRefusal(Exception):
-    """A request about a group can't be served; `code` is the whole answer."""
+    """A request about a group can't be served. `code` is the whole answer."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
@@ -107,21 +108,21 @@ class GroupRefusal(Exception):
 
 
 def _refuse_unless(has_room: bool) -> None:
-    """Refuse what would bring all groups above their bytes; a client takes this as "later"."""
+    """Refuse a request that would bring all groups above their limit. Clients retry it later."""
     if not has_room:
         raise GroupRefusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "agent.groups_max_bytes is reached")
 
 
 class _TopicsNeeded(Exception):
-    """The catalog must be asked for the newest topics first."""
+    """The catalog must be refreshed first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes; `turn` is
-    that of the newest change which the sequencer was asked for, `generation` that of the newest state: the group may be
-    on its way to the next one.
-    `is_stored`: it had a state when it was taken up, or was stored since; if it is gone, it is not to be made again."""
+    """A group in this agent's memory, and the lease epoch under which it was loaded. `lock` orders its changes. `turn`:
+    the turn of the newest change sent to the sequencer. `generation`: the generation of the newest stored state; the
+    group itself may already be moving to the next one. `is_stored`: it had a state when it was loaded, or was stored
+    since; if that state is gone, it must not be created again."""
 
     group: AnyGroup
     lease_epoch: int
@@ -133,7 +134,7 @@ class _Held:
     armed_at: float | None = None
 
     def next_turn(self) -> int:
-        """The turn of the change that is requested now."""
+        """Return the turn for a change that is requested now."""
         self.turn += 1
         return self.turn
 
@@ -166,25 +167,28 @@ class GroupCoordinator:
         self._due_sooner: asyncio.Future[None] | None = None
         self._steps: set[asyncio.Task[Any]] = set()
         self._left: dict[str, None] = {}
-        """Groups that were let go though they are this agent's. Their members may be gone, and never ask for them."""
+        """Groups of this agent that were dropped from memory. Their members may be gone, so no request may load them
+        again."""
         self._timers: list[asyncio.Task[None]] = []
         self._is_closed = False
         self.on_stored: Callable[[str], None] = lambda group_id: None
         """Called with each group whose state was stored."""
         self.on_taken_up: Callable[[str], None] = lambda group_id: None
-        """Called with each group with members that is taken up: another coordinator had it, or this one let it go."""
+        """Called with each group with members that is loaded: another coordinator had it, or this one had dropped
+        it."""
 
     # --- life
 
     async def start(self) -> None:
-        """Begin to watch time-outs."""
+        """Start to watch timeouts."""
         self._timers = [
             asyncio.create_task(self._watch_deadlines()),
             asyncio.create_task(self._take_up_again()),
         ]
 
     async def close(self) -> None:
-        """Answer all who wait with NOT_COORDINATOR, and serve no more. What was answered is stored."""
+        """Answer all waiting requests with NOT_COORDINATOR, and serve no more. All states that were answered are
+        stored."""
         self._is_closed = True
         for timer in self._timers:
             timer.cancel()
@@ -197,14 +201,14 @@ class GroupCoordinator:
     # --- what members ask
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup: waits until the next generation is made and stored."""
+        """JoinGroup: wait until the next generation is made and stored."""
 
         def act(group: JoinedGroup, now: float, ticket: int) -> Steps[None]:
             _refuse_unless(self.bytes.may_join(group, request))
             if isinstance(group, ConsumerGroup):
                 self._refuse_classic_members(group)
                 joined = yield from classic_members.join(group, now, request, self._topics)
-                group.answer(ticket, joined)  # the group is stored next, and its bytes are counted
+                group.answer(ticket, joined)  # the group is stored next, which counts its bytes
             else:
                 before = self.bytes.of_member(group, request)
                 group.join(now, ticket, request)
@@ -215,7 +219,7 @@ class GroupCoordinator:
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup: waits until the leader's assignment has come and is stored."""
+        """SyncGroup: wait until the leader's assignment has arrived and is stored."""
 
         def act(group: JoinedGroup, now: float, ticket: int) -> None:
             _refuse_unless(self.bytes.may_assign(group, request))
@@ -231,7 +235,7 @@ class GroupCoordinator:
     async def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Heartbeat: keeps the session, and says when to join again."""
+        """Heartbeat: keep the session, and report when to join again."""
 
         def act(group: JoinedGroup, now: float) -> ErrorCode | Steps[ErrorCode]:
             if isinstance(group, ConsumerGroup):
@@ -243,8 +247,8 @@ class GroupCoordinator:
         return await self._step_of_joined(group_id, act)
 
     async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
-        """ConsumerGroupHeartbeat: everything that a member of a consumer group asks. A classic group becomes a consumer
-        group for a client that joins it."""
+        """ConsumerGroupHeartbeat: the only request of a consumer group's members. A classic group becomes a consumer
+        group when a client of the new protocol joins it."""
 
         def act(group: AnyGroup, now: float) -> Steps[ConsumerAnswer]:
             assert isinstance(group, ConsumerGroup), "it was made so"
@@ -258,8 +262,8 @@ class GroupCoordinator:
         return await self._step(group_id, act, lambda held: self._upgrade(held, request, has_topics=True))
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
-        """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator. A share group remains
-        one when it is empty, as its state is no other group's."""
+        """ShareGroupHeartbeat: the only request of a share group's members to the coordinator. A share group stays one
+        when it is empty, because no other group type can use its state."""
 
         def act(group: AnyGroup, now: float) -> ShareHeartbeatAnswer:
             assert isinstance(group, ShareGroup), "it was made so"
@@ -269,7 +273,7 @@ class GroupCoordinator:
         return await self._step(group_id, act, self._be_share_group)
 
     async def make_share_group(self, group_id: str) -> None:
-        """Have a share group of this name: one without members where there is no group."""
+        """Ensure that a share group of this name exists; create one without members if there is no group."""
 
         def act(group: AnyGroup, now: float) -> None:
             assert isinstance(group, ShareGroup), "it was made so"
@@ -278,7 +282,7 @@ class GroupCoordinator:
         await self._step(group_id, act, self._be_share_group)
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
-        """LeaveGroup: one code per (member id, instance id)."""
+        """LeaveGroup: return one code per (member id, instance id)."""
 
         def act(group: JoinedGroup, now: float) -> list[ErrorCode]:
             if isinstance(group, ConsumerGroup):
@@ -302,11 +306,12 @@ class GroupCoordinator:
     ) -> OffsetErrors:
         """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
 
-        TxnOffsetCommit, where `transaction` is given; generation -1 and no member are then a client that doesn't tell.
+        TxnOffsetCommit if `transaction` is given; then generation -1 and no member mean a client that doesn't send
+        them.
 
         Raises:
-            GroupRefusal: for all partitions alike.
-            SequencerError: the sequencer can't take it now.
+            GroupRefusal: applies to all partitions.
+            SequencerError: the sequencer can't commit now.
         """
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
@@ -338,12 +343,12 @@ class GroupCoordinator:
             await self._may_commit(request, instance_id)
             held = self._held.get(group_id)
             if held is not None:
-                fence = held.generation  # of a consumer group, another number than its members' epochs
+                fence = held.generation  # for a consumer group it differs from its members' epochs
                 fenced = msgspec.structs.replace(request, turn=held.next_turn(), generation=fence)
             try:
                 return await self._sequencer.commit_offsets(fenced)
             except StaleGroup as error:
-                # The group went on meanwhile, which memory knows; or it is another agent's now.
+                # The group in memory has moved on meanwhile, or another agent has the group now.
                 stale = error
                 held = self._held.get(group_id)
                 if held is None or held.generation == fenced.generation:
@@ -353,8 +358,8 @@ class GroupCoordinator:
         raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from stale
 
     async def _is_outside(self, group_id: str, member_id: str, instance_id: str | None) -> bool:
-        """Whether a client that names no generation takes no part in the group. Java's and librdkafka's consumers name
-        their instance also where their application has assigned the partitions."""
+        """Whether a client that sends no generation is not part of the group. Java's and librdkafka's consumers send
+        their instance id even if their application has assigned the partitions."""
         is_nobody = not member_id and instance_id is None
         return is_nobody or await self.look(group_id, lambda group: not group.members)
 
@@ -376,15 +381,15 @@ class GroupCoordinator:
     # --- what tools ask
 
     async def look(self, group_id: str, view: Callable[[AnyGroup], T | Steps[T]]) -> T:
-        """What `view` makes of the group as it is now. The group must not be changed or kept."""
+        """Return the result of `view` on the group's current state. `view` must not change or keep the group."""
         return await self._step(group_id, lambda group, now: view(group))
 
     async def delete(self, group_id: str) -> None:
-        """DeleteGroups: forget an empty group and its offsets.
+        """DeleteGroups: delete an empty group and its offsets.
 
         Raises:
-            GroupRefusal: it has members, or is coordinated elsewhere.
-            SequencerError: UnknownGroup, or the sequencer can't.
+            GroupRefusal: the group has members, or another agent coordinates it.
+            SequencerError: UnknownGroup, or the sequencer can't delete it now.
         """
 
         def refuse_if_used(group: AnyGroup) -> None:
@@ -399,17 +404,17 @@ class GroupCoordinator:
             self._forget(held)
 
     async def locate(self, group_id: str) -> GroupOwner:
-        """Who coordinates the group; it is placed by the ring if it has no live owner."""
+        """Return the group's coordinator. A group without a live owner is placed by the ring."""
         candidates = group_candidates(self._catalog.snapshot.ring, group_id)
         return await self._sequencer.locate_group(LocateGroup(group_id, candidates))
 
     def held_group(self, group_id: str) -> AnyGroup | None:
-        """A group that is held in memory, where its state is newer than what is stored. It must not be changed."""
+        """Return the group if it is in memory, where its state is newer than the stored one. It must not be changed."""
         held = self._held.get(group_id)
         return held.group if held is not None and self._is_mine(held) else None
 
     def used_groups(self) -> list[str]:
-        """The groups that are held in memory and have members."""
+        """Return the groups in memory that have members."""
         return [group_id for group_id, held in self._held.items() if held.group.members]
 
     # --- one step of one group
@@ -436,7 +441,7 @@ class GroupCoordinator:
         act: Callable[[JoinedGroup, float], T | Steps[T]],
         if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
     ) -> T:
-        """A step that a classic client asks for: of a classic group, or of a consumer group that has members."""
+        """Run a step for a classic client: on a classic group, or on a consumer group with members."""
 
         def act_on(group: AnyGroup, now: float) -> T | Steps[T]:
             assert isinstance(group, Group | ConsumerGroup), "it was made so"
@@ -453,9 +458,10 @@ class GroupCoordinator:
         return self._catalog.snapshot.by_name
 
     def _upgrade(self, held: _Held, request: ConsumerHeartbeat, *, has_topics: bool = False) -> None:
-        """Make a classic group with members a consumer group, for a client of the new protocol that joins it.
+        """Turn a classic group with members into a consumer group, for a client of the new protocol that joins it.
 
-        Raises _TopicsNeeded, unless all topics are known that its members may read: others would be taken from them.
+        Raises _TopicsNeeded unless `has_topics`: members would lose partitions of topics that the catalog does not
+        know.
         """
         group = held.group
         if (
@@ -480,7 +486,8 @@ class GroupCoordinator:
         held.group = upgraded
 
     def _downgrade(self, held: _Held, epoch: int) -> None:
-        """Make a consumer group classic if its last member of the new protocol has gone. `epoch`: before that."""
+        """Make a consumer group classic if its last member of the new protocol has left. `epoch`: the epoch before
+        that."""
         group = held.group
         if not isinstance(group, ConsumerGroup) or not group.has_only_classic_members:
             return
@@ -537,7 +544,7 @@ class GroupCoordinator:
     def _stepped(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved: nobody may be left who waits for it
+            task.exception()  # retrieve the error, because its waiters may be gone
 
     async def _perform(
         self,
@@ -556,7 +563,7 @@ class GroupCoordinator:
                     result = await self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 except GroupRefusal:
                     held.group = before
-                    self._rest(held)  # a refusal keeps nothing in memory
+                    self._rest(held)  # keep nothing in memory for a refused request
                     raise
                 if await self._settle(held):
                     return result
@@ -564,8 +571,8 @@ class GroupCoordinator:
         raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
 
     async def _change(self, held: _Held, change: Callable[[float], T | Steps[T]]) -> T:
-        """Change the group, and its type if its last member of the new protocol goes. A change that looks at very many
-        partitions takes several turns; the group's lock is held meanwhile."""
+        """Change the group, and its type if its last member of the new protocol leaves. A change of very many
+        partitions takes several turns of the loop, under the group's lock."""
         group = held.group
         is_mixed = isinstance(group, ConsumerGroup) and not group.has_only_classic_members
         epoch = group.generation
@@ -577,7 +584,8 @@ class GroupCoordinator:
         return result
 
     async def _settle(self, held: _Held) -> bool:
-        """Store what changed, then let the answers leave. False: the group is lost, and so they say."""
+        """Store the changes, then send the answers. Return False if the group is lost; then the answers are
+        refusals."""
         group = held.group
         answers = group.take_answers()
         if group.is_dirty and not held.is_over:
@@ -591,18 +599,18 @@ class GroupCoordinator:
         return True
 
     async def _tell(self, held: _Held, answers: list[tuple[int, Answer]]) -> None:
-        """Give these answers, or refusals in their place once the group is lost."""
+        """Send these answers, or refusals instead once the group is lost."""
         turns = Turns(ANSWERS_IN_A_TURN)
         for ticket, answer in answers:
             self._deliver(ticket, answer if self._may_tell(held) else _refused(answer))
             await turns.did()
 
     def _may_tell(self, held: _Held) -> bool:
-        """Whether what the group says is still true."""
+        """Whether this agent may still answer from the group's state."""
         return not held.is_over and self._is_mine(held)
 
     def _rest(self, held: _Held) -> None:
-        """Let go of a group that has nothing to keep; see to the deadlines of another."""
+        """Drop a group that has nothing to keep; otherwise set the timer for its deadlines."""
         if held.group.is_idle:
             held.is_over = True
             self._let_go(held)
@@ -633,7 +641,7 @@ class GroupCoordinator:
             log.warning(
                 "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
             )
-            # Nobody knows whether it is there now, so it is looked at again.
+            # It is unknown whether the group exists now, so it is loaded again later.
             held.is_stored |= isinstance(error, SequencerUnavailable)
             return False
         held.is_stored = True
@@ -692,7 +700,7 @@ class GroupCoordinator:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
         if state.type != CLASSIC_GROUP:
-            await self._catalog.refresh()  # not to take topics away that the coordinator before knew already
+            await self._catalog.refresh()  # the previous coordinator may know topics that this catalog lacks
         held = _Held(
             group=self._restored(state),
             lease_epoch=lease_epoch,
@@ -749,13 +757,14 @@ class GroupCoordinator:
                 self._due_sooner.set_result(None)
 
     def _forget_past_arms(self) -> None:
-        """Groups that are let go and taken up again, or due sooner than they were, leave entries behind."""
+        """Remove outdated entries: of groups that were dropped and loaded again, or whose deadline moved to an earlier
+        time."""
         armed = ((held.armed_at, group_id) for group_id, held in self._held.items())
         self._due = [(deadline, group_id) for deadline, group_id in armed if deadline is not None]
         heapq.heapify(self._due)
 
     async def _watch_deadlines(self) -> None:
-        """Look at the groups whose armed deadline has passed, when it passes; most of them only moved it on."""
+        """Examine the groups whose armed deadline has passed. Most of them have only moved it to a later time."""
         epoch = self._identity().lease_epoch
         while True:
             self._due_sooner = asyncio.get_running_loop().create_future()
@@ -771,7 +780,7 @@ class GroupCoordinator:
                 self._expire_due()
 
     async def _take_up_again(self) -> None:
-        """Take up the groups that had to be let go, so that members who are gone expire."""
+        """Load the groups that had to be dropped, so that members that are gone expire."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_SECONDS)
             with outlived(log, "groups that were let go are taken up later", SequencerError):
@@ -784,7 +793,7 @@ class GroupCoordinator:
         try:
             held = await self._take_up(group_id)
         except GroupRefusal:
-            return  # it is another agent's
+            return  # another agent has it
         except SequencerError:
             self._left[group_id] = None
             raise
@@ -816,7 +825,7 @@ class GroupCoordinator:
 
 
 def _empty(group: AnyGroup, kind: str) -> GroupState:
-    """The state of a group without members, of a type, that goes on at this group's generation."""
+    """Return the state of a group of this type without members, at this group's generation."""
     return GroupState(
         group_id=group.group_id,
         generation=group.generation,

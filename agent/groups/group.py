@@ -1,18 +1,19 @@
-"""A classic consumer group: members, generations and assignments, with no I/O, no clock and no tasks in it.
+"""A classic consumer group: members, generations and assignments, without I/O, clock or tasks.
 
-    state                 | what is going on                          | left when
-    Empty                 | no members; offsets may remain            | someone joins
-    PreparingRebalance    | members are asked to join again           | all did, or the rebalance time-out passed
-    CompletingRebalance   | the generation is made, the leader thinks | its assignment came, or someone changed
-    Stable                | everyone works on its assignment          | someone comes, goes, or wants something else
-    Dead                  | deleted or given up                       | never
+    state                 | meaning                                   | left when
+    Empty                 | no members; offsets may remain            | a member joins
+    PreparingRebalance    | members must join again                   | all did, or the rebalance timeout passed
+    CompletingRebalance   | the generation is made, the leader        | the assignment arrived, or a member changed
+                          | computes the assignment                   |
+    Stable                | all members have their assignment         | a member joins, leaves or changes
+    Dead                  | deleted or dropped                        | never
 
 Every call takes `now` (seconds, monotonic). JoinGroup and SyncGroup may be answered later: they carry a ticket, and
-answers come out of `take_answers`. `is_dirty` says that the state must be stored before any of them may leave.
+`take_answers` returns their answers. `is_dirty`: the state must be stored before an answer is sent.
 
 Invariants:
-- the generation never falls, and its members, protocol and leader never change once it is made, but for a static
-  member that takes its own place under a new id (KIP-345);
+- the generation never falls. Its members, protocol and leader never change once it is made, except that a static member
+  may take its own place under a new id (KIP-345);
 - a member that waits for a JoinGroup or SyncGroup answer does not expire.
 """
 
@@ -31,7 +32,7 @@ from tailrace.kafka.error_codes import ErrorCode
 
 
 class GroupPhase(enum.StrEnum):
-    """The states, by Kafka's names."""
+    """The group's states, with Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -42,7 +43,7 @@ class GroupPhase(enum.StrEnum):
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member. `protocols`: (name, metadata), most preferred first. Tickets are those of waiting requests."""
+    """A member. `protocols`: (name, metadata), most preferred first. Tickets identify waiting requests."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +64,7 @@ class GroupMember:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes kept of its protocols and its assignment."""
+        """Bytes of its protocols and its assignment."""
         return _bytes_of(self.protocols) + len(self.assignment)
 
     @property
@@ -71,13 +72,13 @@ class GroupMember:
         return {name for name, _ in self.protocols}
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member says under this protocol; empty when it doesn't know it."""
+        """Return the member's metadata for this protocol; empty if it doesn't know the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A JoinGroup request. `fresh_id`: the id a new member gets. `requires_known_id`: version 4+ (KIP-394)."""
+    """A JoinGroup request. `fresh_id`: the id for a new member. `requires_known_id`: version 4 and above (KIP-394)."""
 
     member_id: str
     instance_id: str | None
@@ -94,7 +95,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """What a JoinGroup is answered; `members` is (id, instance id, metadata), for the leader only."""
+    """The answer to a JoinGroup. `members`: (id, instance id, metadata), for the leader only."""
 
     code: ErrorCode
     member_id: str
@@ -108,7 +109,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup request; `assignments` is (member id, assignment), from the leader only."""
+    """A SyncGroup request. `assignments`: (member id, assignment), from the leader only."""
 
     member_id: str
     instance_id: str | None
@@ -120,7 +121,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """What a SyncGroup is answered."""
+    """The answer to a SyncGroup."""
 
     code: ErrorCode
     protocol_type: str | None = None
@@ -133,8 +134,8 @@ Answer = JoinAnswer | SyncAnswer
 
 @dataclass(slots=True)
 class Group:
-    """One group. Owned by one coordinator; `initial_delay_seconds`, `max_size` (members) and `max_bytes` (what they
-    say of themselves and are assigned, all together) are its settings."""
+    """One group. Owned by one coordinator. Settings: `initial_delay_seconds`, `max_size` (members) and `max_bytes` (of
+    all members' protocols and assignments together)."""
 
     type: ClassVar[str] = CLASSIC_GROUP
 
@@ -149,15 +150,15 @@ class Group:
     leader: str | None = None
     members: dict[str, GroupMember] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Ids given out by MEMBER_ID_REQUIRED that have not come back, with their deadlines; as many as there may be
-    members. Of more, the oldest is forgotten: its client asks for another."""
+    """Ids sent with MEMBER_ID_REQUIRED that no client has joined with yet, and their deadlines; at most `max_size`.
+    Above that the oldest is dropped, and its client gets another."""
     is_dirty: bool = False
     _join_deadline: float | None = None
     _delay_limit: float | None = None
-    """Set during the initial delay: it is prolonged by newcomers up to this time."""
+    """Set during the initial delay: new members prolong it up to this time."""
     _sync_deadline: float | None = None
     _nothing_before: float | None = None
-    """Nothing is due earlier; None when that has to be found."""
+    """Nothing is due before this time; None if it must be computed."""
     _kept_bytes: int = 0
     _knowing: Counter[str] = field(default_factory=Counter)
     """How many members know each protocol."""
@@ -166,19 +167,19 @@ class Group:
     # --- what a coordinator asks
 
     def answer(self, ticket: int, answer: Answer) -> None:
-        """Have a request answered once the state is stored."""
+        """Answer a request once the state is stored."""
         self._answers.append((ticket, answer))
 
     def take_answers(self) -> list[tuple[int, Answer]]:
-        """The answers that became ready, by ticket; each is given once."""
+        """Return the answers that became ready, by ticket. Each is returned once."""
         answers, self._answers = self._answers, []
         return answers
 
     def next_deadline(self, now: float) -> float | None:
-        """Until when `expire` has nothing to do, None for ever. Exact where it is past; else it may be too early.
+        """Return when `expire` must be called next; None if never. A past time is exact; a future one may be too early.
 
-        Members are looked through only when something but a heartbeat or a commit came, or the time that was found then
-        is over: those two only move a member's deadline on.
+        Members are examined only after something other than a heartbeat or a commit, or when the last result has
+        passed: heartbeats and commits only move a member's deadline to a later time.
         """
         if self._nothing_before is None or self._nothing_before <= now:
             deadlines = [member.session_deadline for member in self.members.values() if not member.is_waiting]
@@ -190,11 +191,11 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost by forgetting it (once stored)."""
+        """Whether the group can be dropped from memory without loss, once stored."""
         return self.phase in (GroupPhase.EMPTY, GroupPhase.DEAD) and not self.pending and not self._answers
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of all members; None when some member's subscription can't be read, or they are no consumers."""
+        """Return the topics of all members; None if a subscription can't be read, or the members are not consumers."""
         if self.members and self.protocol_type != CONSUMER:
             return None
         topics: frozenset[str] = frozenset()
@@ -207,13 +208,13 @@ class Group:
         return topics
 
     def static_member(self, instance_id: str) -> GroupMember | None:
-        """The member that holds this instance id."""
+        """Return the member that holds this instance id."""
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     # --- JoinGroup
 
     def join(self, now: float, ticket: int, request: JoinRequest) -> None:
-        """Take a JoinGroup request; its answer comes out of `take_answers`, maybe later."""
+        """Handle a JoinGroup request. `take_answers` returns its answer, maybe later."""
         before = (self.phase, len(self._answers))
         self._take_join(now, ticket, request)
         if before != (self.phase, len(self._answers)):
@@ -266,7 +267,7 @@ class Group:
         elif is_unchanged and (
             self.phase is GroupPhase.COMPLETING_REBALANCE or member.member_id != self.leader
         ):
-            # It lost its JoinGroup answer, or merely asks again: nothing to rebalance.
+            # It lost its JoinGroup answer, or only asks again: no rebalance is needed.
             self._restart_session(now, member)
             self._answers.append((ticket, self._join_answer(member)))
         else:
@@ -298,12 +299,12 @@ class Group:
         self._try_complete_join(now)
 
     def add(self, member: GroupMember) -> None:
-        """Take a member in, without more."""
+        """Add a member, without a rebalance."""
         self.members[member.member_id] = member
         self._count(member)
 
     def _count(self, member: GroupMember, sign: int = 1) -> None:
-        """Count (1), or no longer count (-1), what a member says of itself and is assigned."""
+        """Add (1) or subtract (-1) a member's protocols and assignment from the group's counts."""
         self._kept_bytes += sign * member.kept_bytes
         for name in member.protocol_names:
             self._knowing[name] += sign
@@ -311,7 +312,7 @@ class Group:
                 del self._knowing[name]
 
     def _assign(self, given: Mapping[str, bytes]) -> None:
-        """Give each member its assignment, those that are not named an empty one."""
+        """Set each member's assignment; an empty one if none is given."""
         for member in self.members.values():
             before, member.assignment = member.assignment, given.get(member.member_id, b"")
             self._kept_bytes += len(member.assignment) - len(before)
@@ -329,7 +330,7 @@ class Group:
         self._restart_session(now, member)
 
     def _replace_static(self, now: float, ticket: int, request: JoinRequest, old: GroupMember) -> None:
-        """KIP-345: a restarted instance takes its own place, and its assignment, under a new id."""
+        """KIP-345: a restarted instance takes its old place, and its assignment, under a new id."""
         if old.join_ticket is not None:
             self._refuse_join(old.join_ticket, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
             old.join_ticket = None
@@ -338,7 +339,7 @@ class Group:
             old.sync_ticket = None
         old_id, old_leader, old_metadata = old.member_id, self.leader, old.metadata(self.protocol or "")
         old.member_id = request.fresh_id
-        # The place in the order of joining stays: the choice of a leader depends on it.
+        # Keep the place in the order of joining, because the choice of a leader depends on it.
         self.members = {member.member_id: member for member in self.members.values()}
         if old_leader == old_id:
             self.leader = request.fresh_id
@@ -350,7 +351,7 @@ class Group:
             self.protocol_type, old_metadata, old.metadata(self.protocol or "")
         )
         if self.phase is not GroupPhase.STABLE or not is_same:
-            # The generation on record still names the old id: an interrupted rebalance must not revive it.
+            # The stored generation still names the old id: an interrupted rebalance must not revive it.
             self.is_dirty = True
             self._prepare_rebalance(now)
             return
@@ -358,8 +359,8 @@ class Group:
         old.join_ticket = None
         answer = self._join_answer(old)
         if self.leader == request.fresh_id:
-            # The assignment stands. From version 9 on the leader is told not to make one; before that, it is
-            # made believe that it follows, under its old id (KIP-814).
+            # The assignment stays valid. From version 9 on, the leader is told not to compute one. Before that, its
+            # answer names the old id as the leader, so that it acts as a follower (KIP-814).
             members = answer.members if request.can_skip_assignment else ()
             answer = JoinAnswer(
                 code=ErrorCode.NONE,
@@ -388,7 +389,7 @@ class Group:
         )
 
     def _same_as(self, request: JoinRequest) -> list[GroupMember]:
-        """The members in whose place this request is: of its id, and of its instance."""
+        """Return the members that this request replaces: by its id, and by its instance id."""
         static = None if request.instance_id is None else self.static_member(request.instance_id)
         found = {id(member): member for member in (self.members.get(request.member_id), static) if member}
         return list(found.values())
@@ -397,7 +398,7 @@ class Group:
         return len(self.members) >= self.max_size
 
     def _is_too_large(self, request: JoinRequest) -> bool:
-        """Whether the group would be larger than it may, with this in place of what the same member said before."""
+        """Whether the group would exceed `max_bytes` with this request in place of the same member's earlier one."""
         others = self._kept_bytes - sum(member.kept_bytes for member in self._same_as(request))
         return others + _bytes_of(request.protocols) > self.max_bytes
 
@@ -432,7 +433,7 @@ class Group:
         self._prepare_rebalance(now)
 
     def _prepare_rebalance(self, now: float) -> None:
-        """Ask everyone to join again; the next generation is made when all did or the time is over."""
+        """Have all members join again. The next generation is made when all did, or when the time is over."""
         is_first = self.phase is GroupPhase.EMPTY
         self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         if self.phase is GroupPhase.COMPLETING_REBALANCE:
@@ -455,7 +456,7 @@ class Group:
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """Make the next generation out of those who joined, and of static members, who may be restarting."""
+        """Make the next generation of the members that joined, and of static members, which may be restarting."""
         gone = [
             member
             for member in self.members.values()
@@ -466,7 +467,7 @@ class Group:
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         self._delay_limit = None
         if self.members and not joined:
-            # Only absent static members: wait on; their sessions end it.
+            # Only absent static members are left: wait until they return or their sessions expire.
             limit = max(member.rebalance_seconds for member in self.members.values())
             self._join_deadline = now + max(limit, 1.0)
             return
@@ -491,7 +492,8 @@ class Group:
             self._restart_session(now, member)
 
     def _vote(self) -> str:
-        """Each member votes for the first of its protocols that all know; most votes win, then the name."""
+        """Choose the protocol: each member votes for its first protocol that all know. Most votes win, then the lowest
+        name."""
         common = {name for name, known_by in self._knowing.items() if known_by == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -503,7 +505,7 @@ class Group:
     # --- SyncGroup
 
     def sync(self, now: float, ticket: int, request: SyncRequest) -> None:
-        """Take a SyncGroup request; followers are answered once the leader's came."""
+        """Handle a SyncGroup request. Followers are answered once the leader's has arrived."""
         code = self._validate_generation(request.member_id, request.instance_id, request.generation)
         if code is ErrorCode.NONE and self.phase is GroupPhase.PREPARING_REBALANCE:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -531,7 +533,7 @@ class Group:
         elif self.phase is GroupPhase.STABLE:
             self._answer_sync(now, member)
         else:
-            return  # the leader's is awaited
+            return  # wait for the leader's
         if self._sync_deadline is not None and all(other.has_synced for other in self.members.values()):
             self._sync_deadline = None
 
@@ -553,7 +555,7 @@ class Group:
     # --- Heartbeat, OffsetCommit, LeaveGroup
 
     def heartbeat(self, now: float, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Keep the member's session alive; says when it must join again."""
+        """Keep the member's session alive, and report when it must join again."""
         code = self._validate_generation(member_id, instance_id, generation)
         if code is ErrorCode.NONE:
             self._restart_session(now, self.members[member_id])
@@ -571,9 +573,10 @@ class Group:
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit offsets now. Between generations it still may: it still owns them.
+        """Whether this member may commit offsets now. Before the next generation is made it may: it still owns its
+        partitions.
 
-        A transaction's offsets are taken also while the assignment is made, as Kafka does: they stay pending.
+        As in Kafka, a transaction's offsets are accepted while the assignment is made, too: they stay pending.
         """
         code = self._validate_generation(member_id, instance_id, generation)
         if code is ErrorCode.NONE:
@@ -583,11 +586,11 @@ class Group:
         return code
 
     def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether this member may ask for positions: anybody may."""
+        """Whether this member may read positions: any client may."""
         return ErrorCode.NONE
 
     def leave(self, now: float, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Remove members, (id, instance id) each; a static one may be named by its instance alone."""
+        """Remove members, each (id, instance id). A static member may be named by its instance id alone."""
         self._nothing_before = None
         codes: list[ErrorCode] = []
         is_changed = False
@@ -608,7 +611,7 @@ class Group:
         return codes
 
     def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if this is a member, and the one that holds its instance id."""
+        """Return NONE if this is a member and holds the instance id, if one is given; otherwise the error."""
         if self.phase is GroupPhase.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member = self.members.get(member_id)
@@ -629,7 +632,8 @@ class Group:
     # --- time, and the end
 
     def expire(self, now: float) -> None:
-        """Do what is due: end sessions, close a rebalance, drop ids that never came back."""
+        """Handle everything that is due: expired sessions, the end of a rebalance, pending ids that no client joined
+        with."""
         self._nothing_before = None
         over = [member_id for member_id, deadline in self.pending.items() if deadline <= now]
         for member_id in over:
@@ -657,7 +661,7 @@ class Group:
                 self._complete_join(now)
 
     def close(self, code: ErrorCode) -> None:
-        """Answer all who wait with this code, and be Dead."""
+        """Answer all waiting requests with this code, and mark the group as dead."""
         self._nothing_before = None
         for member in self.members.values():
             if member.join_ticket is not None:
@@ -669,10 +673,10 @@ class Group:
         self.pending.clear()
 
     def resume(self, now: float) -> None:
-        """Go on after another coordinator: every session, and an assignment that is awaited, gets its full time.
+        """Take over from another coordinator: every session, and an expected assignment, gets its full time.
 
-        Who has fetched an assignment that was made is not known: only the leader's SyncGroup is stored. Those who are
-        gone expire by their sessions.
+        It is unknown which members have fetched their assignment, because only the leader's SyncGroup is stored.
+        Members that are gone expire with their sessions.
         """
         self._nothing_before = None
         for member in self.members.values():

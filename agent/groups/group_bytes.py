@@ -1,7 +1,7 @@
-"""What the members of an agent's groups say of themselves and are assigned: bounded for all groups together.
+"""Limits the bytes of members' metadata and assignments in all groups of an agent together.
 
-Each group counts its own bytes, for its own bound. The sum is moved by what changes, so that no request looks at other
-groups. A group that doesn't grow goes on when all is taken. Pure.
+Each group counts its own bytes for its own limit. Changes adjust the sum, so no request examines other groups. At the
+limit, groups that don't grow continue. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from agent.groups.share_group import ShareGroup, ShareHeartbeat
 AnyGroup = Group | ConsumerGroup | ShareGroup
 
 PENDING_BYTES = 400
-"""A member's id that was given to a client, until it joins by it or its session is over."""
+"""The cost of a member id that was sent to a client, until the client joins with it or its session times out."""
 ASSIGNMENTS_MAY_PASS = 4
-"""By this part of the bytes the assignments may pass them: a group whose members were admitted gets its assignment."""
+"""Assignments may exceed the limit by this fraction (1 / N): a group whose members were admitted gets its
+assignment."""
 
 
 class GroupBytes:
-    """The bytes of all groups of one agent; `most` for all together."""
+    """The bytes of all groups of one agent. `most`: the limit for all together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -28,11 +29,11 @@ class GroupBytes:
         self.total = 0
 
     def count(self, group: AnyGroup) -> None:
-        """Look through a group's members, after a change."""
+        """Recount a group's members after a change."""
         self._set(group.group_id, sum(member.kept_bytes for member in group.members.values()))
 
     def count_pending(self, group: AnyGroup) -> None:
-        """Count the ids that a group has given to members which have not joined yet."""
+        """Count the ids that were sent to clients that have not joined yet."""
         pending = len(group.pending) if isinstance(group, Group) else 0
         before = self._pending.get(group.group_id, 0)
         if pending != before:
@@ -45,12 +46,12 @@ class GroupBytes:
             self._pending[group_id] = left
 
     def forget(self, group_id: str) -> None:
-        """A group is no longer held."""
+        """Subtract a group that was dropped from memory."""
         self._set_pending(group_id, -self._pending.get(group_id, 0))
         self._set(group_id, 0)
 
     def add(self, group_id: str, more: int) -> None:
-        """A group has grown by this, or shrunk."""
+        """Add to (or subtract from) a group's bytes."""
         self._set(group_id, self._of.get(group_id, 0) + more)
 
     def _set(self, group_id: str, size: int) -> None:
@@ -59,12 +60,12 @@ class GroupBytes:
             self._of[group_id] = size
 
     def may_join(self, group: Group | ConsumerGroup, request: JoinRequest) -> bool:
-        """Whether there is room for what a classic member says."""
+        """Whether there is room for a classic member's protocols."""
         said = sum(len(name) + len(metadata) for name, metadata in request.protocols)
         return self._has_room(said - self.of_member(group, request), self._most)
 
     def may_assign(self, group: Group | ConsumerGroup, request: SyncRequest) -> bool:
-        """Whether there is room for the assignments of a leader."""
+        """Whether there is room for the assignments from a leader."""
         if not request.assignments or isinstance(group, ConsumerGroup):
             return True
         given = sum(len(member_id) + len(assignment) for member_id, assignment in request.assignments)
@@ -74,7 +75,7 @@ class GroupBytes:
     def may_subscribe(
         self, group: ConsumerGroup | ShareGroup, request: ConsumerHeartbeat | ShareHeartbeat
     ) -> bool:
-        """Whether there is room for what a member of the new protocols subscribes to."""
+        """Whether there is room for the subscription of a member of the new protocols."""
         pattern = request.pattern if isinstance(request, ConsumerHeartbeat) else None
         if request.topics is None and pattern is None:
             return True
@@ -87,7 +88,7 @@ class GroupBytes:
 
     @staticmethod
     def of_member(group: Group | ConsumerGroup, request: JoinRequest) -> int:
-        """The bytes of the member that sends this: it is known, was just added, or has an instance id."""
+        """Return the bytes of the member that sends this: it is known, was just added, or has an instance id."""
         ids = dict.fromkeys((request.member_id, request.fresh_id))
         if request.instance_id is not None:
             static = group.static_member(request.instance_id)

@@ -1,4 +1,4 @@
-"""What holds for one group: its own configs, else the agent's settings."""
+"""The configs of one group: its own, else the agent's settings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SETTING_OF = {
     SHARE_PARTITION_MAX_RECORD_LOCKS: "group_share_partition_max_record_locks",
     SHARE_AUTO_OFFSET_RESET: "group_share_auto_offset_reset",
 }
-"""The agent's setting that is a group config's default."""
+"""The agent setting that is a group config's default."""
 
 
 def default_of(name: str, settings: AgentSettings) -> str:
-    """What a group has that does not set this config."""
+    """Return the value for a group that does not set this config."""
     setting = SETTING_OF.get(name)
     return GROUP_CONFIGS[name].default if setting is None else str(getattr(settings, setting))
 
@@ -48,24 +48,24 @@ class GroupConfigs:
         self._settings = settings
 
     def text(self, group_id: str, name: str) -> str:
-        """The config's value for this group."""
+        """Return the config's value for this group."""
         own = self._catalog.client_configs.groups.get(group_id, {})
         return own[name] if name in own else default_of(name, self._settings)
 
     def number(self, group_id: str, name: str) -> int:
-        """The same of one that is a number."""
+        """Return the value of a config that is a number."""
         return int(self.text(group_id, name))
 
     def seconds(self, group_id: str, name: str) -> float:
-        """The same of one that is a time in ms."""
+        """Return the value of a config in ms, in seconds."""
         return self.number(group_id, name) / 1_000
 
     def reset_seconds(self, group_id: str) -> float | None:
-        """How far back the share group begins, if it does by time."""
+        """Return how far back the share group begins, if it begins by time; otherwise None."""
         return reset_seconds(self.text(group_id, SHARE_AUTO_OFFSET_RESET))
 
     def share_limits(self, group_id: str) -> ShareLimits:
-        """What the sequencer needs to know of a share group."""
+        """Return the configs of a share group that the sequencer needs."""
         return ShareLimits(
             lock_ms=self.number(group_id, SHARE_RECORD_LOCK_DURATION_MS),
             max_deliveries=self.number(group_id, SHARE_DELIVERY_COUNT_LIMIT),

@@ -1,14 +1,16 @@
-"""A share group's members and what each may read (KIP-932), with no I/O, no clock and no tasks in it.
+"""A share group's members and what each may read (KIP-932), without I/O, clock or tasks.
 
-Members heartbeat. The group's epoch rises whenever what is read or who reads it changes, and the assignment is made
-again at once: nobody has to give anything up first, as several members may read the same partition. Which record goes
-to whom is decided where records are acquired (sequencer.rules.shares), so nothing here is a matter of correctness.
+Members heartbeat. The group's epoch rises whenever the partitions that are read or the members change, and a new
+assignment is made at once. No member has to give anything up first, because several members may read the same
+partition. The sequencer decides which member gets which record (sequencer.rules.shares), so correctness does not depend
+on the assignment.
 
-    Empty    no members; what was acknowledged remains
+    Empty    no members; acknowledged positions remain
     Stable   all others
 
-Every call takes `now` (seconds, monotonic). `is_dirty` says that the state must be stored before an answer may leave.
-A member's epoch is not stored: a coordinator that takes the group up goes on from any that it may have been told.
+Every call takes `now` (seconds, monotonic). `is_dirty`: the state must be stored before an answer is sent. A change of
+a member's epoch alone is not stored: a coordinator that takes over accepts any epoch that the member may have been
+sent.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from sequencer.api import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 ASSIGNOR = "simple"
-"""Kafka's name of its only assignor of share groups."""
+"""Kafka's name for its only assignor of share groups."""
 
 
 class ShareGroupPhase(enum.StrEnum):
-    """The states, by Kafka's names."""
+    """The group's states, with Kafka's names."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -39,7 +41,7 @@ class ShareGroupPhase(enum.StrEnum):
 
 @dataclass(slots=True)
 class ShareMember:
-    """A member. `epoch`: that of the group when it was last told its assignment."""
+    """A member. `epoch`: the group's epoch at its last heartbeat."""
 
     member_id: str
     rack_id: str | None = None
@@ -47,7 +49,7 @@ class ShareMember:
     client_host: str = ""
     topics: frozenset[str] = frozenset()
     kept_bytes: int = 0
-    """Of its topics' names."""
+    """Bytes of its topics' names."""
     epoch: int = 0
     assigned: Assignment = field(default_factory=dict)
     session_deadline: float = 0.0
@@ -55,7 +57,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
-    """A ShareGroupHeartbeat request; None for what the client leaves out, as it has not changed."""
+    """A ShareGroupHeartbeat request. None: the client left the field out, because it has not changed."""
 
     member_id: str
     epoch: int
@@ -67,7 +69,7 @@ class ShareHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeatAnswer:
-    """What a heartbeat is answered. `assigned` None: as the client knows."""
+    """The answer to a heartbeat. `assigned` is None if it has not changed."""
 
     code: ErrorCode
     epoch: int = 0
@@ -77,8 +79,8 @@ class ShareHeartbeatAnswer:
 
 @dataclass(slots=True)
 class ShareGroup:
-    """One group. Owned by one coordinator; `session_seconds`, `max_size` (members) and `max_bytes` (of subscriptions,
-    all together) are its settings."""
+    """One group. Owned by one coordinator. Settings: `session_seconds`, `max_size` (members) and `max_bytes` (of all
+    subscriptions together)."""
 
     type: ClassVar[str] = SHARE_GROUP
 
@@ -92,17 +94,17 @@ class ShareGroup:
     members: dict[str, ShareMember] = field(default_factory=dict)
     """In the order in which they joined."""
     partitions: dict[UUID, int] = field(default_factory=dict)
-    """Of the topics that are read, how many each has."""
+    """The number of partitions of each topic that is read."""
     is_dirty: bool = False
     _is_dead: bool = False
     _known: Topics | None = None
-    """What `partitions` was looked up in."""
+    """The topics from which `partitions` was looked up."""
 
     # --- what a coordinator asks
 
     @property
     def generation(self) -> int:
-        """It rises with everything that is stored of a change."""
+        """The generation of the stored state. It rises with every change of members, subscriptions or partitions."""
         return self.epoch
 
     @property
@@ -112,26 +114,26 @@ class ShareGroup:
         return ShareGroupPhase.STABLE if self.members else ShareGroupPhase.EMPTY
 
     def take_answers(self) -> list[tuple[int, Answer]]:
-        """None: every heartbeat is answered at once."""
+        """Return nothing: every heartbeat is answered at once."""
         return []
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost by forgetting it (once stored)."""
+        """Whether the group can be dropped from memory without loss, once stored."""
         return not self.members
 
     def next_deadline(self, now: float) -> float | None:
-        """Until when `expire` has nothing to do, None for ever."""
+        """Return when `expire` must be called next; None if never."""
         return min((member.session_deadline for member in self.members.values()), default=None)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The names that members subscribe to."""
+        """Return the topic names that members subscribe to."""
         return frozenset().union(*(member.topics for member in self.members.values()))
 
     # --- ShareGroupHeartbeat
 
     def heartbeat(self, now: float, request: ShareHeartbeat, topics: Topics) -> ShareHeartbeatAnswer:
-        """Join, go on, or leave."""
+        """Handle a heartbeat: join, continue or leave."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -151,7 +153,7 @@ class ShareGroup:
         return ShareHeartbeatAnswer(ErrorCode.NONE, self.epoch, member.assigned if is_news else None)
 
     def _refusal(self, request: ShareHeartbeat) -> ShareHeartbeatAnswer | None:
-        """Why this request can't be served, None if it can."""
+        """Return the error of a request that can't be served, or None."""
         if self._is_dead:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         known = self.members.get(request.member_id)
@@ -173,7 +175,7 @@ class ShareGroup:
         return None
 
     def _take(self, member: ShareMember, request: ShareHeartbeat) -> bool:
-        """Note what the request says of the member. Returns whether it wants something else."""
+        """Update the member from the request. Return whether its subscription changed."""
         rack_id = member.rack_id if request.rack_id is None else request.rack_id
         described = (request.client_id, request.client_host, rack_id)
         if described != (member.client_id, member.client_host, member.rack_id):
@@ -185,17 +187,17 @@ class ShareGroup:
         return True
 
     def begin(self) -> None:
-        """Be there before the first member, with positions that an administrator sets."""
+        """Give the group a state before its first member joins, for positions that an administrator sets."""
         if self.epoch == 0:
             self._raise_epoch()
 
     def _raise_epoch(self) -> None:
-        """Something changed. Changes before the next assignment share an epoch."""
+        """Note a change. Changes before the next assignment share an epoch."""
         self.epoch = self.assigned_epoch + 1
         self.is_dirty = True
 
     def _assign(self, topics: Topics) -> None:
-        """Find what is read, and share it out if that or the members have changed."""
+        """Look up the partitions that are read, and assign them again if they or the members have changed."""
         read = [topics[name].topic for name in sorted(self.subscribed_topics()) if name in topics]
         partitions = {topic.topic_id: topic.partitions for topic in read}
         self._known = topics
@@ -217,7 +219,7 @@ class ShareGroup:
     # --- OffsetCommit, OffsetFetch: there are no positions
 
     def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether this member may ask for positions."""
+        """Whether this member may read positions: share groups have none."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def commit(
@@ -230,24 +232,24 @@ class ShareGroup:
         positions: Sequence[OffsetPosition] | None = None,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit positions."""
+        """Whether this member may commit positions: share groups have none."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     # --- time, and the end
 
     def expire(self, now: float) -> None:
-        """Remove members whose session is over."""
+        """Remove members whose session timed out."""
         for member in list(self.members.values()):
             if member.session_deadline <= now:
                 self._remove(member.member_id)
 
     def resume(self, now: float) -> None:
-        """Go on after another coordinator: every session gets its full time."""
+        """Take over from another coordinator: every session gets its full time."""
         for member in self.members.values():
             member.session_deadline = now + self.session_seconds
 
     def close(self, code: ErrorCode) -> None:
-        """Be Dead. Nobody waits for an answer of this group."""
+        """Mark the group as dead. No request waits for an answer of this group."""
         self._is_dead = True
 
     def _remove(self, member_id: str) -> None:

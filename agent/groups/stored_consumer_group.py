@@ -18,7 +18,7 @@ StoredAssignment = list[tuple[UUID, list[int]]]
 
 
 class StoredClassicClient(msgspec.Struct, array_like=True, frozen=True):
-    """What a member of the classic protocol said when it joined."""
+    """What a member of the classic protocol sent when it joined."""
 
     session_seconds: float
     protocols: list[tuple[str, bytes]]
@@ -60,7 +60,7 @@ _DECODER = msgspec.msgpack.Decoder(StoredConsumerGroup)
 
 
 def stored(group: ConsumerGroup) -> GroupState:
-    """The row of the group."""
+    """Return the row of the group."""
     blob = StoredConsumerGroup(
         version=VERSION,
         target_epoch=group.target_epoch,
@@ -106,14 +106,14 @@ def _stored_member(member: Consumer) -> StoredConsumer:
 
 
 def stored_assignment(assignment: Assignment) -> StoredAssignment:
-    """An assignment as it is stored."""
+    """Return an assignment in its stored form."""
     return [(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
 
 
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
 ) -> ConsumerGroup:
-    """The group restored from a row, with every deadline restarted at `now`."""
+    """Restore the group from a row, with every deadline restarted at `now`."""
     group = ConsumerGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group
@@ -150,5 +150,5 @@ def _restored_member(member: StoredConsumer) -> Consumer:
 
 
 def assignment_of(stored: StoredAssignment) -> Assignment:
-    """A stored assignment."""
+    """Return the assignment of a stored form."""
     return {topic_id: frozenset(partitions) for topic_id, partitions in stored}

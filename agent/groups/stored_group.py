@@ -1,4 +1,4 @@
-"""What is kept of a group in the sequencer: enough for another agent to go on as if nothing had happened."""
+"""The stored form of a classic group: another agent can continue from it without a rebalance."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _DECODER = msgspec.msgpack.Decoder(StoredGroup)
 
 
 def check_version(state: GroupState, written: int, read: int) -> None:
-    """Raise ValueError for a row in another version than the one that is read."""
+    """Raise ValueError if a row has another version than this agent reads."""
     if written != read:
         raise ValueError(f"group {state.group_id!r} is stored in version {written}; this agent reads {read}")
 
 
 def stored(group: Group) -> GroupState:
-    """The group as its row keeps it."""
+    """Return the row of the group."""
     members = [
         StoredMember(
             member_id=member.member_id,
@@ -73,7 +73,7 @@ def stored(group: Group) -> GroupState:
 def restored(
     state: GroupState, now: float, initial_delay_seconds: float, max_size: int, max_bytes: int
 ) -> Group:
-    """The group that goes on from a row, with every session restarted at `now`."""
+    """Restore the group from a row, with every session restarted at `now`."""
     group = Group(state.group_id, initial_delay_seconds, max_size, max_bytes, generation=state.generation)
     if not state.blob:
         return group

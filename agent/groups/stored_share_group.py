@@ -1,4 +1,4 @@
-"""What is kept of a share group's members in the sequencer: enough for another agent to go on from."""
+"""The stored form of a share group's members: another agent can continue from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class StoredShareMember(msgspec.Struct, array_like=True, frozen=True):
-    """A member without its deadline: the agent that takes over restarts it."""
+    """A member without its deadline; the agent that takes over restarts it."""
 
     member_id: str
     rack_id: str | None
@@ -40,7 +40,7 @@ _DECODER = msgspec.msgpack.Decoder(StoredShareGroup)
 
 
 def stored(group: ShareGroup) -> GroupState:
-    """The group as its row keeps it."""
+    """Return the row of the group."""
     members = [
         StoredShareMember(
             member_id=member.member_id,
@@ -68,7 +68,7 @@ def stored(group: ShareGroup) -> GroupState:
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
 ) -> ShareGroup:
-    """The group that goes on from a row, with every session restarted at `now`."""
+    """Restore the group from a row, with every session restarted at `now`."""
     group = ShareGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group

@@ -1,4 +1,4 @@
-"""What members of a consumer group say in the classic protocol: which topics they read, and what they are given."""
+"""The classic protocol's metadata of consumers: the topics that they read, and the partitions assigned to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONSUMER = "consumer"
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
-    """The topics of one member's subscription; None when it can't be read."""
+    """Return the topics of one member's subscription; None if it can't be read."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except MalformedRequest:
@@ -24,7 +24,7 @@ def topics_of(metadata: bytes) -> frozenset[str] | None:
 
 
 def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
-    """The partitions of one member's assignment, by topic; None when it can't be read."""
+    """Return the partitions of one member's assignment, sorted by topic; None if it can't be read."""
     try:
         assigned = read_assignment(assignment).assigned_partitions if assignment else []
     except MalformedRequest:
@@ -35,8 +35,8 @@ def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
 def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool:
     """Whether a member that came back wants what it wanted before.
 
-    Of consumers only the topics count: the rest of their metadata (partitions owned, generation, an assignor's notes)
-    tells what a member had, which differs for one that has just been started.
+    For consumers only the topics count. The rest of their metadata (owned partitions, generation, an assignor's data)
+    describes what a member had, which differs for a client that has just been started.
     """
     if before == now:
         return True
@@ -47,17 +47,17 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Raises MalformedRequest."""
+    """Decode a member's subscription. Raises MalformedRequest."""
     return read_embedded(ConsumerProtocolSubscription, metadata)[0]
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """Raises MalformedRequest."""
+    """Decode a member's assignment. Raises MalformedRequest."""
     return read_embedded(ConsumerProtocolAssignment, assignment)[0]
 
 
 def write_assignment(metadata: bytes, partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """Partitions by topic name, for a member that subscribed with this metadata: in its version."""
+    """Encode partitions by topic name, in the version of the metadata with which the member subscribed."""
     assignment = ConsumerProtocolAssignment(
         [TopicPartition(name, sorted(partitions[name])) for name in sorted(partitions)]
     )

@@ -1,8 +1,8 @@
-"""Regular expressions over topic names, by RE2: matching takes time linear in the length of the names.
+"""Regular expressions over topic names, with RE2: matching takes time linear in the length of the names.
 
-That of a tenant's client is stored with the tenant before it, and finds topics of the tenant alone, by the names that
-its clients use: `~acme~^ord.*` finds `acme~orders`. No topic's name begins with the mark, so no other expression is
-taken for one.
+An expression of a tenant's client is stored with the tenant's prefix. It matches only topics of the tenant, by the
+names that its clients use: `~acme~^ord.*` finds `acme~orders`. No topic's name begins with the mark, so no other
+expression is mistaken for such a one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class InvalidPattern(Exception):
 
 
 def pattern_of_tenant(tenant: Tenant, pattern: str) -> str:
-    """A tenant's expression as it is stored."""
+    """Return a tenant's expression in its stored form."""
     return MARK + tenant.stored(pattern)
 
 
 def local_pattern(stored: str) -> str:
-    """The expression as the client wrote it."""
+    """Return the expression as the client wrote it."""
     tenant = tenant_of(stored.removeprefix(MARK)) if stored.startswith(MARK) else None
     return stored if tenant is None else tenant.local(stored.removeprefix(MARK))
 
 
 class TopicPattern:
-    """A compiled expression. Raises InvalidPattern."""
+    """A compiled expression. The constructor raises InvalidPattern."""
 
     def __init__(self, stored: str) -> None:
         pattern = local_pattern(stored)
@@ -48,7 +48,7 @@ class TopicPattern:
             raise InvalidPattern(f"{pattern!r}: {_text(error)}") from error
 
     def matches(self, names: Iterable[str]) -> frozenset[str]:
-        """The names that match completely."""
+        """Return the names that match completely."""
         skipped, matches = len(self._prefix), self._compiled.fullmatch
         if not skipped:
             return frozenset(name for name in names if matches(name))
