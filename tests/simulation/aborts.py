@@ -1,7 +1,8 @@
-"""Transactions that an operator aborts by force: what their producers have open, and what the operator asked for.
+"""Transactions that an operator aborts by force: which ones producers have open, and which aborts the operator
+requested.
 
 An abort names a producer's id and epoch. Before version 2 an epoch has many transactions, so an abort may end a later
-one than the operator saw, as in Kafka; but never one that began after the abort was answered.
+one than the operator saw, as in Kafka. But it never ends one that began after the abort was answered.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ class AbortWatch:
         self._attempts: dict[Identity, list[Attempt]] = {}
 
     def began(self, producer: Identity, name: str, at: float) -> None:
-        """A producer begins a transaction; nothing of it was sent before."""
+        """Note that a producer begins a transaction, before it sends any of it."""
         self._open[producer] = Open(name, at)
 
     def end_asked(self, producer: Identity) -> None:
-        """A producer asks for the end of its transaction."""
+        """Note that a producer asks to end its transaction."""
         if producer in self._open:
             self._open[producer].is_end_asked = True
 
     def asked(self, producer: Identity, at: float) -> Attempt:
-        """The operator asks to abort what this producer has open."""
+        """Note that the operator asks to abort this producer's open transaction."""
         attempt = Attempt(at)
         self._attempts.setdefault(producer, []).append(attempt)
         return attempt
 
     def may_have_fenced(self, producer: Identity) -> bool:
-        """Whether one of these requests may have ended this producer's newest transaction."""
+        """Return whether one of these requests may have ended this producer's newest transaction."""
         newest, attempts = self._open.get(producer), self._attempts.get(producer, ())
         return newest is not None and any(each.answered_at >= newest.began_at for each in attempts)
 
     def surely_aborted(self, producer: Identity, seen_at: float) -> str | None:
-        """The transaction that an abort has ended which is answered now, if it was seen open when asked at `seen_at`:
-        its producer has not asked for its end yet."""
+        """Return the transaction that an abort has ended, when the abort is answered. It must have been seen open by a
+        request sent at `seen_at`, and its producer must not have asked to end it."""
         newest = self._open.get(producer)
         if newest is None or newest.is_end_asked or newest.began_at >= seen_at:
             return None

@@ -1,4 +1,4 @@
-"""Bounds of the product's answers and groups, set so low that histories of a few hundred records reach them."""
+"""Bounds of the product's answers and groups, low enough that histories of a few hundred records reach them."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ SMALL_PIECES: tuple[tuple[ModuleType, str, object], ...] = (
     (mixed_reader, "BATCHES_IN_A_TURN", 3),
     (in_place, "FEW_RUNS", 4),
 )
-"""A few runs make a stretch, batches of two records or three are large, and a chunk remembers few runs."""
+"""A few runs make a stretch, batches of two or three records are large, and a chunk remembers few runs."""
 
 
 @contextmanager
 def low_bounds(scenario: Scenario) -> Iterator[None]:
-    """Answers come in pages, and runs in small pieces, for as long as this lasts."""
+    """Within the block, answers come in pages and runs in small pieces."""
     low = LOW if scenario.has_low_bounds else ()
     with ExitStack() as stack:
         for module, name, value in (*low, *(SMALL_PIECES if scenario.rereads else ())):

@@ -1,7 +1,7 @@
-"""Kafka clients of the simulated world, and what each of them sees, as events of a history.
+"""Kafka clients of the simulated world. What each of them sees becomes events of a history.
 
-They speak the protocol's bytes with whichever agent they please (any agent serves any partition), give up on
-connections that are silent, and try again as Kafka's own clients do. Each is a process: it may be stopped, or crash.
+They speak the protocol's bytes with any agent (any agent serves any partition), give up on silent connections, and
+retry as Kafka's own clients do. Each is a process: it may be stopped, or crash.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ from tests.support.history.events import (
 )
 
 PATIENCE_S = 5.0
-"""How long a client waits for an answer before it leaves the connection."""
+"""How long a client waits for an answer before it closes the connection."""
 REFUSED = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
-"""Answers to a batch that end its producer."""
+"""Error codes for a batch after which its producer ends."""
 OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-"""For the first batch in flight librdkafka takes these as fatal; for others it sends them again."""
+"""librdkafka treats these as fatal for the first batch in flight; it resends others."""
 GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_MISSES = 20
 _TOPIC_RESOURCE = 2
@@ -81,22 +81,22 @@ ABORT_MARKER = b"\x00\x00\x00\x00"
 
 
 class Stage(Protocol):
-    """What the world gives its clients."""
+    """What the world provides to its clients."""
 
     cluster: Cluster
     clock: SimulatedClock
     is_calm: bool
     is_input_over: bool
-    """No client writes any more to what others read to process it."""
+    """No client writes any more to the topics that others read and process."""
     may_refuse: bool
-    """Something goes wrong that may have producers refused; they try again."""
+    """A fault may cause producers to be refused; they try again."""
     is_time_kept: bool
     """The database's clock, by which time-outs end, has not jumped yet."""
     may_surprise: bool
-    """Something may fail in a way that nobody foresaw."""
+    """A call may fail in a way that no interface declares."""
     names: LogNames
     aborts: AbortWatch
-    """What transactions are open, and what an operator aborts of them."""
+    """The open transactions, and the aborts that an operator requested."""
 
     def entropy(self, name: str) -> Entropy: ...
     def note(self, event: str) -> None: ...
@@ -107,7 +107,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One incarnation of a topic, as a client knows it. `name` is the history's name of it."""
+    """One incarnation of a topic, as a client knows it. `name` is its name in the history."""
 
     topic: str
     topic_id: UUID
@@ -116,7 +116,7 @@ class Log:
 
 
 class LogNames:
-    """Names for topics' incarnations, in the order in which anybody saw them."""
+    """Names for topics' incarnations, in the order in which clients first saw them."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[UUID]] = {}
@@ -128,7 +128,7 @@ class LogNames:
         return log_name(topic, seen.index(topic_id) + 1)
 
     def all(self) -> list[str]:
-        """Every log there was."""
+        """Return every log that ever existed."""
         return [
             log_name(topic, number + 1) for topic, ids in self._seen.items() for number in range(len(ids))
         ]
@@ -148,12 +148,12 @@ class Client:
     # --- asking
 
     def some_agent(self) -> str:
-        """Any agent that was ever heard of at its place."""
+        """Pick any agent that was ever reported."""
         hosts = list(self.stage.cluster.agents)
         return hosts[self.luck.below(len(hosts))]
 
     def stream(self, host: str) -> KafkaStream:
-        """The connection to an agent, made if need be. Raises NoAnswer."""
+        """Return the connection to an agent, opening it if needed. Raises NoAnswer."""
         found = self._streams.get(host)
         if found is None or found.is_over:
             address = self.stage.cluster.agents[host].address
@@ -163,14 +163,14 @@ class Client:
     async def ask(
         self, host: str, api: ApiKey, version: int, request: Any, patience_s: float = PATIENCE_S
     ) -> Any:
-        """One request and its response. Raises NoAnswer."""
+        """Send one request and return its response. Raises NoAnswer."""
         stream = self.stream(host)
         return await self.wait(stream, stream.send(api, version, request, self.name), patience_s)
 
     async def wait(
         self, stream: KafkaStream, answer: asyncio.Future[Any], patience_s: float = PATIENCE_S
     ) -> Any:
-        """The response, or NoAnswer; a connection that is silent too long is left."""
+        """Return the response. Raises NoAnswer; a connection that is silent too long is closed."""
         await asyncio.wait({answer}, timeout=patience_s)
         if not answer.done():
             stream.cut()
@@ -182,7 +182,7 @@ class Client:
     async def until_answered(
         self, api: ApiKey, version: int, request: Any, is_final: Callable[[Any], bool]
     ) -> Any:
-        """Ask any agent until one gives an answer that is final."""
+        """Ask one agent after another until one gives a final answer."""
         while True:
             try:
                 response = await self.ask(self.some_agent(), api, version, request)
@@ -194,7 +194,7 @@ class Client:
             await self.pause(0.05, 0.2)
 
     async def look_up(self, topic: str) -> Log | None:
-        """The topic as it is now; None where there is none."""
+        """Return the topic as it is now; None if it does not exist."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         found = (
             await self.until_answered(
@@ -209,7 +209,7 @@ class Client:
         return Log(topic, found.topic_id, len(found.partitions), self.stage.names.of(topic, found.topic_id))
 
     async def surely_look_up(self, topic: str) -> Log:
-        """The topic, once there is one."""
+        """Return the topic, waiting until it exists."""
         while True:
             found = await self.look_up(topic)
             if found is not None:
@@ -222,7 +222,7 @@ class Client:
 
 @dataclass(slots=True)
 class OutBatch:
-    """A batch on its way. `offset`: what the client was told, -1 for nothing yet."""
+    """A batch in transfer. `offset`: the acknowledged offset, -1 for none yet."""
 
     log: Log
     partition: int
@@ -232,17 +232,18 @@ class OutBatch:
     is_acked: bool = False
     refusal: ErrorCode | None = None
     is_doubtful: bool = False
-    """An attempt had no definite answer: the batch may be stored, or come to be."""
+    """An attempt had no definite answer: the batch may be stored now or later."""
     follows_refusal: bool = False
-    """One before it was sent elsewhere: the agent that has this one may wait for that one's sequences in vain."""
+    """The agent refused a batch before this one, and the client resends that one elsewhere: the agent that has this
+    batch may wait for its sequences in vain."""
 
 
 class Producer(Client):
-    """Makes batches and sends them; what is retried is the subclass's."""
+    """Makes batches and sends them; subclasses decide what to retry."""
 
     guarantee: Guarantee = "plain"
     expected: tuple[ErrorCode, ...] = ()
-    """Refusals that this one may get though nothing goes wrong."""
+    """Error codes that this producer may get without any fault."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(stage, name)
@@ -259,7 +260,7 @@ class Producer(Client):
         transaction: str = "",
         sources: Sequence[str] = (),
     ) -> OutBatch:
-        """A batch of new records, told to the history as sent."""
+        """Make a batch of new records, and record them as sent in the history."""
         place = (log.name, partition)
         count = len(sources) or 1 + self.luck.below(3)
         records: list[NewRecord] = []
@@ -290,7 +291,7 @@ class Producer(Client):
     def hand_over(
         self, host: str, batches: Sequence[OutBatch], *, version: int, transactional_id: str | None = None
     ) -> tuple[KafkaStream, asyncio.Future[Any]]:
-        """Send batches (one a partition) as one request, now. Raises NoAnswer."""
+        """Send batches (one per partition) as one request, now. Raises NoAnswer."""
         topics: dict[Log, TopicProduceData] = {}
         for batch in batches:
             log = batch.log
@@ -303,7 +304,7 @@ class Producer(Client):
         return stream, stream.send(ApiKey.PRODUCE, version, request, self.name)
 
     def settle(self, batches: Sequence[OutBatch], response: Any) -> None:
-        """Take in what a request's batches were answered."""
+        """Process the answers to a request's batches."""
         rows: dict[tuple[Any, int], Any] = {}
         for topic in response.responses:
             for row in topic.partition_responses:
@@ -312,7 +313,7 @@ class Producer(Client):
             row = rows.get((batch.log.topic_id, batch.partition)) or rows[batch.log.topic, batch.partition]
             code = ErrorCode(row.error_code)
             batch.refusal = None
-            # An agent that joins or leaves sends clients to others, poison or not.
+            # An agent that joins or leaves sends clients to others, with or without poison.
             is_told = code in (
                 ErrorCode.NONE,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -339,7 +340,7 @@ class Producer(Client):
             self.stage.record(Acked(at=now, client=self.name, record=record, offset=base_offset + index))
 
     def give_up(self, batch: OutBatch) -> None:
-        """Tell the history that this batch will not be sent again."""
+        """Record in the history that this batch will not be sent again."""
         now = self.stage.now()
         error = batch.refusal.name if batch.refusal is not None else ""
         is_refused = batch.refusal is not None and not batch.is_doubtful
@@ -350,11 +351,11 @@ class Producer(Client):
                 self.stage.record(Unanswered(at=now, client=self.name, record=record, error=error))
 
     def is_any_left(self, batches: Sequence[OutBatch]) -> bool:
-        """Whether a batch is not stored as far as the client knows."""
+        """Return whether a batch is not stored as far as the client knows."""
         return any(not batch.is_acked for batch in batches)
 
     async def take_producer_id(self) -> None:
-        """An id of its own, for an idempotent producer."""
+        """Get a producer id, for an idempotent producer."""
         response = await self.until_answered(
             ApiKey.INIT_PRODUCER_ID,
             4,
@@ -394,7 +395,8 @@ class PlainProducer(Producer):
 
 
 class IdempotentProducer(Producer):
-    """Sends in windows of up to five batches a partition, again and in order until all are stored, here or there."""
+    """Sends in windows of up to five batches a partition, and resends them in order, to any agent, until all are
+    stored."""
 
     guarantee: Guarantee = "idempotent"
 
@@ -409,7 +411,7 @@ class IdempotentProducer(Producer):
         await self._send_batches(log, partition, batches, window, by_id=by_id)
 
     async def _send_batches(self, log: Log, partition: int, batches: int, window: int, *, by_id: bool) -> int:
-        """Send so many batches; the next sequence, or -1 if the producer has to end."""
+        """Send this many batches; returns the next sequence, or -1 if the producer must end."""
         sequence = done = 0
         while done < batches:
             waiting: list[OutBatch] = []
@@ -437,7 +439,7 @@ class IdempotentProducer(Producer):
         return sequence
 
     async def _send_in_order(self, waiting: Sequence[OutBatch], by_id: bool) -> None:
-        """One request a batch, each sent before the next; most often all by one connection."""
+        """Send one request per batch, each before the next; usually all on one connection."""
         host = self.some_agent()
         sent: list[tuple[OutBatch, KafkaStream, asyncio.Future[Any]]] = []
         for batch in waiting:
@@ -448,7 +450,7 @@ class IdempotentProducer(Producer):
                 break
             sent.append((batch, stream, answer))
             if self.luck.below(12) == 0:
-                host = self.some_agent()  # a metadata refresh, and the leader is another
+                host = self.some_agent()  # a metadata refresh has named another leader
             await self.pause(0.0, 0.01)
         is_refused = False
         for batch, stream, answer in sent:
@@ -468,7 +470,7 @@ class IdempotentProducer(Producer):
 
 @dataclass(slots=True)
 class Got:
-    """What a fetch brought of one partition."""
+    """The result of a fetch for one partition."""
 
     records: list[Record] = field(default_factory=list)
     position: int = -1
@@ -480,7 +482,7 @@ class Got:
 
 @dataclass(slots=True)
 class Session:
-    """What an agent remembers of a reader's fetches (KIP-227). `sent`: offset and bytes by partition."""
+    """An agent's state of a reader's fetch session (KIP-227). `sent`: offset and bytes by partition."""
 
     log: Log
     number: int = 0
@@ -488,7 +490,7 @@ class Session:
     sent: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def put_into(self, request: FetchRequest, wanted: dict[int, tuple[int, int]]) -> None:
-        """Have the request say only what is another than it was."""
+        """Put only what has changed into the request."""
         request.session_id, request.session_epoch = self.number, self.epoch
         partitions = request.topics[0].partitions
         request.topics[0].partitions = [
@@ -502,7 +504,7 @@ class Session:
 
 
 class Reader(Client):
-    """Fetches partitions from where it stands, and drops what is aborted as Kafka's consumers do."""
+    """Fetches partitions from its position, and drops aborted records as Kafka's consumers do."""
 
     def __init__(
         self, stage: Stage, name: str, isolation: Isolation, process: SimulatedProcess | None = None
@@ -510,9 +512,9 @@ class Reader(Client):
         super().__init__(stage, f"{name} {isolation}", process)
         self.isolation: Isolation = isolation
         self.has_sessions = False
-        """Whether it fetches incrementally."""
+        """Whether it uses incremental fetch sessions."""
         self.begins_anew = 60
-        """It goes on from where it is in all but one of so many rounds."""
+        """In one of this many rounds it starts again; in all others it continues from its position."""
         self._sessions: dict[str, Session] = {}
 
     async def fetch(
@@ -524,7 +526,7 @@ class Reader(Client):
         max_wait_ms: int = 100,
         max_bytes: int = 1 << 20,
     ) -> dict[int, Got]:
-        """One fetch of the partitions at these positions. Raises NoAnswer."""
+        """Fetch the partitions once at these positions. Raises NoAnswer."""
         asked_at = self.stage.now()
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -545,7 +547,7 @@ class Reader(Client):
             ],
         )
         source = self.stage.cluster.agents[host].process.name
-        # Whatever comes between, the next fetch there begins a session: as Kafka's consumers do.
+        # Whatever happens in between, the next fetch there begins a session, as with Kafka's consumers.
         session = self._sessions.pop(host, None) if self.has_sessions else None
         if self.has_sessions:
             session = session if session is not None and session.log == log else Session(log)
@@ -616,7 +618,8 @@ class Reader(Client):
     # --- passes
 
     async def read_for_ever(self, topic: str) -> None:
-        """Read from the start to the end and on, by small and large fetches, now and then from the start again."""
+        """Read from the start to the end and beyond, with small and large fetches, now and then from the start
+        again."""
         log = await self.surely_look_up(topic)
         positions: dict[int, int] = {}
         while True:
@@ -649,13 +652,14 @@ class Reader(Client):
             )
 
     async def _begin(self, log: Log, partition: int) -> int:
-        """Seek to the first offset; to 0 where ListOffsets, which goes by name, might tell of another log."""
+        """Seek to 0 or to the first offset; to 0, too, if ListOffsets, which goes by name, found another log."""
         offset = 0 if self.luck.below(2) else await self.offset_of(log, partition, -2)
         self.position(log, partition, offset, is_seek=True)
         return offset
 
     async def offset_of(self, log: Log, partition: int, timestamp: int) -> int:
-        """ListOffsets: -2 the first, -1 the end (by this reader's isolation). 0 where the topic is another by now."""
+        """Send ListOffsets: -2 for the first offset, -1 for the end (at this reader's isolation level). Returns 0 if
+        the topic is another one by now."""
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=int(self.isolation == "committed"),
@@ -691,7 +695,8 @@ class Reader(Client):
         self.position(log, partition, got.position)
 
     async def read_once(self, topic: str) -> None:
-        """From the first offset to the end as it is when that is reached; what can't be read is a violation."""
+        """Read from the first offset to the end as it is when the reader reaches it; a record that can't be read is a
+        violation."""
         log = await self.look_up(topic)
         if log is None:
             return
@@ -727,8 +732,8 @@ class Home:
 
 
 class ReturningReader(Reader):
-    """Reads the log from its start again and again, mostly through the agent that others of its kind use, too: out of
-    what that has kept for them."""
+    """Reads the log from its start again and again, mostly through the agent that others of its kind use: so it gets
+    what that agent has kept for them."""
 
     def __init__(self, stage: Stage, name: str, isolation: Isolation, home: Home) -> None:
         super().__init__(stage, name, isolation)
@@ -749,10 +754,10 @@ def _is_abort(batch: memoryview, header: BatchHeader) -> bool:
 
 
 class Admin(Client):
-    """Makes topics, deletes them and their records."""
+    """Creates topics, and deletes them and their records."""
 
     async def make_topic(self, topic: str, partitions: int, **configs: str) -> Log:
-        """Make a topic; it may be there already. Config names are written with `_` for `.`."""
+        """Create a topic, unless it exists. Config names are written with `_` in place of `.`."""
         asked = CreatableTopic(
             name=topic,
             num_partitions=partitions,

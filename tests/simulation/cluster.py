@@ -1,8 +1,8 @@
 """The product's own processes in a simulated world: sequencer nodes, agents, a compactor, over a database and a store.
 
-What runs is the product's code, from the bytes of a Kafka request to the rows: `agent.server.Agent` but for its
-sockets, `sequencer.server.SequencerServer` with its committer's lease, RPC with its retries, the collector, the
-compactor with its tasks in this process. Simulated are time, the network, the database's and the store's faults.
+All of it is the product's code, from the bytes of a Kafka request to the rows: `agent.server.Agent` except its sockets,
+`sequencer.server.SequencerServer` with its committer's lease, RPC with its retries, the collector, the compactor with
+its tasks in this process. Time, the network, and the faults of database and store are simulated.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Unforeseen(RuntimeError):
 
 
 class ErasureWatch(Protocol):
-    """Hears what erasures say of themselves."""
+    """Observes the results of erasures."""
 
     def erasure_begins(self, key: bytes) -> Any:
-        """What is known of the key, for `erasure_ended`."""
+        """Return what is known about the key, to be passed to `erasure_ended`."""
         ...
 
     def erasure_ended(self, begun: Any, count: int) -> None: ...
@@ -66,9 +66,10 @@ class ErasureWatch(Protocol):
 
 
 class SimulatedRows:
-    """Rows whose transactions and reads take time and sometimes fail, the former before or after they took effect.
+    """Rows whose transactions and reads take time and sometimes fail. A transaction may fail before or after it took
+    effect.
 
-    A transaction that was sent to the database is carried out whatever becomes of the process that sent it.
+    A transaction that was sent to the database is carried out, whatever happens to the process that sent it.
     """
 
     def __init__(
@@ -86,23 +87,23 @@ class SimulatedRows:
         self._identity: Identity | None = None
         self.failing = 0.0
         self.unforeseen = 0.0
-        """The chance that a call raises what no interface promises: a bug in a driver, memory that is out."""
+        """The chance that a call raises an error that no interface declares: a bug in a driver, no memory left."""
         self.slow_reads = 0.0
         self.slow_writes = 0.0
         self.max_write_s = 0.02
         self.max_load_s = 0.01
         self.answers_s = 0.0
-        """Every answer takes up to so long, and 2/5 of it at least; half of that before a call takes effect."""
+        """Every answer takes between 2/5 of this and all of it; half of that passes before a call takes effect."""
         self.slow_luck = slow_luck
         self.loads: Counter[SimulatedProcess | None] = Counter()
         """How often each process loaded the state: a server does so once, whether it commits or follows."""
         self.writes = 0
-        """How often a write reached the database, also one that it refused."""
+        """How many writes reached the database, including those that it refused."""
         self.terms = 0
-        """How often a committer began."""
+        """How many committers have begun."""
         self.watch: Callable[[Changes], None] = lambda changes: None
         self.cut_off: list[SimulatedProcess] = []
-        """Processes that have no way to the database. Others reach it."""
+        """Processes that can't reach the database, while others can."""
 
     async def open(self) -> Identity:
         await self._find_a_way()
@@ -111,11 +112,11 @@ class SimulatedRows:
         return self._identity
 
     def replace(self, inner: RowStore) -> None:
-        """The database is another one from now on. What is on its way to the old one is lost with it."""
+        """Replace the database. Calls in progress to the old one are lost with it."""
         self.inner, self._identity = inner, None
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        await self._clock.sleep(0.01 * self._luck.fraction())  # on its way: whoever stops now sends it later
+        await self._clock.sleep(0.01 * self._luck.fraction())  # a process that stops now sends it later
         await self._find_a_way()
         await self._outside(self._write(changes, committer_epoch))
         await self._find_a_way()
@@ -177,16 +178,16 @@ class SimulatedRows:
             raise SequencerUnavailable("the database did not answer (simulated)")
 
     async def _find_a_way(self) -> None:
-        """Fail where the process has no way to the database: at once, or after a while without an answer."""
+        """Fail if the process can't reach the database: at once, or after a while without an answer."""
         if PROCESS.get() in self.cut_off:
             await self._clock.sleep(max(0.001, 2.0 * self._luck.fraction() - 1.0))
             raise SequencerUnavailable("no way to the database (simulated)")
 
     async def close(self) -> None:
-        """The rows stay."""
+        """Keep the rows."""
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else is asked of the database."""
+        """Forward every other attribute to the database."""
         return partial(self._ask, getattr(self.inner, name))
 
     async def _ask(self, asked: Callable[..., Awaitable[T]], *query: Any, **named: Any) -> T:
@@ -213,7 +214,8 @@ class SimulatedRows:
 
 
 class SimulatedStore(FaultyStore):
-    """The object store as one process reaches it. What was sent is carried out, whoever waits for it or not."""
+    """The object store as one process reaches it. A request that was sent is carried out, whether or not the caller
+    still waits."""
 
     def __init__(
         self,
@@ -227,7 +229,7 @@ class SimulatedStore(FaultyStore):
         self._outside = outside
         self._unforeseen_luck = entropy
         self.unforeseen = 0.0
-        """As of the database."""
+        """See SimulatedRows."""
 
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
         if self.unforeseen and self._unforeseen_luck.fraction() < self.unforeseen:
@@ -237,7 +239,7 @@ class SimulatedStore(FaultyStore):
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """The store outlives whoever uses it."""
+        """Do nothing: the store outlives its users."""
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         found = [info async for info in super().list(prefix, start_after=start_after)]
@@ -246,20 +248,20 @@ class SimulatedStore(FaultyStore):
 
 
 def seen(task: asyncio.Task[Any]) -> None:
-    """Look at how a task ended: whoever waited for it may be gone, and does nothing more."""
+    """Mark a task's error as seen: its caller may be gone and do nothing more."""
     if not task.cancelled():
         task.exception()
 
 
 class _Listener:
-    """Stands for the socket that a simulated agent doesn't have."""
+    """Stands in for the socket that a simulated agent doesn't have."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close
 
 
 class SimulatedAgent(Agent):
-    """An agent without sockets: the network hands it connections."""
+    """An agent without sockets: the network gives it connections."""
 
     def __init__(
         self,
@@ -285,7 +287,7 @@ class SimulatedAgent(Agent):
             on_lost=self._mark_lost,
         )
         self.is_lost = False
-        """It asked to be ended; whoever supervises it starts it anew."""
+        """It asked to be ended; its supervisor restarts it."""
         self.process = process
         self.host = host
         self.address = f"{host}:{KAFKA_PORT}"
@@ -306,7 +308,7 @@ class SimulatedAgent(Agent):
 
     @property
     def has_joined(self) -> bool:
-        """Whether it has services."""
+        """Whether it has its services."""
         return self._services is not None
 
     def _mark_lost(self, reason: str) -> None:
@@ -323,7 +325,7 @@ class SimulatedAgent(Agent):
 
 
 class Cluster:
-    """The processes of one run. Nothing here draws what happens; see tests.simulation.world."""
+    """The processes of one run. It makes no random choices itself; see tests.simulation.world."""
 
     def __init__(
         self,
@@ -365,29 +367,29 @@ class Cluster:
         self._births = 0
         self.is_compacting = True
         self.workers: list[SimulatedProcess] = []
-        """Processes that compact or erase now."""
+        """Processes that are compacting or erasing now."""
         self.at_work: list[SimulatedProcess] = []
         """Those that are in the middle of a round, or were when they ended."""
         self.done: Counter[str] = Counter()
-        """How often a compactor's round, or an eraser's, came to its end."""
+        """How many rounds compactors and erasers have completed."""
         self.max_compacted_runs = 20_000
         self.merges = False
         self.compacts_keys = False
         self.stutter = 0.0
 
     def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
-        """A new process; its name is made unique."""
+        """Create a process with a unique name."""
         self._births += 1
         return SimulatedProcess(f"{name}#{self._births}", self.loop, wall_offset_ms)
 
     def product_process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
-        """The same for a process of the product's: it stutters, if the cluster does."""
+        """Create a process of the product. It stutters if the cluster does."""
         process = self.process(name, wall_offset_ms)
         process.stutter = self.stutter
         return process
 
     def begin_stutter(self, chance: float) -> None:
-        """Every process of the product's, also those to come, may pause before any of its steps."""
+        """From now on every process of the product, also a new one, may pause before any of its steps."""
         self.stutter = chance
         for process in [agent.process for agent in self.agents.values()]:
             process.stutter = chance
@@ -403,7 +405,7 @@ class Cluster:
         return store
 
     def sequencer_of(self, process: SimulatedProcess) -> SequencerClient:
-        """The sequencer as a process reaches it."""
+        """Return a client through which the process reaches the sequencer."""
         at = len(self.nodes) and self._births % len(self.addresses)
         weather = self.weathers[process.name] = replace(self.network.weather)
         return SequencerClient(
@@ -420,11 +422,11 @@ class Cluster:
     # --- sequencers
 
     async def start_node(self, address: str, wall_offset_ms: int = 0) -> None:
-        """A sequencer server at one of the addresses, in place of the one that was there."""
+        """Start a sequencer server at one of the addresses, in place of the one that was there."""
         if address in self.nodes:
             former, _ = self.nodes[address]
-            former.crash()  # if it lives, as one that drains: two can't have one address
-            self.network.reset(former)  # whoever sends to the address now meets another machine
+            former.crash()  # it may still live and drain: two can't have one address
+            self.network.reset(former)  # callers of this address reach another machine now
         process = self.product_process(address, wall_offset_ms)
         node = SequencerServer(
             cast(RowStore, self.rows),
@@ -447,14 +449,14 @@ class Cluster:
                 await self.clock.sleep(0.1)
 
     def committer(self) -> str | None:
-        """The address of the node that is the committer now."""
+        """Return the address of the node that is the committer now."""
         return next(
             (address for address, (process, node) in self.nodes.items() if node.is_committer and not process.is_dead),
             None,
         )  # fmt: skip
 
     def followers(self) -> list[str]:
-        """The addresses of the nodes that live and are not the committer."""
+        """Return the addresses of the live nodes that are not the committer."""
         committer = self.committer()
         return [
             address
@@ -465,10 +467,10 @@ class Cluster:
     # --- agents
 
     async def start_agent(self, host: str, zone: str, wall_offset_ms: int = 0) -> SimulatedAgent:
-        """An agent at this host, in place of the one that was there. Waits until it serves.
+        """Start an agent at this host, in place of the one that was there, and wait until it serves.
 
-        A process that the sequencer does not answer ends, and its supervisor starts another: what the first had
-        learned, such as the cluster's incarnation, goes with it.
+        A process that gets no answer from the sequencer ends, and its supervisor starts another. Whatever the first had
+        learned, such as the cluster's incarnation, is lost with it.
         """
         while True:
             agent = self._new_agent(host, zone, wall_offset_ms)
@@ -481,7 +483,7 @@ class Cluster:
 
     def _new_agent(self, host: str, zone: str, wall_offset_ms: int) -> SimulatedAgent:
         if host in self.agents:
-            self.crash(self.agents[host].process, is_seen=True)  # if it lives: two can't have one address
+            self.crash(self.agents[host].process, is_seen=True)  # it may live: two can't share an address
             self.network.reset(self.agents[host].process)
         process = self.product_process(host, wall_offset_ms)
         agent = SimulatedAgent(
@@ -501,14 +503,14 @@ class Cluster:
     # --- the compactor
 
     async def compact_for_ever(self, pause_s: Callable[[], float], note: Callable[[str], None]) -> None:
-        """Compaction jobs, one after the other, in a process of their own; several may be at it. Each opens a session,
-        so that they end (`is_compacting`) before all sessions must be gone."""
+        """Run compaction jobs one after the other in their own process; several may run at once. Each opens an upload
+        session, so they must end (`is_compacting`) before all sessions must be gone."""
         await self._keep_running("compactor", lambda process: self._compact(process, pause_s, note))
 
     async def _keep_running(
         self, name: str, work: Callable[[SimulatedProcess], Coroutine[Any, Any, None]]
     ) -> None:
-        """Work in a process of its own and, when that has crashed, in another: as under a supervisor."""
+        """Run the work in its own process, and after a crash in another, as under a supervisor."""
         while self.is_compacting:
             process = self.product_process(name)
             self.workers.append(process)
@@ -561,7 +563,7 @@ class Cluster:
     async def erase_for_ever(
         self, topic: str, key: bytes, watch: ErasureWatch, pause_s: Callable[[], float]
     ) -> None:
-        """Erasures of a key, one after the other, beside compaction and as long as it."""
+        """Erase a key, again and again, beside compaction and for as long."""
         await self._keep_running(
             "eraser", lambda process: self._erase(process, topic, key, watch=watch, pause_s=pause_s)
         )
@@ -598,9 +600,9 @@ class Cluster:
     async def recover(
         self, make_rows: Callable[[], RowStore], note_recovery: Callable[[str], None]
     ) -> RecoveryReport:
-        """Fill new databases from the bucket until one is complete, as an operator would; nobody else is there.
+        """Fill new databases from the bucket until one is complete, as an operator would; no other process is running.
 
-        One failed request ends a recovery. Whoever has seen that a few times waits until store and database are well.
+        One failed request ends a recovery. After a few failures the operator waits until store and database work.
         """
         attempts = 0
         while True:
@@ -633,19 +635,19 @@ class Cluster:
                 note_recovery(f"the recovery failed: {type(error).__name__}: {error}")
                 await self.clock.sleep(0.3)
             else:
-                self.rows.replace(self.rows.inner)  # it is opened anew, under its new incarnation
+                self.rows.replace(self.rows.inner)  # it is reopened under its new incarnation
                 return report
 
     # --- the end of processes
 
     def crash(self, process: SimulatedProcess, *, is_seen: bool) -> None:
-        """The process stops for good; `is_seen`: its peers are told so by its kernel."""
+        """End the process for good; `is_seen`: its kernel closes its connections, so its peers notice."""
         process.crash()
         if is_seen:
             self.loop.call_later(0.002, self.network.reset, process)
 
     def calm(self, plan: FaultPlan) -> None:
-        """No more faults."""
+        """Stop all faults."""
         self.plan = plan
         self.begin_stutter(0.0)
         self.rows.failing = self.rows.unforeseen = self.rows.slow_writes = self.rows.answers_s = 0.0
@@ -660,7 +662,8 @@ class Cluster:
 
 
 async def _crashed_by_what_is_foreseen(process: SimulatedProcess, work: Coroutine[Any, Any, None]) -> None:
-    """What a supervisor starts anew. How it ends is seen here: when the world ends, nobody waits for it."""
+    """Run work that a supervisor would restart, and handle its end here, because nobody waits for it when the world
+    ends."""
     try:
         await work
     except (IncarnationChanged, Unforeseen):

@@ -1,10 +1,11 @@
-"""Members of a consumer group whose coordinator assigns (KIP-848); they come back with the other protocol at times.
+"""Members of a consumer group whose coordinator assigns (KIP-848); some return with the other protocol.
 
 Each life of a member speaks one protocol: heartbeats with an epoch, or the classic one, as an eager client. So the
-group changes from one to the other and back, has members of both, and is taken over by other coordinators meanwhile.
+group changes from one to the other and back, has members of both, and meanwhile other coordinators take it over.
 
-`OwnerWatch` sees what all of them are told: nobody is given a partition that is another's. It is another's from when
-that one was told until it sends a request that leaves the partition out, or was not heard for as long as a session.
+`OwnerWatch` sees all their answers: no member is assigned a partition that another one owns. A member owns a partition
+from when it was told so until it sends a request that omits the partition, or was not heard for the length of a
+session.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from tests.simulation.network import NoAnswer
 from tests.simulation.transactions import fetch_positions
 
 REBALANCE_MS = 60_000
-"""Nobody is removed for being slow to give something up: only the end of a session ends what a member owns."""
+"""No member is removed for being slow to give up a partition: only the end of its session ends what it owns."""
 JOINS, LEAVES = 0, -1
 
 
 @dataclass(slots=True)
 class OwnerWatch:
-    """Who owns which partition, as far as members were told."""
+    """Who owns which partition, according to the members' answers."""
 
     violated: Callable[[str], None]
     owners: dict[int, set[str]] = field(default_factory=dict)
     heard_at: dict[str, float] = field(default_factory=dict)
-    """When each member asked for the last time what was answered."""
+    """When each member sent the last request that was answered."""
     served: set[int] = field(default_factory=set)
-    """As GroupWatch has it."""
+    """See GroupWatch."""
 
     def heard(self, member: str, asked_at: float) -> None:
-        """The coordinator took a request as a sign of life."""
+        """Note that the coordinator accepted a request as a sign of life."""
         self.heard_at[member] = max(asked_at, self.heard_at.get(member, asked_at))
 
     def given(self, member: str, partitions: Iterable[int], now: float) -> None:
-        """A member was told that these are its own. One that was stopped may take the answer when its session is over:
-        by then they may be another's."""
+        """A member was assigned these partitions. A stopped member may receive the answer after its session has ended:
+        by then others may own them."""
         for partition in partitions:
             known = self.owners.setdefault(partition, set())
             for other in sorted(known - {member}):
@@ -61,11 +62,11 @@ class OwnerWatch:
             known.add(member)
 
     def _is_live(self, member: str, now: float) -> bool:
-        """Whether its session surely goes on."""
+        """Return whether its session has certainly not ended."""
         return now < self.heard_at.get(member, now) + SESSION_MS / 1000
 
     def says(self, member: str, owned: Iterable[int]) -> None:
-        """A member says, or knows, that it owns these and no others."""
+        """A member says, or knows, that it owns these partitions and no others."""
         kept = set(owned)
         for partition, known in self.owners.items():
             if partition not in kept:
@@ -83,7 +84,7 @@ class ConsumerMember(GroupMember):
         self._is_known = False
 
     async def run(self, topic: str) -> None:
-        """One life after the other, until the coordinator has given every partition after the last fault."""
+        """Live one life after the other, until the coordinator has assigned every partition after the last fault."""
         log = await self.surely_look_up(topic)
         while not self.is_over(log):
             self._lives += 1
@@ -144,7 +145,8 @@ class ConsumerMember(GroupMember):
             await self.commit(log, self._positions)
 
     async def _own(self, log: Log, partitions: set[int]) -> None:
-        """Read what was given, from where the group is; what was read of the rest is committed, and left."""
+        """Read assigned partitions from the group's positions. For partitions that are gone, commit what was read, and
+        stop reading."""
         now = self.stage.now()
         left = {each: offset for each, offset in self._positions.items() if each not in partitions}
         self._owners.given(self._me, partitions - set(self._positions), now)
@@ -167,7 +169,8 @@ class ConsumerMember(GroupMember):
         await self._read(log)
 
     async def _heartbeat(self, log: Log) -> Any:
-        """The answer. The request has everything if the member can't know what the coordinator knows."""
+        """Send a heartbeat and return the answer. The request has all fields if the member can't be sure what the
+        coordinator knows."""
         owned = sorted(self._positions)
         request = ConsumerGroupHeartbeatRequest(self._group, self.member_id, self.generation)
         if not self._is_known or self.luck.below(4) == 0:
@@ -202,7 +205,7 @@ class ConsumerMember(GroupMember):
             await self.heartbeat()
         except MustJoin as error:
             if not error.is_new and self._positions:
-                await self.commit(log, self._positions)  # before it gives everything up
+                await self.commit(log, self._positions)  # before it gives up all partitions
             raise
         self._owners.heard(self._me, asked_at)
         await self._read(log)

@@ -1,8 +1,8 @@
-"""Clients that rest for about as long as the cluster remembers them: what is in use is kept, what is not is forgotten.
+"""Clients that rest for about as long as the cluster remembers them. State in use must be kept, unused state forgotten.
 
 The settings of such a seed are short (scenario.FORGETFUL_SETTINGS). A client knows when the cluster may first forget
-what it left behind: so long after it asked for its last use. It also knows when the cluster surely has: some seconds
-after that, if nothing went wrong meanwhile. Between the two any answer is right.
+its state: a fixed time after the client's last request that used it. It also knows when the cluster must have forgotten
+it: some seconds after that, if there were no faults meanwhile. Between the two any answer is right.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.simulation.transactions import Fenced, TransactionalProducer, fetch_p
 from tests.support.history.events import Guarantee
 
 SURELY_AFTER_S = FORGOTTEN_AFTER_S + 8.0
-"""Expiry looks every second; rows of transactions are looked at up to 3.6 s late, and a lost JoinGroup leaves a member
-for 1.5 s."""
+"""Expiry runs every second; rows of transactions expire up to 3.6 s late, and a lost JoinGroup leaves a member for
+1.5 s."""
 DELIVERY_S = 2.5
-"""How long a batch is sent again: much shorter than producers are remembered, as Kafka demands of its clients."""
+"""How long a batch is resent: much shorter than producers are remembered, as Kafka demands of its clients."""
 CLOCKS_S = 0.2
-"""What the times of a client and of a decision may differ."""
+"""How much the times of a client and of a decision may differ."""
 RESTS = 2
-"""How often a producer rests at any time; then once more, after the faults."""
+"""How often a producer rests, with or without faults; it rests once more after them."""
 
 
 DEFINITE = (
@@ -44,7 +44,8 @@ DEFINITE = (
 
 
 class Memory:
-    """What the cluster may have forgotten. `used`: something was in use, asked for at one time, answered at another."""
+    """What the cluster may have forgotten. `used`: a request that was sent at one time and answered at another has used
+    it."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -55,18 +56,18 @@ class Memory:
 
     @property
     def may_be_gone(self) -> bool:
-        """As of now."""
+        """Whether the cluster may have forgotten it by now."""
         is_over = self._stage.now() >= self._asked_at + FORGOTTEN_AFTER_S - CLOCKS_S
         return is_over or not self._stage.is_time_kept
 
     def is_gone(self, asked_at: float, calm_since: float) -> bool:
-        """Whether a request that was sent then must find nothing."""
+        """Return whether a request sent at this time must find nothing."""
         return asked_at > max(self._answered_at, calm_since) + SURELY_AFTER_S and self._stage.is_time_kept
 
 
 async def rest(client: Producer | GroupMember, *, is_long: bool) -> float:
-    """Sleep for about as long as things are remembered; longer than that if `is_long`, once the faults are over.
-    Returns since when there were none."""
+    """Sleep for about as long as the cluster remembers; longer if `is_long`, after the end of the faults. Returns since
+    when there were none."""
     while is_long and not client.stage.is_calm:
         await client.clock.sleep(0.2)
     calm_since = client.stage.now()
@@ -76,8 +77,8 @@ async def rest(client: Producer | GroupMember, *, is_long: bool) -> float:
 
 
 class RestingProducer(Producer):
-    """An idempotent producer with one batch in flight. Told that it is unknown, it begins a new epoch and sends the
-    batch again, as Kafka's own does."""
+    """An idempotent producer with one batch in flight. If the cluster does not know it, it begins a new epoch and
+    resends the batch, as Kafka's producer does."""
 
     guarantee: Guarantee = "idempotent"
     expected = (ErrorCode.UNKNOWN_PRODUCER_ID,)
@@ -98,14 +99,12 @@ class RestingProducer(Producer):
         await self._send(log, partition, calm_since)
 
     async def _send(self, log: Log, partition: int, calm_since: float) -> None:
-        """Until the batch is stored, or can't be sent again safely."""
+        """Send until the batch is stored, or can't be resent safely."""
         batch, began = self.make(log, partition, self._sequence), self.stage.now()
         while not batch.is_acked:
             if self.stage.now() > began + DELIVERY_S:
                 self.give_up(batch)
-                await self.clock.sleep(
-                    FORGOTTEN_AFTER_S
-                )  # what is still on its way comes before what follows
+                await self.clock.sleep(FORGOTTEN_AFTER_S)  # attempts in transfer arrive before the next batch
                 await self.take_producer_id()
                 self._sequence = 0
                 return
@@ -133,14 +132,15 @@ class RestingProducer(Producer):
             batch.is_doubtful = True
 
     def _check_refusal(self, batch: OutBatch) -> None:
-        """Out of order is the answer where the batch's object went while its agent waited for what is before it."""
+        """Check a refusal. Out of order is also the answer if the batch's object was deleted while its agent waited for
+        the sequences before it."""
         assert batch.refusal is not None, "it was refused"
         if not self._memory.may_be_gone or not batch.base_sequence:
             what = "its producer is in use"
             self.stage.violated(f"{self.name}: {batch.records[0]} refused, {batch.refusal.name}: {what}")
 
     def _begin_epoch(self, batch: OutBatch) -> None:
-        """The same records, as the first of the producer's next epoch."""
+        """Encode the same records as the first batch of the producer's next epoch."""
         self.epoch += 1
         records = decode_records(memoryview(batch.data))
         batch.data = encode_batch(
@@ -182,7 +182,7 @@ class RestingTransactions(TransactionalProducer):
             return
 
     async def _try_to_transact(self, log: Log, calm_since: float, *, rests: bool = False) -> bool:
-        """Whether it is committed. One that is fenced takes its id again."""
+        """Run a transaction; returns whether it is committed. A fenced instance takes its transactional id again."""
         began, is_committed = self.stage.now(), False
         try:
             is_committed = await self._transact_slowly(log, rests=rests)
@@ -216,12 +216,12 @@ class PatientMember(GroupMember):
     """Asks until its coordinator's answer is definite."""
 
     is_in_doubt = False
-    """An attempt had no answer: it may be carried out, or come to be."""
+    """An attempt had no answer: it may be carried out now or later."""
 
     async def ask_until(
         self, api: ApiKey, version: int, request: Any, code_of: Callable[[Any], int]
     ) -> ErrorCode:
-        """The coordinator's definite answer."""
+        """Return the coordinator's definite answer."""
         while True:
             try:
                 answer = await self.ask_coordinator(api, version, request)
@@ -234,7 +234,7 @@ class PatientMember(GroupMember):
             await self.pause(0.05, 0.2)
 
     async def delete_group(self) -> ErrorCode:
-        """The coordinator's definite answer."""
+        """Delete the group; returns the coordinator's definite answer."""
         request = DeleteGroupsRequest([self._group])
         return await self.ask_until(
             ApiKey.DELETE_GROUPS, 2, request, lambda answer: answer.results[0].error_code
@@ -242,25 +242,25 @@ class PatientMember(GroupMember):
 
 
 class RestingMember(PatientMember):
-    """The only member of its group. It stays for long without a commit, leaves for long, and comes back; and it deletes
-    its group now and then, twice at once at times, which must fail while it is a member. It commits all positions by
-    one request, but they may go one by one."""
+    """The only member of its group. It stays for long without a commit, leaves for long, and returns. Now and then it
+    deletes its group, sometimes twice at once; that must fail while it is a member. One request commits all positions,
+    but they may be forgotten one by one."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         super().__init__(quiet(stage), name, name, GroupWatch(lambda what: None))
         self._memory = Memory(stage)
         self._other = PatientMember(self.stage, name, name, self.watch, process=self.process)
-        """Deletes the group by connections of its own."""
+        """Deletes the group over its own connections."""
         self._offset = -1
-        """The last position that was committed as far as is known; -1 for none, or where some are gone."""
+        """The last position that is known to be committed; -1 for none, or if some are gone."""
         self._asked = -1
-        """The last that was asked for; the answer may be lost. It only grows."""
+        """The last position that it asked to commit; the answer may be lost. It only grows."""
         self._heard_at = -1.0
         self._may_be_deleted = self._is_deleted = self._is_haunted = False
-        """Haunted: a copy of a deletion that was refused or not answered may still come, and be carried out."""
+        """Haunted: a copy of a deletion that was refused or not answered may still arrive and be carried out."""
 
     async def run(self, topic: str) -> None:
-        """Two stays, the first longer than positions without a member are kept, and absences."""
+        """Stay twice, the first time longer than positions without a member are kept, and be absent in between."""
         log = await self.surely_look_up(topic)
         await self._stay(log, 1.1 * FORGOTTEN_AFTER_S)
         await self._go()
@@ -278,7 +278,7 @@ class RestingMember(PatientMember):
         await self._look(log, await rest(self, is_long=True))
 
     async def _stay(self, log: Log, seconds: float) -> None:
-        """Join, commit once, and then only be there."""
+        """Join, commit once, and then only send heartbeats."""
         until, is_committed = self.stage.now() + seconds, False
         while not is_committed or self.stage.now() < until:
             try:
@@ -312,7 +312,7 @@ class RestingMember(PatientMember):
         self._memory.used(asked_at)
 
     async def _commit_as_no_member(self, log: Log) -> bool:
-        """Commit; False where it is not known to be stored: it may come to be at any time."""
+        """Commit without a membership; returns False if the commit may be stored at any time."""
         try:
             await self._commit_next(log)
         except (MustJoin, NoAnswer):
@@ -322,13 +322,13 @@ class RestingMember(PatientMember):
         return True
 
     async def _go(self) -> None:
-        """Leave, and know it."""
+        """Leave, and wait for the answer."""
         request = LeaveGroupRequest(self._group, members=[MemberIdentity(self.member_id)])
         await self.ask_until(ApiKey.LEAVE_GROUP, 4, request, lambda answer: answer.members[0].error_code)
         self.member_id, self.generation, self._heard_at = "", -1, -1.0
 
     async def _look(self, log: Log, calm_since: float) -> None:
-        """Each position is the last that was committed, or a later one without an answer; or it is forgotten."""
+        """Check that each position is the last that was committed, or a later one without an answer, or forgotten."""
         asked_at = self.stage.now()
         found = await fetch_positions(self, self._group, log, range(log.partitions))
         kept = [offset for offset in found.values() if offset >= 0]
@@ -349,7 +349,7 @@ class RestingMember(PatientMember):
             self.stage.violated(f"{self._group}: position {offset}; {self._offset} was committed")
 
     async def _delete(self, at_once: int = 1) -> None:
-        """By so many requests at once."""
+        """Send this many deletions at once."""
         tools: list[PatientMember] = [self, self._other][:at_once]
         for tool in tools:
             tool.is_in_doubt = False
@@ -358,7 +358,7 @@ class RestingMember(PatientMember):
         is_member = self.stage.now() < self._heard_at + SESSION_MS / 1000
         self._is_haunted |= not is_member and (is_in_doubt or set(codes) != {ErrorCode.NONE})
         if set(codes) == {ErrorCode.NON_EMPTY_GROUP}:
-            # A lost JoinGroup leaves a member: it may have come when some positions were gone.
+            # A lost JoinGroup leaves a member: it may have joined after some positions were gone.
             self._may_be_deleted |= is_in_doubt or not is_member
             return
         if is_member:

@@ -1,9 +1,9 @@
-"""Members of a consumer group: they join, share the partitions, read, commit what they read, and are thrown out.
+"""Members of a consumer group: they join, share the partitions, read, commit what they read, and are removed.
 
-Some process what they read in transactions (KIP-447): the positions are fenced by the group's generation.
+Some process what they read in transactions (KIP-447): the group's generation fences the positions.
 
-`GroupWatch` sees what all of them are told: a generation has one leader and one owner for each partition, and once
-somebody was told of a generation, nothing of an older one is accepted any more.
+`GroupWatch` sees all their answers: a generation has one leader and one owner for each partition, and once any member
+has seen a generation, no request of an older one is accepted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PROTOCOL = "simulated"
 
 
 class MustJoin(Exception):
-    """The member has to join again; `is_new`: as somebody whom the group has never seen."""
+    """The member must join again; `is_new`: under a new member id."""
 
     def __init__(self, reason: str, *, is_new: bool) -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ class MustJoin(Exception):
 
 @dataclass(slots=True)
 class GroupWatch:
-    """What the members of one group were told, as they were told it."""
+    """The answers that the members of one group received, in order."""
 
     violated: Callable[[str], None]
     newest: int = -1
@@ -60,10 +60,10 @@ class GroupWatch:
     leaders: dict[int, str] = field(default_factory=dict)
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     served: set[int] = field(default_factory=set)
-    """Partitions whose position somebody committed after the last fault: all must be, however the group changes."""
+    """Partitions for which a position was committed after the last fault: all must be, however the group changes."""
 
     def joined(self, at: float, generation: int, leader: str) -> None:
-        """A JoinGroup was answered."""
+        """Note the answer to a JoinGroup."""
         known = self.leaders.setdefault(generation, leader)
         if known != leader:
             self.violated(f"generation {generation} has the leaders {known} and {leader}")
@@ -71,14 +71,14 @@ class GroupWatch:
             self.newest, self.newest_at = generation, at
 
     def synced(self, generation: int, member: str, partitions: list[int]) -> None:
-        """A SyncGroup was answered."""
+        """Note the answer to a SyncGroup."""
         for partition in partitions:
             owner = self.owners.setdefault((generation, partition), member)
             if owner != member:
                 self.violated(f"generation {generation}: partition {partition} is {owner}'s and {member}'s")
 
     def accepted(self, asked_at: float, generation: int, what: str) -> None:
-        """A request of this generation was answered without an error."""
+        """Note that a request of this generation was answered without an error."""
         if generation < self.newest and asked_at > self.newest_at:
             self.violated(
                 f"{what} of generation {generation} accepted, asked at {asked_at:.3f};"
@@ -87,7 +87,7 @@ class GroupWatch:
 
 
 class GroupMember(Reader):
-    """One member: joins, reads what it is assigned, commits. `instance_id`: that of a static member."""
+    """One member: joins, reads what it is assigned, commits. `instance_id`: set for a static member."""
 
     instance_id: str | None = None
 
@@ -108,10 +108,10 @@ class GroupMember(Reader):
         self.generation = -1
         self._commits = 0
         self.counts = True
-        """Whether what it commits shows that the group serves a partition."""
+        """Whether its commits prove that the group serves a partition."""
 
     async def run(self, topic: str) -> None:
-        """Until the input has ended and every partition was served; then a last commit, and good-bye."""
+        """Run until the input has ended and every partition was served; then commit once more and leave."""
         log = await self.surely_look_up(topic)
         while not self.is_over(log):
             try:
@@ -122,11 +122,11 @@ class GroupMember(Reader):
         await self.leave()
 
     def is_over(self, log: Log) -> bool:
-        """Whether the input has ended, and the group serves each of the log's partitions."""
+        """Return whether the input has ended, and the group serves each of the log's partitions."""
         return self.stage.is_input_over and len(self.watch.served) == log.partitions
 
     async def look_again(self, error: MustJoin | NoAnswer) -> None:
-        """After what came instead of an answer: begin as a new member if need be, or look for the coordinator."""
+        """Recover from an error: begin as a new member if needed, or look up the coordinator again."""
         if isinstance(error, NoAnswer):
             self._coordinator = ""
         elif error.is_new:
@@ -136,7 +136,7 @@ class GroupMember(Reader):
     # --- membership
 
     async def ask_coordinator(self, api: ApiKey, version: int, request: Any) -> Any:
-        """The answer of the group's coordinator, who is looked for first. Raises NoAnswer."""
+        """Ask the group's coordinator, looking it up first. Raises NoAnswer."""
         if not self._coordinator:
             asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
             found = (await self.ask(self.some_agent(), ApiKey.FIND_COORDINATOR, 4, asked)).coordinators[0]
@@ -146,7 +146,7 @@ class GroupMember(Reader):
         return await self.ask(self._coordinator, api, version, request)
 
     def check(self, code: int) -> None:
-        """Raise MustJoin or NoAnswer for an error of the group's."""
+        """Raise MustJoin or NoAnswer for one of the group's error codes."""
         match ErrorCode(code):
             case ErrorCode.NONE:
                 return
@@ -159,7 +159,7 @@ class GroupMember(Reader):
                 raise NoAnswer(other.name)
 
     async def join(self, log: Log) -> list[int]:
-        """Take part in the next generation; the partitions that are this member's in it."""
+        """Join the next generation; returns this member's partitions in it."""
         request = JoinGroupRequest(
             group_id=self._group,
             session_timeout_ms=SESSION_MS,
@@ -204,7 +204,7 @@ class GroupMember(Reader):
         self.watch.accepted(asked_at, generation, "a heartbeat")
 
     async def leave(self) -> None:
-        """Go, so that the others need not wait for the session's end."""
+        """Leave, so that the others need not wait for the session's end."""
         if not self.member_id:
             return
         request = LeaveGroupRequest(self._group, members=[MemberIdentity(self.member_id)])
@@ -234,7 +234,7 @@ class GroupMember(Reader):
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and positions[partition] < got.log_start:
                     positions[partition] = got.log_start
                     self.position(log, partition, got.log_start, is_seek=True)
-            if self.instance_id is not None or self.luck.below(2):  # others' sessions end at times
+            if self.instance_id is not None or self.luck.below(2):  # others let their sessions end at times
                 await self.heartbeat()
             if self.luck.below(2):
                 await self.commit(log, positions)
@@ -242,7 +242,7 @@ class GroupMember(Reader):
         await self.commit(log, positions)
 
     async def commit(self, log: Log, positions: dict[int, int]) -> None:
-        """OffsetCommit, told to the history. Raises MustJoin, NoAnswer."""
+        """Send OffsetCommit, and record it in the history. Raises MustJoin, NoAnswer."""
         asked_at, generation = self.stage.now(), self.generation
         commits: dict[int, str] = {}
         for partition, offset in positions.items():
@@ -272,7 +272,7 @@ class GroupMember(Reader):
             answer = await self.ask_coordinator(ApiKey.OFFSET_COMMIT, 7, request)
             codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
         finally:
-            # What was refused may have been an answer to the repetition of a request that was carried out.
+            # The refusal may answer the repetition of a request that was carried out.
             for partition, commit in commits.items():
                 is_done = codes.get(partition) == ErrorCode.NONE
                 self.stage.record(
@@ -289,11 +289,11 @@ class GroupMember(Reader):
 
 
 def may_fall(history: Sequence[AnyEvent], before: GroupOffsetRow, row: GroupOffsetRow) -> bool:
-    """Whether a position may be followed by this lower one, as it may in Kafka: a member lost the answer to a commit,
-    asked for its position, was told that of before the commit, which was still on its way, and committed what it read
-    from there. Within a generation nothing fences the first commit. Members name their commits in the metadata.
+    """Return whether this lower position may follow, as it may in Kafka. A member lost the answer to a commit and asked
+    for its position. The answer was from before that commit, which was still in transfer, and the member committed what
+    it read from there. Within a generation nothing fences the first commit. Members name their commits in the metadata.
 
-    Whether it was told the truth is the history checker's to say.
+    The history checker decides whether the position in the answer was true.
     """
     asked = {event.commit: event for event in history if isinstance(event, OffsetCommitAsked)}
     higher, lower = asked.get(before.metadata), asked.get(row.metadata)
@@ -315,9 +315,9 @@ def may_fall(history: Sequence[AnyEvent], before: GroupOffsetRow, row: GroupOffs
 
 
 class GroupProcessor(Processor):
-    """A consume-transform-produce loop whose partitions are those that its group gives it.
+    """A consume-transform-produce loop over the partitions that its group assigns to it.
 
-    Its transactions live longer than its session: another member meets what it left open.
+    Its transactions outlive its session: another member meets those that it left open.
     """
 
     timeout_ms = 6_000
@@ -337,7 +337,7 @@ class GroupProcessor(Processor):
         self._reader = self._member
 
     async def work_in_group(self, source: str, target: str, group: str, progress: Progress) -> None:
-        """Until the input has ended and this member's part of it is processed, or until fenced."""
+        """Work until the input has ended and this member's part of it is processed, or until fenced."""
         source_log, target_log = await self.surely_look_up(source), await self.surely_look_up(target)
         try:
             await self.init()

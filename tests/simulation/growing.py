@@ -1,7 +1,7 @@
-"""A topic that grows (CreatePartitions), and one who uses its new partitions at once, through any agent.
+"""A topic that grows (CreatePartitions), and a client that uses its new partitions at once, through any agent.
 
-Once a growth was answered, no agent may know fewer partitions: what is asked of one that can reach the sequencer is
-never answered UNKNOWN_TOPIC_OR_PARTITION. While there are faults it may be, as the sequencer may be out of reach.
+Once a growth was answered, no agent may know fewer partitions: an agent that can reach the sequencer never answers
+UNKNOWN_TOPIC_OR_PARTITION for them. During the faults it may, because it may be unable to reach the sequencer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.simulation.network import NoAnswer
 GROWING = "growing"
 GROUP = "of growing"
 GROWTHS = 2
-"""While there are faults; there is one more after them."""
+"""During the faults; there is one more after them."""
 
 
 class Grower(IdempotentProducer):
-    """Grows the topic, and writes to, reads, and commits positions of each partition that came."""
+    """Grows the topic, and writes to, reads, and commits positions of each new partition."""
 
     def __init__(self, stage: Stage, name: str = "grower") -> None:
         super().__init__(stage, name)
@@ -62,7 +62,7 @@ class Grower(IdempotentProducer):
         return grown
 
     async def _grow(self, log: Log) -> None:
-        """Until it is answered that there are so many: a repetition finds them there."""
+        """Ask until the answer is that there are this many partitions: a repetition finds them there."""
         asked = CreatePartitionsRequest([CreatePartitionsTopic(log.topic, log.partitions, None)], 4_000)
         await self.until_answered(
             ApiKey.CREATE_PARTITIONS,
@@ -78,7 +78,7 @@ class Grower(IdempotentProducer):
 
     @property
     def _is_strict(self) -> bool:
-        """Whether every agent can reach the sequencer."""
+        """Return whether every agent can reach the sequencer."""
         return self.stage.is_calm or not self.stage.may_refuse
 
     async def _until_known(
@@ -128,7 +128,7 @@ class Grower(IdempotentProducer):
         )
 
     async def _read(self, log: Log, partition: int) -> None:
-        """The new partition is there, and has no records yet."""
+        """Check that the new partition exists and has no records yet."""
         while True:
             is_strict = self._is_strict
             try:
@@ -144,7 +144,7 @@ class Grower(IdempotentProducer):
             await self.pause(0.05, 0.2)
 
     async def _commit(self, log: Log, partition: int) -> None:
-        """A position of a group without members."""
+        """Commit a position of a group without members."""
         positions = [OffsetCommitRequestPartition(partition_index=partition, committed_offset=0)]
         await self._until_known(
             ApiKey.OFFSET_COMMIT,

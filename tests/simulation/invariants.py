@@ -1,6 +1,6 @@
-"""What must hold inside (design.md, part 8), whatever clients see: at each transaction of the database, and at the end.
+"""Internal invariants, independent of what clients see: at each transaction of the database, and at the end of a run.
 
-Rows are seen through the store's interface, so that any implementation of it can be looked at.
+They read rows through the store's interface, so any implementation of it can be checked.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from tailrace.object_store.memory import MemoryStore
 
 MANY = 1 << 30
 NAMED_BY_NO_ROW = ("/meta/", "/cluster.json", "/erasures/")
-"""Checkpoints, the note of whose bucket it is, and the log of erasures."""
+"""Checkpoints, the object that names the bucket's cluster, and the log of erasures."""
 RESETTERS = "resetters"
-"""A share group that begins elsewhere now and then."""
+"""A share group whose start is reset now and then."""
 STANDALONE = "standalone"
-"""The group without members: no generation fences its commits, so one that is late moves its position back."""
+"""The group without members: no generation fences its commits, so a late commit moves its position back."""
 NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
 
 
 class RowWatch:
-    """Looks at each transaction that was written: what may only grow only grows."""
+    """Checks each written transaction: what may only grow only grows."""
 
     def __init__(
         self,
         violated: Callable[[str], None],
         may_fall: Callable[[GroupOffsetRow, GroupOffsetRow], bool] = lambda before, row: False,
     ) -> None:
-        """`may_fall`: whether a group's position may be followed by this lower one."""
+        """`may_fall`: whether this lower position of a group may follow."""
         self._violated, self._may_fall = violated, may_fall
         self._partitions: dict[tuple[UUID, int], PartitionRow] = {}
         self._counters: dict[str, int] = {}
@@ -65,7 +65,7 @@ class RowWatch:
         self._share_starts: dict[tuple[object, ...], int] = {}
 
     async def after_recovery(self, rows: RowStore) -> RowWatch:
-        """Goes on with another database: no offset that was assigned before may be assigned again."""
+        """Return a watch for the recovered database: no offset that was assigned before may be assigned again."""
         watch = RowWatch(self._violated, self._may_fall)
         loaded = await rows.load()
         for counter in loaded[CounterRow]:
@@ -136,7 +136,8 @@ class RowWatch:
             self._violated(f"session {row.session_id} was closed and is open again")
 
     def _see_position(self, key: tuple[object, ...], row: Row | None) -> None:
-        """Simulated members only read on, from where they were told that the group was: its positions never fall."""
+        """Check that a group's positions never fall: simulated members only read on, from the positions that they were
+        given."""
         if not isinstance(row, GroupOffsetRow):
             self._positions.pop(key, None)
             return
@@ -147,7 +148,7 @@ class RowWatch:
         self._positions[key] = row
 
     def _see_share(self, key: tuple[object, ...], row: Row | None) -> None:
-        """What a share group is done with, it is done with for ever, unless it is set back."""
+        """Check that a record with which a share group is done stays done, unless the group is reset."""
         start = row.start_offset if isinstance(row, ShareRow) else -1
         before = self._share_starts.get(key, 0)
         if start < before and key[0] != RESETTERS:
@@ -156,19 +157,19 @@ class RowWatch:
 
 
 async def all_objects(rows: RowStore) -> list[ObjectRow]:
-    """Every object's row."""
+    """Return every object's row."""
     return await rows.objects_after("", MANY)
 
 
 async def looked_up(rows: RowStore) -> dict[type[Row], list[Row]]:
-    """Every row of the kinds that are not all in memory."""
+    """Return every row of the kinds that are not all in memory."""
     return {kind: await rows.rows_after(kind, None, MANY) for kind in LOOKED_UP}
 
 
 async def garbage_left(rows: RowStore, objects: MemoryStore, *, may_leave_orphans: bool = False) -> list[str]:
-    """What the collector has still to do, or will never do, in words: empty when everything is clean.
+    """Return as text what the collector has still to delete, or will never delete: empty if everything is clean.
 
-    `may_leave_orphans`: the database's clock jumped, maybe over a sweep's interval. An upload that came late then came
+    `may_leave_orphans`: the database's clock jumped, maybe over a sweep's interval. Then a late upload may have arrived
     after the second sweep.
     """
     hot = await rows.load()
@@ -201,7 +202,7 @@ def _is_small(row: ObjectRow) -> bool:
 
 
 async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
-    """Rows of a follower's copy that are not the database's, as of the same number of the journal."""
+    """Return the rows of a follower's copy that differ from the database's at the same number of the journal."""
     loaded, others = await rows.load(), await looked_up(rows)
     while follower.state is not None:
         numbers = [
@@ -212,7 +213,7 @@ async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
         await follower.catch_up()
     state = follower.state
     if state is None or [follower.number] != numbers:
-        return []  # nothing to compare: it has no copy, or is ahead of what was read here
+        return []  # nothing to compare: the follower has no copy, or is ahead of the rows read here
     outdated = [
         row for kind in LOOKED_UP for row in {*map(repr, state.recent[kind])} - {*map(repr, others[kind])}
     ]
@@ -224,7 +225,7 @@ async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
 
 
 async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[[bytes], int]) -> list[str]:
-    """Rows that contradict each other or the store."""
+    """Return contradictions between rows, or between rows and the store."""
     faults: list[str] = []
     hot = await rows.load()
     present = {info.key: info.size async for info in objects.list("")}
@@ -267,7 +268,7 @@ async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[
 
 
 def _faults_of_groups(groups: Iterable[Row], positions: Iterable[Row]) -> Iterator[str]:
-    """What groups' rows say of their positions."""
+    """Yield contradictions between groups' rows and their positions."""
     counts, with_expiries = Counter[str](), set[str]()
     for position in positions:
         assert isinstance(position, GroupOffsetRow)

@@ -1,7 +1,7 @@
-"""Jobs that write without an agent, as Spark's sink does: tasks upload objects, the driver commits an epoch at once.
+"""Jobs that write without an agent, like Spark's sink: tasks upload objects, and the driver commits an epoch at once.
 
-A driver dies now and then before its commit, or after it and before it could note it. Then the epoch is run again:
-other tasks, other objects, the same records.
+Now and then a driver dies before its commit, or after it and before it could note the commit. Then the epoch runs
+again: other tasks, other objects, the same records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WritingJob(Client):
             await self.pause(0.0, 0.5)
 
     def _rows(self, log: Log) -> list[Row]:
-        """New records, told to the history as sent."""
+        """Make new records, and record them as sent in the history."""
         rows: list[Row] = []
         for _ in range(1 + self.luck.below(6)):
             partition = self.luck.below(log.partitions)
@@ -62,7 +62,7 @@ class WritingJob(Client):
         return rows
 
     async def _attempt(self, log: Log, epoch: int, rows: Sequence[Row]) -> bool:
-        """Whether the driver knows that the epoch is done."""
+        """Run the epoch once; returns whether the driver knows that it is done."""
         death = self.luck.below(6)
         cut = self.luck.below(len(rows) + 1)
         remote = self.stage.cluster.sequencer_of(self.process)
@@ -79,7 +79,7 @@ class WritingJob(Client):
             StoreError,
             UploadFailed,
             Unforeseen,
-        ) as error:  # Spark runs what failed again
+        ) as error:  # Spark reruns what failed
             self.stage.note(f"{self.name}: {type(error).__name__}")
             return False
         finally:

@@ -1,10 +1,10 @@
-"""A topic that is compacted by key: its writers, its readers, and what must hold of it.
+"""A topic that is compacted by key: its writers, its readers, and its invariants.
 
-Records go from such a topic on purpose, so it is in no history. Instead: whoever reads it from the start to a stable
-end has the last value of each key, as far as anybody knows of one, and nothing that a tombstone deleted.
+Compaction removes records of such a topic on purpose, so it is in no history. Instead: a reader that reads from the
+start to a stable end gets the last value of each key, as far as it is known, and nothing that a tombstone deleted.
 
-In some runs one of the keys is erased again and again. What was known of it before an erasure that succeeded is read by
-nobody who begins later; of all other keys the above holds.
+In some runs one of the keys is erased again and again. A reader that begins after a successful erasure gets none of the
+key's records that were known before it; for all other keys the rule above holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_MS, SHORT_MS = 600_000, 3_000
 TRANSACTIONS = 8
 ERASED = b"key-0"
 SWAP_IS_KNOWN_S = 5.0
-"""After so long every agent that serves knows of a swap: it drops windows that are two seconds old."""
+"""After this time every agent that serves knows about a swap, because windows are dropped after two seconds."""
 Value = bytes | None
 Offsets = dict[int, set[int]]
 
@@ -39,20 +39,20 @@ class Quiet:
         self._stage = stage
 
     def record(self, event: object) -> None:
-        """Not part of the history."""
+        """Discard the event."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stage, name)
 
 
 def quiet(stage: Stage) -> Stage:
-    """The same, but for its history."""
+    """Return the same stage without its history."""
     return cast(Stage, Quiet(stage))
 
 
 @dataclass(slots=True)
 class KeyedWatch:
-    """What is known to be committed, by partition and offset, and what readers must find of it."""
+    """The records that are known to be committed, by partition and offset, and what readers must find of them."""
 
     violated: Callable[[str], None]
     keeps_tombstones: bool
@@ -63,7 +63,7 @@ class KeyedWatch:
     _erased: list[tuple[float, Offsets]] = field(default_factory=list)
 
     def erasure_begins(self, key: bytes) -> Offsets:
-        """Which records of the key are known to be committed."""
+        """Return the records of the key that are known to be committed."""
         self.erased_keys.add(key)
         return {
             partition: {offset for offset, (held, _) in records.items() if held == key}
@@ -71,16 +71,16 @@ class KeyedWatch:
         }
 
     def erasure_ended(self, begun: Offsets, count: int) -> None:
-        """An erasure says that it did what it was asked."""
+        """Note that an erasure reports success."""
         self.note(f"erased {count} records")
         self._erased.append((self.now(), begun))
 
     def erasure_failed(self, error: Exception) -> None:
-        """An erasure says that it did not come to its end."""
+        """Note that an erasure did not complete."""
         self.note(f"erasure: {type(error).__name__}")
 
     def gone(self, partition: int) -> set[int]:
-        """Offsets that nobody reads who begins now."""
+        """Return the offsets that no reader that begins now may read."""
         known_from = self.now() - SWAP_IS_KNOWN_S
         return {
             offset
@@ -90,13 +90,13 @@ class KeyedWatch:
         }
 
     def learn(self, partition: int, offset: int, key: bytes, value: Value) -> None:
-        """A record is committed."""
+        """Note that a record is committed."""
         held = self.known.setdefault(partition, {}).setdefault(offset, (key, value))
         if held != (key, value):
             self.violated(f"{KEYED}-{partition}: {held} at {offset} became {(key, value)}")
 
     def check(self, partition: int, end: int, read: dict[int, tuple[bytes, Value]], *, is_last: bool) -> None:
-        """One reading of a partition from its start to `end`."""
+        """Check one reading of a partition from its start to `end`."""
         for offset, (key, value) in read.items():
             self.learn(partition, offset, key, value)
         newest = _newest(self.known.get(partition, {}), end)
@@ -105,7 +105,7 @@ class KeyedWatch:
             if key in self.erased_keys:
                 continue
             seen = found.get(key)
-            # One who read a value before it went may come to its tombstone too late, if those go soon.
+            # A reader that read a value before it was removed may reach its tombstone too late, if tombstones go soon.
             may_be_gone = not self.keeps_tombstones and (seen is None or not is_last)
             if value is None and may_be_gone:
                 continue
@@ -130,7 +130,7 @@ class KeyedWriter(TransactionalProducer):
         self._stored: list[tuple[int, int, list[tuple[bytes, Value]]]] = []
 
     async def write(self, progress: Progress) -> None:
-        """Transactions, until none is left or another took over."""
+        """Run transactions until none is left or another instance took over."""
         await self.run([KEYED], progress)
 
     def begin(self) -> str:
@@ -156,7 +156,7 @@ class KeyedWriter(TransactionalProducer):
         return batch
 
     async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> None:
-        await self.pause(0.0, 1.5)  # compaction comes by while it is open
+        await self.pause(0.0, 1.5)  # compaction runs while the transaction is open
         await super().end(transaction, is_commit=is_commit, is_whole=is_whole)
 
     def _acked(self, batch: OutBatch, base_offset: int) -> None:
@@ -185,7 +185,7 @@ class KeyedReader(Reader):
                 await self.read_partition(log, partition, is_last=False)
 
     async def read_all(self) -> None:
-        """Once, when nobody writes any more. Where nothing is known to be, nothing is waited for."""
+        """Read once, when nobody writes any more. It does not wait for partitions without known records."""
         log = await self.surely_look_up(KEYED)
         for partition in sorted(self._watch.known):
             await self.read_partition(log, partition, is_last=True)
@@ -197,7 +197,7 @@ class KeyedReader(Reader):
             got = await self._fetch_one(log, partition, position, is_last)
             if got.code is not ErrorCode.NONE:
                 continue
-            end = max(end, got.last_stable)  # agents differ in how much they know
+            end = max(end, got.last_stable)  # agents' views differ in age
             if got.position == position and position < end and is_last:
                 self.stage.note(f"{KEYED}-{partition}: nothing at {position} below {end} yet")
             for record in got.records:
@@ -219,7 +219,7 @@ class KeyedReader(Reader):
 
 
 async def make_keyed_topic(admin: Admin, watch: KeyedWatch, partitions: int) -> None:
-    """The topic, compacted whenever something is new in it."""
+    """Create the topic, which is compacted whenever it has new records."""
     await admin.make_topic(
         KEYED,
         partitions,

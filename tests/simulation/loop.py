@@ -1,10 +1,11 @@
-"""An event loop without a world: time is a number, and whoever is ready runs in an order drawn by a seed.
+"""An event loop without sockets or real time: time is a number, and ready callbacks run in an order drawn from a seed.
 
-The same seed gives the same order, whatever the machine, the load or PYTHONHASHSEED. Nothing here waits: where all
-tasks sleep, the clock moves to the first that wakes; where nothing will ever wake, `Deadlock` tells who waits where.
+The same seed gives the same order, whatever the machine, the load or PYTHONHASHSEED. The loop never waits: when all
+tasks sleep, the clock moves to the first that wakes. If no task will ever wake, `Deadlock` reports where each one
+waits.
 
-What runs may belong to a `SimulatedProcess` (by its context, which tasks and timers inherit): a process that is
-stopped runs nothing, whatever is due, until it goes on; one that has crashed never does.
+Code may belong to a `SimulatedProcess` (by its context, which tasks and timers inherit). A stopped process runs
+nothing, whatever is due, until it resumes; a crashed one never runs again.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ MAX_CLEAN_UPS = 5
 
 
 class Deadlock(Exception):
-    """Nothing is ready and nothing is scheduled; the message holds the stack of every task."""
+    """Nothing is ready and nothing is scheduled; the message has the stack of every task."""
 
 
 class Overtime(Exception):
-    """The simulated time that a run may take is over; the message holds the stack of every task."""
+    """A run took more simulated time than it may; the message has the stack of every task."""
 
 
 class SimulatedProcess:
-    """A process on a machine of its own: its clocks, and whether it runs at all.
+    """A process on its own machine: its clocks, and whether it runs.
 
-    `wall_offset_ms` is how wrong its wall clock is now. A process that is stopped (SIGSTOP, a long pause of its
-    virtual machine) goes on where it was, its clocks moved on; one that is dead stays where it is.
+    `wall_offset_ms` is the current error of its wall clock. A stopped process (SIGSTOP, a long pause of its virtual
+    machine) resumes where it was, and its clocks have moved on; a dead one never resumes.
     """
 
     def __init__(self, name: str, loop: SimulatedLoop, wall_offset_ms: int = 0) -> None:
@@ -48,12 +49,12 @@ class SimulatedProcess:
         self.is_stopped = False
         self.is_dead = False
         self.stutter = 0.0
-        """The chance, each time that it would run, that it is paused first: a collector, a busy host."""
+        """The chance that the process is paused each time before it runs: a garbage collector, a busy host."""
         self._stops = 0
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
         self.crashed: asyncio.Future[None] = loop.create_future()
-        """Done when the process has crashed: for those who would wait for it."""
+        """Done when the process has crashed, for callers that would wait for it."""
         self._held: list[Due] = []
         loop.processes.append(self)
 
@@ -61,7 +62,7 @@ class SimulatedProcess:
         return f"<process {self.name}>"
 
     def hold(self, due: Due) -> None:
-        """Keep what is due while the process does not run."""
+        """Keep a due call while the process does not run."""
         self._held.append(due)
 
     def stop(self) -> None:
@@ -70,7 +71,7 @@ class SimulatedProcess:
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Run again, what is overdue first; one that has crashed meanwhile does not."""
+        """Resume, overdue calls first; a process that has crashed meanwhile does not resume."""
         self._stops -= 1
         if self.is_dead or self._stops:
             return
@@ -78,7 +79,7 @@ class SimulatedProcess:
         self._release()
 
     def crash(self) -> None:
-        """Never run again. What it sent is on its way."""
+        """Never run again. Messages that it sent are still delivered."""
         self.is_stopped = self.is_dead = True
         if not self.crashed.done():
             self.crashed.set_result(None)
@@ -88,11 +89,11 @@ class SimulatedProcess:
         self.loop.take_up(held)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
-        """A task of this process."""
+        """Start a task of this process."""
         return self.loop.create_task(coroutine, name=name, context=self.context.copy())
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine that runs in this process. Raises Crashed."""
+        """Run a coroutine in this process and return its result. Raises Crashed."""
         task = self.spawn(coroutine)
         try:
             await asyncio.wait({task, self.crashed}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,28 +110,29 @@ PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("PROCESS", default=Non
 
 
 class Crashed(Exception):
-    """The process that was to do something has crashed before it was done."""
+    """The process crashed before it completed the call."""
 
 
 class NumberedTask(asyncio.Task[T]):
-    """A task that hashes by its birth number: plain ones hash by address, so that sets of them differ by run."""
+    """A task that hashes by its creation number. Plain tasks hash by address, so sets of them would differ between
+    runs."""
 
     _number = 0
     process: SimulatedProcess | None = None
 
     def __hash__(self) -> int:
-        # Asked for at birth: asyncio puts the task into a set.
+        # Needed at creation, because asyncio puts the task into a set.
         if not self._number:
             self._number = self.get_loop().next_birth()  # type: ignore[attr-defined]
         return self._number
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """As asyncio's, which takes a task that has failed for one whose error was seen, too."""
+        """Cancel as asyncio does, but not a finished task: asyncio then considers a failed task's error as seen."""
         return not self.done() and super().cancel(msg)
 
 
 class NumberedFuture(asyncio.Future[Any]):
-    """A future that hashes by a number, which it gets when it is first asked for its hash."""
+    """A future that hashes by a number, which it gets when its hash is first needed."""
 
     _number = 0
 
@@ -141,7 +143,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class Due:
-    """A call that the loop owes. Leaner than asyncio's handles, of which a history makes 20,000."""
+    """A scheduled call. It is leaner than asyncio's handles, of which a history makes 20,000."""
 
     __slots__ = ("_args", "_callback", "_when", "context", "is_cancelled")
 
@@ -172,7 +174,7 @@ class Due:
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """A loop whose `select` moves the time on instead of waiting for sockets; it has none."""
+    """A loop that has no sockets: its `select` moves the time forward instead of waiting."""
 
     def __init__(self, seed: int, end_seconds: float = 3600.0) -> None:
         super().__init__()
@@ -186,7 +188,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._outside = contextvars.copy_context()
         self._is_ending = False
         self.born: list[NumberedTask[Any]] = []
-        """Every task, kept to the end: what waits in a dead process would go whenever Python's collector looks."""
+        """Every task, kept to the end: otherwise tasks of a dead process would go whenever Python's collector runs."""
         self.turns = 0
         self.set_task_factory(_numbered_task)
         self.set_exception_handler(self._remember)
@@ -216,7 +218,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """One turn: move the time where nothing is ready, then run what is ready in a drawn order."""
+        """Run one turn: move the time if nothing is ready, then run what is ready in a drawn order."""
         ready, later = self._due_now, self._due_later
         while later and later[0][2].is_cancelled:
             heapq.heappop(later)
@@ -254,18 +256,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         due.run(self)
 
     def _shuffle(self, drawn: list[Due]) -> None:
-        """As random.shuffle, which takes three times as long."""
+        """Shuffle like random.shuffle, in a third of its time."""
         fraction = self._random.random
         for last in range(len(drawn) - 1, 0, -1):
             other = int(fraction() * (last + 1))
             drawn[last], drawn[other] = drawn[other], drawn[last]
 
     def take_up(self, held: list[Due]) -> None:
-        """Run what a stopped process was kept from."""
+        """Run the calls that a stopped process held back."""
         self._due_now.extend(held)
 
     def end_world(self, processes: list[SimulatedProcess]) -> None:
-        """For the clean-up: everything runs again, and nobody looks at what goes wrong, nor at how long it takes."""
+        """Run everything again for the clean-up, without checking errors or time."""
         self._is_ending = True
         self._end = float("inf")
         self.set_exception_handler(lambda loop, context: None)
@@ -279,14 +281,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Nobody else's thread ever wakes this loop."""
+        """Do nothing: no other thread ever wakes this loop."""
 
-    # --- what tasks ask of it
+    # --- methods that tasks call
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Run `func` on the loop itself, after a drawn delay; threads would bring an order of their own."""
+        """Run `func` on the loop itself, after a drawn delay. Threads would bring their own order."""
         done: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
@@ -310,11 +312,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._births
 
     def living(self) -> list[asyncio.Task[Any]]:
-        """The tasks that are not done, oldest first. asyncio.all_tasks walks those of earlier histories too."""
+        """Return the tasks that are not done, oldest first. asyncio.all_tasks includes those of earlier histories
+        too."""
         return [task for task in self.born if not task.done()]
 
     def unseen_errors(self) -> list[str]:
-        """How tasks ended that failed, and whose errors nobody has looked at. A dead process looks at nothing."""
+        """Describe failed tasks whose errors nobody retrieved, except those of dead processes."""
         failed = [
             task
             for task in self.born
@@ -327,7 +330,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         ]
 
     def stacks(self) -> str:
-        """Where each living task waits, oldest first."""
+        """Return where each living task waits, oldest first."""
         out = io.StringIO()
         for task in self.living():
             task.print_stack(limit=6, file=out)
@@ -339,7 +342,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 def _drawn_pause_s(luck: random.Random) -> float:
-    """From 2 ms to 5 s, each order of magnitude alike."""
+    """Draw a pause from 2 ms to 5 s; each order of magnitude is equally likely."""
     return float(0.002 * 2500 ** luck.random())
 
 
@@ -356,7 +359,7 @@ def _numbered_task(
 
 
 class SimulatedClock:
-    """The loop's time as the product's Clock; a process's wall clock may be wrong and may jump."""
+    """The loop's time as the product's Clock. A process's wall clock may be wrong and may jump."""
 
     def __init__(self, loop: SimulatedLoop, process: SimulatedProcess | None = None) -> None:
         self._loop = loop
@@ -376,7 +379,7 @@ class SimulatedClock:
 def run_simulated(
     seed: int, main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], end_seconds: float
 ) -> T:
-    """Run `main` to its end on a loop of its own. Raises Deadlock, Overtime, and what `main` raises."""
+    """Run `main` to its end on a new loop. Raises Deadlock, Overtime, and whatever `main` raises."""
     loop = SimulatedLoop(seed, end_seconds)
     asyncio.set_event_loop(loop)
     try:

@@ -1,12 +1,12 @@
-"""Bugs planted in the product, one at a time, to see that the simulation finds them.
+"""Bugs planted in the product, one at a time, to check that the simulation finds them.
 
     python -m tests.simulation.mutations [--only NAME] [--after N] [--seeds 100]
 
-runs each bug on seed after seed until one finds it, and prints how many that took. A bug that no seed finds is a
-failure: either the simulation doesn't look, or the code that the bug takes away does nothing.
+runs each bug on seed after seed until one finds it, and prints how many seeds that took. A bug that no seed finds is a
+failure: either the simulation doesn't check for it, or the code that the bug removes has no effect.
 
-A bug is a patch: a function of the product replaced for the time of a run. `needs` narrows the scenario that a seed
-draws to where the bug could show (a compaction bug needs a compactor); everything else is as drawn.
+A bug is a patch: it replaces a function of the product for the time of a run. `needs` narrows the scenario that a seed
+draws to one where the bug could show (a compaction bug needs a compactor); everything else is as drawn.
 """
 
 from __future__ import annotations
@@ -171,14 +171,14 @@ PRODUCT = ("agent", "cache", "compactor", "sequencer", "tailrace")
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One planted bug. `patches`: (where, attribute, what stands there instead, made from what stood there)."""
+    """One planted bug. `patches`: (owner, attribute, function that makes the replacement from the original)."""
 
     name: str
     patches: Sequence[tuple[Any, str, Callable[[Any], Any]]]
     needs: dict[str, Any] = field(default_factory=dict)
 
     def scenario(self, seed: int) -> Scenario:
-        """What the seed draws, with what the bug needs."""
+        """Return the scenario that the seed draws, with what the bug needs."""
         drawn = draw(entropy_of(seed, "scenario"))
         others = tuple(each for each in drawn.misfortunes if each[1] != "the database is lost")
         drawn = replace(drawn, is_only_poisoned=False, loses_database=False, misfortunes=others)
@@ -196,8 +196,8 @@ class Mutation:
 
 
 def _importers(where: Any, name: str, value: Any) -> list[Any]:
-    """The product's modules that have a module's function by import. One that is replaced in a module that imports it
-    itself is replaced there alone."""
+    """Return the product's modules that have imported a module's function by name. If the patch names such a module,
+    the function is replaced only there."""
     if not isinstance(where, ModuleType) or getattr(value, "__module__", None) != where.__name__:
         return []
     return [
@@ -209,7 +209,7 @@ def _importers(where: Any, name: str, value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a planted bug was found; `seeds` is 0 when it wasn't."""
+    """How a planted bug was found; `seeds` is 0 if it wasn't."""
 
     mutation: Mutation
     seeds: int
@@ -218,7 +218,7 @@ class Finding:
 
 
 class BrokenPatch(Exception):
-    """What is planted fails by itself, by a wrong name or argument: its discovery would show nothing."""
+    """The patch itself fails, because of a wrong name or argument: finding it would prove nothing."""
 
 
 def find(mutation: Mutation, max_seeds: int = MAX_SEEDS, first: int = 0) -> Finding:
@@ -236,7 +236,8 @@ def find(mutation: Mutation, max_seeds: int = MAX_SEEDS, first: int = 0) -> Find
 
 
 def _is_of_the_patch(violation: str) -> bool:
-    """Whether a traceback ends in this file, or in a call of a planted function that takes other arguments."""
+    """Return whether a traceback ends in this file, or in a call of a planted function with arguments that it does not
+    take."""
     frames = [line for line in violation.splitlines() if line.lstrip().startswith('File "')]
     ends_here = bool(frames) and f'"{__file__}"' in frames[-1]
     return (ends_here and MISTAKE.search(violation) is not None) or WRONG_ARGUMENTS.search(
@@ -245,27 +246,27 @@ def _is_of_the_patch(violation: str) -> bool:
 
 
 def _short(violations: Sequence[str]) -> str:
-    """The first violation in one line: of a traceback the error, without the stacks that follow it."""
+    """Return the first violation in one line: for a traceback only the error, without the stacks that follow it."""
     lines = [line for line in violations[0].strip().splitlines() if not line.startswith((" ", "File "))]
     text = lines[-1 if lines[0].startswith("logged") else 0]
     return text if len(text) <= 150 else text[:147] + "..."
 
 
-# --- what stands in the place of the product's functions
+# --- replacements for the product's functions
 
 
 def always(value: Any) -> Callable[[Any], Any]:
-    """A function that gives the same, whatever it is asked."""
+    """Replace by a function that always returns the same value."""
     return lambda original: lambda *args, **kwargs: value
 
 
 def _skips_no_gap(original: Any) -> Any:
-    """Sequences that are lost are waited for."""
+    """Lost sequences are never skipped."""
     return lambda *args, may_skip=False: original(*args)
 
 
 def _forgets_its_producer(original: Any) -> Any:
-    """A batch that was answered has no producer id any more, and so no sequence."""
+    """An acknowledged batch no longer has a producer id, and so no sequence."""
 
     def answer(self: Any, topic_name: str, batch: Any) -> None:
         original(self, topic_name, batch)
@@ -277,17 +278,17 @@ def _forgets_its_producer(original: Any) -> Any:
 
 
 def _counts_nothing(original: Any) -> Any:
-    """A receipt is closed as if its batch had been stored, whatever became of it."""
+    """A receipt is closed as if its batch had been stored, whatever its outcome."""
     return lambda self, receipt, result: original(self, receipt, BatchResult())
 
 
 def _ends_every_lock(original: Any) -> Any:
-    """Locks end by the year 2100, not by the time that they have."""
+    """Locks end only in the year 2100, whatever their time is."""
     return lambda self, now_ms: original(self, 1 << 42)
 
 
 def _of_all_sessions(original: Any) -> Any:
-    """A session's end gives back what its member has of any."""
+    """A session's end releases what its member holds in any session."""
     return lambda self, member_id, session: original(self, member_id, 0)
 
 
@@ -299,7 +300,7 @@ def _writes_nothing(original: Any) -> Any:
 
 
 def _gives_back(original: Any) -> Any:
-    """An accepted record is available again."""
+    """An accepted record becomes available again."""
 
     def acknowledged(self: Any, span: Any, kind: Any, lock: Any) -> Any:
         return original(self, span, AcknowledgeType.RELEASE if kind is AcknowledgeType.ACCEPT else kind, lock)
@@ -308,7 +309,7 @@ def _gives_back(original: Any) -> Any:
 
 
 def _sets_back_whoever_reads(original: Any) -> Any:
-    """A group begins elsewhere beside its members."""
+    """A group with members is reset."""
 
     def alter(draft: Any, request: Any, settings: Any) -> Any:
         group = draft.get(GroupRow, request.group_id)
@@ -329,7 +330,7 @@ def _forgets_no_partition(original: Any) -> Any:
 
 
 def _keeps_the_row(original: Any) -> Any:
-    """The answer tells of what the row doesn't have."""
+    """The answer contains changes that the row does not have."""
     return lambda state, row, *rest: row
 
 
@@ -349,7 +350,7 @@ def does_nothing(original: Any) -> Any:
 
 
 def waits_for_nothing(original: Any) -> Any:
-    """`does_nothing` in the place of a coroutine function."""
+    """`does_nothing` in place of a coroutine function."""
 
     async def do(*args: Any, **kwargs: Any) -> None:
         return None
@@ -404,7 +405,7 @@ def _counts_retired_objects_as_live(original: Any) -> Any:
 
 
 def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
-    """Checks that should refuse (or know) a batch have it stored."""
+    """Checks that should refuse (or recognize) a batch have it stored."""
 
     def change(original: Any) -> Any:
         def check_sequence(*args: Any, **named: Any) -> SequenceCheck:
@@ -515,7 +516,7 @@ def _refuses_transactions(original: Any) -> Any:
 
 
 def _refuses_now_and_then(error: BatchError) -> Callable[[Any], Any]:
-    """Every third check of a batch that is to be stored refuses it."""
+    """Every third check of a batch that should be stored refuses it."""
 
     def change(original: Any) -> Any:
         stored = 0
@@ -532,7 +533,7 @@ def _refuses_now_and_then(error: BatchError) -> Callable[[Any], Any]:
 
 
 def _knows_no_code(original: Any) -> Any:
-    """One in ten errors is one that the table doesn't have."""
+    """One in ten errors has a code that the table doesn't have."""
     answers = 0
 
     def produce_code(*args: Any, **kwargs: Any) -> ErrorCode:
@@ -663,7 +664,7 @@ def _hands_over_what_it_has(original: Any) -> Any:
 
 
 async def always_nothing() -> None:
-    """In place of what must be waited for."""
+    """Do nothing, in place of a function that must be awaited."""
 
 
 def _takes_a_failed_read_for_an_empty_one(original: Any) -> Any:
@@ -738,7 +739,7 @@ def _puts_at_any_time(original: Any) -> Any:
 
 
 def _collects_what_is_used(original: Any) -> Any:
-    """Garbage by age: whatever is older than a second."""
+    """Garbage is collected by age: anything older than a second."""
 
     async def collect(sequencer: Any, store: Any, clock: Any, **more: Any) -> Any:
         await sequencer.garbage(GarbageRequest(1))
@@ -766,7 +767,7 @@ def _misses_swaps(original: Any) -> Any:
 
 
 def _mixes_offsets_up(original: Any) -> Any:
-    """A session goes on with all its partitions from the offset of the one that is furthest."""
+    """A session continues with all its partitions from the offset of the one that is farthest."""
 
     def begin(self: Any, *args: Any, **rest: Any) -> Any:
         context = yield from original(self, *args, **rest)
@@ -985,7 +986,7 @@ def _remembers_ends_too_long(original: Any) -> Any:
 
 
 def _shows_pending_positions(original: Any) -> Any:
-    """And counts them, so that only who reads the position sees the difference."""
+    """Pending positions are stored, and counted, so that only a reader of the position notices."""
 
     def put_pending(draft: Any, request: Any, pending: Any) -> None:
         group = draft.get(GroupRow, request.group_id)
@@ -1175,7 +1176,7 @@ def _wants_stretches_without_a_limit(original: Any) -> Any:
 
 
 def _joins_in_another_order(original: Any) -> Any:
-    """The last of the runs that are joined comes first."""
+    """The last of the joined runs comes first."""
 
     def join_ready(self: Any, runs: Any, parts: Any, leader_epoch: Any) -> None:
         original(self, runs, [*parts[-1:], *parts[:-1]], leader_epoch)
@@ -1184,12 +1185,12 @@ def _joins_in_another_order(original: Any) -> Any:
 
 
 def _goes_on_writing_to_it(original: Any) -> Any:
-    """A chunk that is sent to a peer is memory of its own as before."""
+    """A chunk that is sent to a peer stays writable memory."""
     return lambda self: self.views(0, self.size)
 
 
 def _answers_out_of_shared_memory(original: Any) -> Any:
-    """All answers are made in the same memory, whatever of it still waits to be sent."""
+    """All answers are made in the same memory, although parts of it still wait to be sent."""
     shared = memoryview(bytearray(1 << 20))
 
     def take_reply(self: Any, reply: Any, charge: Any) -> None:
@@ -1203,7 +1204,8 @@ def _answers_out_of_shared_memory(original: Any) -> Any:
 
 
 def _keeps_another_chunk(original: Any) -> Any:
-    """What is read ahead is kept in the place of a chunk of another object: its batches are sound, but not its own."""
+    """A chunk that was read ahead is stored in the place of another object's chunk: its batches are valid, but not that
+    chunk's own."""
 
     def keep(self: Any, chunk: Any, data: Any, is_catch_up: bool) -> None:
         before = vars(self).get("before", data) if chunk in self._unasked else data
@@ -1215,7 +1217,7 @@ def _keeps_another_chunk(original: Any) -> Any:
 
 
 def _takes_batches_as_they_come(original: Any) -> Any:
-    """Requests enter the buffer when it suits, not in the order in which they were read."""
+    """Requests enter the buffer at random times, not in the order in which they were read."""
 
     def submit(self: Any, batches: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -1298,7 +1300,7 @@ def _waits_for_no_transaction(original: Any) -> Any:
 
 
 def _fails_the_whole_group(original: Any) -> Any:
-    """What fails in a group fails all of it, and nobody knows what is in the store."""
+    """A failure in a group of requests fails the whole group, and nobody knows what is stored."""
 
     def parts_of(self: Any, group: Any, outcomes: Any, error: Any) -> Any:
         self._view.is_stale = True
@@ -1310,7 +1312,7 @@ def _fails_the_whole_group(original: Any) -> Any:
 
 
 def _moves_log_starts_as_planned(original: Any) -> Any:
-    """Whatever limits hold by now."""
+    """Log starts move as planned, whatever the limits are by now."""
 
     def move(draft: Any, planned: Any, settings: Any) -> int:
         moved = 0
@@ -1325,7 +1327,7 @@ def _moves_log_starts_as_planned(original: Any) -> Any:
 
 
 def _keys_by_place(original: Any) -> Any:
-    """By offset, whichever topic's."""
+    """Keys are looked up by offset, whatever the topic."""
     return lambda run: ("", run.partition, run.base_offset)
 
 
@@ -1339,7 +1341,7 @@ def _forgets_reservations(original: Any) -> Any:
 
 
 def _lets_its_tasks_end(original: Any) -> Any:
-    """A keeper's turn that fails in a way that was not foreseen ends the keeper."""
+    """An unforeseen error in a keeper's turn ends the keeper."""
 
     @contextmanager
     def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
@@ -1360,7 +1362,7 @@ def _begins_full_answers_late(original: Any) -> Any:
 
 
 def _swaps_whatever_stands(original: Any) -> Any:
-    """A swap puts its runs over those that stand there, whichever they are."""
+    """A swap replaces whichever runs are there."""
 
     async def still_there(draft: Any, store: Any, replacement: Any) -> Any:
         found = await store.runs_from(
@@ -1372,7 +1374,7 @@ def _swaps_whatever_stands(original: Any) -> Any:
 
 
 def _merges_less(original: Any) -> Any:
-    """A merge leaves out the last run of each partition that has several, and says nothing."""
+    """A merge silently omits the last run of each partition that has several."""
 
     def keep_all(item: Any, data: Any) -> Any:
         pieces = [msgspec.structs.replace(piece, runs=piece.runs[:-1] or piece.runs) for piece in item.pieces]
@@ -1405,7 +1407,7 @@ def _keeps_small_rows(original: Any) -> Any:
 
 
 def _keeps_leases_of_the_dead(original: Any) -> Any:
-    """A lease that nobody gave back is never free again."""
+    """A lease that nobody released is never free again."""
 
     def take_lease(draft: Any, request: Any) -> Any:
         row = draft.get(LeaseRow, request.name)
@@ -1439,7 +1441,7 @@ def _gives_the_lease_to_all(original: Any) -> Any:
 
 
 def _locates_by_the_ring(original: Any) -> Any:
-    """A group is looked for where its row would be placed anew, whoever owns it."""
+    """A group's coordinator is looked up where its row would be placed now, whoever owns it."""
 
     def locate_group(state: Any, request: Any, *rest: Any) -> Any:
         return original(state, msgspec.structs.replace(request, group_id=""), *rest)
@@ -1448,7 +1450,7 @@ def _locates_by_the_ring(original: Any) -> Any:
 
 
 def _takes_instances_for_members(original: Any) -> Any:
-    """Whoever names a known instance is its member."""
+    """Any client that names a known instance counts as its member."""
 
     def heartbeat(
         self: Any, now: float, member_id: str, instance_id: str | None, generation: int
@@ -1481,7 +1483,7 @@ def _makes_all_anew(original: Any) -> Any:
 
 
 def _gives_groups_away(original: Any) -> Any:
-    """A group is given to an agent though its owner lives."""
+    """A group is given to an agent although its owner is alive."""
 
     def load_group(draft: Any, request: Any) -> Any:
         with mock.patch.object(groups, "placeable_agent", lambda *_: None):
@@ -1491,7 +1493,7 @@ def _gives_groups_away(original: Any) -> Any:
 
 
 def _saves_whoever_asks(original: Any) -> Any:
-    """The state of a group is taken from an agent that is not its owner."""
+    """A group's state is accepted from an agent that is not its owner."""
 
     def save_group(draft: Any, request: Any, settings: Any) -> Any:
         with mock.patch.object(groups, "_owned_group", lambda draft, name, *rest: draft.get(GroupRow, name)):
@@ -1516,7 +1518,7 @@ def _aborts_nothing(original: Any) -> Any:
 
 
 def _aborts_by(end: Callable[[Draft, Any, Any], Steps[None]]) -> Callable[[Any], Any]:
-    """An operator's abort ends the transaction that is open in a partition in another way."""
+    """An operator's abort ends the open transaction in a partition in another way."""
 
     def plant(original: Any) -> Any:
         def abort_producer(draft: Draft, request: Any) -> Steps[AbortedProducer]:
@@ -1588,7 +1590,7 @@ def _deletes_nothing_pending(original: Any) -> Any:
 
 
 def _forgets_the_last_epoch(original: Any) -> Any:
-    """A write is taken for the first of its job."""
+    """Each write is treated as the first of its job."""
 
     async def commit_write(draft: Draft, *rest: Any) -> Any:
         for row in list(draft.all(WriteRow)):
@@ -1599,7 +1601,7 @@ def _forgets_the_last_epoch(original: Any) -> Any:
 
 
 def _loses_pending_commits(original: Any) -> Any:
-    """An agent tells its producers that all is well when the session has ended."""
+    """An agent reports success to its producers when the session has ended."""
 
     async def commit(
         self: Any, session: Any, number: int, description: Any, proposals: Any, *rest: Any, **more: Any
@@ -1620,7 +1622,7 @@ def _keeps_putting(original: Any) -> Any:
 
 
 def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
-    """Misfortunes, one after the other."""
+    """Return misfortunes, one after the other."""
     return tuple((0.8 + 0.6 * number, kind) for number, kind in enumerate(misfortunes))
 
 
@@ -1638,7 +1640,7 @@ FALLS_BEHIND = {
     "batches": 12,
     "misfortunes": tuple((1.5 + number, COMMITTER_RESTARTS) for number in range(5)),
 }
-"""The committer ends in the middle of its work, and the next begins before any query has the follower catch up."""
+"""The committer ends in the middle of its work, and the next begins before any query makes the follower catch up."""
 NO_TROUBLE = {
     name: value for name, value in ONLY_POISON.items() if name not in ("poisoners", "is_only_poisoned")
 }
@@ -1704,7 +1706,7 @@ RINGS_DIFFER = {
         "an agent restarts",
     ),
 }
-"""Agents come and go, and members look for their coordinator again and again."""
+"""Agents come and go, and members look up their coordinator again and again."""
 STATIC = {"static_members": 3, "agents": 2, "trouble_s": 8.0}
 CONSUMERS = {
     "consumers": 3,
@@ -1760,7 +1762,7 @@ KEEPS = {
     "expires": True,
     "misfortunes": ((0.4, SLOW_DATABASE), (8.0, RETENTION_OFF)),
 }
-"""Before a slow database it takes a while from the plan of retention to its step."""
+"""With a slow database it takes a while from the plan of retention to its step."""
 REMAKES = {
     "makes_again": True,
     "plain_producers": 0,
@@ -1775,7 +1777,7 @@ REMAKES = {
     "compactors": 0,
     "misfortunes": at("a topic is made again", "a topic is made again"),
 }
-"""A topic that is made again is the only one in use."""
+"""Only a topic that is deleted and created again is in use."""
 ROT = {"misfortunes": at(*6 * ["bytes rot in the store"]), "idempotent_producers": 2, "trouble_s": 6.0}
 LOSES = {
     "loses_database": True,
@@ -1879,7 +1881,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         [(Agent, "_check_incarnation", _takes_leases_away)],
         NO_TROUBLE,
     ),
-    # --- what is counted, and what is told of topics
+    # --- what is counted, and what is reported about topics
     Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
              COMPACTS),
     Mutation(

@@ -1,8 +1,8 @@
 """The network of a simulated cluster: RPC links between processes by address, and Kafka connections of clients.
 
-An RPC frame may be lost, late or repeated, each by itself. A Kafka connection is a TCP stream: its bytes arrive in
-order or the connection ends. What arrives at a process that is stopped waits there; a process that has crashed
-refuses connections, and its open ones are reset a moment later, or (a machine that is gone) never.
+Each RPC frame may be lost, late or repeated independently. A Kafka connection is a TCP stream: its bytes arrive in
+order or the connection ends. Messages to a stopped process wait there. A crashed process refuses connections. Its open
+connections are reset a moment later, or never (if its machine is gone).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FULL_S = 0.6
 
 
 class NoAnswer(Exception):
-    """The connection could not be made, ended, or was silent too long; what was asked may have been done."""
+    """The connection could not be opened, has ended, or was silent too long; the request may have been carried out."""
 
 
 @dataclass(slots=True)
 class KafkaWeather:
-    """How bad clients' connections are: seconds of delay, and the chance per message that the connection ends.
+    """The faults of clients' connections: seconds of delay, and the chance per message that the connection ends.
 
     `full`: the chance per write that the client takes nothing for up to FULL_S.
     """
@@ -53,7 +53,7 @@ class Accepts(Protocol):
 
 
 class Network:
-    """Who listens where, and the weather between them."""
+    """Which process listens at which address, and the faults between them."""
 
     def __init__(self, loop: SimulatedLoop, entropy: Entropy) -> None:
         self._loop = loop
@@ -72,11 +72,11 @@ class Network:
     # --- RPC
 
     def serve(self, address: str, process: SimulatedProcess, server: RpcServer) -> None:
-        """Have a process answer RPC at this address."""
+        """Make a process answer RPC at this address."""
         self._servers[address] = (process, server)
 
     def link(self, address: str, weather: Weather | None = None, caller: str = "") -> Link:
-        """A way to whoever answers there when it is used. `caller`: the process that uses it."""
+        """Return a link to whichever process answers there when it is used. `caller`: the process that uses it."""
         return _AddressLink(self, address, weather or self.weather, caller)
 
     async def connect(self, address: str, weather: Weather, caller: str, receiver: Receiver) -> RpcConnection:
@@ -99,13 +99,13 @@ class Network:
         return await link.connect(receiver)
 
     def block(self, caller: str, address: str) -> None:
-        """No way between these two from now on; others reach both."""
+        """Cut the path between these two from now on; others reach both."""
         self._blocked[caller, address] = None
         for link in self._links_of.pop((caller, address), []):
             link.cut()
 
     def unblock(self, caller: str, address: str) -> None:
-        """The way is there again."""
+        """Restore the path."""
         self._blocked.pop((caller, address), None)
 
     def _later(self, delay: float, arrive: Callable[..., None], context: Context, frame: bytes) -> None:
@@ -120,7 +120,7 @@ class Network:
         self._listeners.pop(address, None)
 
     def open_stream(self, address: str, client: SimulatedProcess) -> KafkaStream:
-        """A client's connection. Raises NoAnswer where nobody listens."""
+        """Open a client's connection. Raises NoAnswer if no process listens."""
         listener = self._listeners.get(address)
         if listener is None or listener.process.is_dead:
             raise NoAnswer(f"{address}: connection refused")
@@ -131,7 +131,7 @@ class Network:
     # --- the end of a process
 
     def reset(self, process: SimulatedProcess) -> None:
-        """Tell the others that this process's connections have ended, as its kernel does."""
+        """Notify the peers that this process's connections have ended, as its kernel does."""
         for link in self._links.pop(process.name, []):
             link.cut()
         for stream in self._streams.pop(process.name, []):
@@ -139,7 +139,7 @@ class Network:
 
 
 class _AddressLink:
-    """A Link that finds out at each connection who listens."""
+    """A Link that looks up at each connection which process listens."""
 
     def __init__(self, network: Network, address: str, weather: Weather, caller: str) -> None:
         self._network = network
@@ -156,7 +156,7 @@ class _AddressLink:
 
 
 class _Direction:
-    """Bytes on their way to one end, in order."""
+    """Bytes in transfer to one end, in order."""
 
     def __init__(self, loop: SimulatedLoop, to: SimulatedProcess, deliver: Callable[[bytes], None]) -> None:
         self._loop = loop
@@ -179,7 +179,8 @@ class _Direction:
 
 
 class _ServerTransport:
-    """What an agent's connection writes to. While the client takes nothing, what was written stays as it is: views."""
+    """The transport that an agent's connection writes to. While the client takes nothing, it keeps the written views,
+    which must not change."""
 
     def __init__(self, stream: KafkaStream) -> None:
         self._stream = stream
@@ -199,7 +200,7 @@ class _ServerTransport:
         self._as_written += b"".join(parts)
 
     def _leave_late(self) -> None:
-        """The client takes what has waited."""
+        """The client takes the bytes that have waited."""
         if not self._unsent or self._stream.is_over:
             return
         unsent, written = b"".join(self._unsent), self._as_written
@@ -235,7 +236,7 @@ class _ServerTransport:
         self._stream.resume()
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """It is full by chance, however little was written."""
+        """Ignore the limit: the transport is full at random, however little was written."""
 
     def get_write_buffer_size(self) -> int:
         return len(self._as_written)
@@ -245,7 +246,7 @@ class _ServerTransport:
 
 
 class KafkaStream:
-    """One connection between a client and an agent: whole frames out, whole frames back, real codecs at both ends."""
+    """One connection between a client and an agent: whole frames in both directions, real codecs at both ends."""
 
     def __init__(
         self,
@@ -268,12 +269,12 @@ class KafkaStream:
         self._is_paused = False
         self.is_over = False
         self.agent_knows = False
-        """The agent lived when the connection ended."""
+        """The agent was alive when the connection ended."""
         self._protocol = self._agent.context.copy().run(listener.accept)
         self._agent.context.copy().run(self._protocol.connection_made, _ServerTransport(self))  # type: ignore[arg-type]
 
     def send(self, api: int, version: int, request: Any, client_id: str) -> asyncio.Future[Any]:
-        """Send a request now; the future is its response, or NoAnswer."""
+        """Send a request now; the future gets its response, or NoAnswer."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self.is_over:
             answer.set_exception(NoAnswer("the connection has ended"))
@@ -315,11 +316,11 @@ class KafkaStream:
             self._protocol.buffer_updated(taken)
 
     def is_full(self) -> bool:
-        """Whether the client takes nothing now."""
+        """Return whether the client takes nothing now."""
         return self._weather.full > 0.0 and self._entropy.fraction() < self._weather.full
 
     def take_later(self, leave: Callable[[], None]) -> None:
-        """Have the agent's connection wait, and call `leave` after a while."""
+        """Make the agent's connection wait, and call `leave` after a while."""
         self._protocol.pause_writing()
         self._loop.call_later(FULL_S * self._entropy.fraction(), leave, context=self._agent.context.copy())
 
@@ -341,13 +342,13 @@ class KafkaStream:
             answer.set_result(response)
 
     def closed_by_server(self) -> None:
-        """The agent ends the connection; what it wrote before still arrives."""
+        """The agent closes the connection; what it wrote before still arrives."""
         self._loop.call_later(
             self._delay() + self._weather.max_delay_s, self.cut, context=self._client.context.copy()
         )
 
     def cut(self) -> None:
-        """The connection ends, for both."""
+        """End the connection for both sides."""
         if self.is_over:
             return
         self.is_over = True
@@ -359,4 +360,4 @@ class KafkaStream:
         for _, _, answer in waiting.values():
             if not answer.done():
                 answer.set_exception(NoAnswer("the connection has ended"))
-                answer.exception()  # seen: whoever asked may have given up
+                answer.exception()  # mark it as seen: the caller may have given up

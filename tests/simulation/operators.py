@@ -1,7 +1,8 @@
-"""An operator who looks for open transactions and aborts some by force: DescribeProducers, WriteTxnMarkers.
+"""An operator that looks for open transactions and aborts some by force: DescribeProducers, WriteTxnMarkers.
 
-`kafka-transactions abort` asks so. Once such an abort is answered, the transaction is over for every agent, in all of
-its partitions, and never committed. A producer of another epoch, or whose transaction began later, goes on.
+`kafka-transactions abort` sends these requests. Once such an abort is answered, the transaction has ended at every
+agent, in all of its partitions, and is never committed. A producer of another epoch, or whose transaction began later,
+continues.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.history.events import Ended
 
 
 class Operator(Client):
-    """Aborts one open transaction after the other while there are faults, and some by an epoch that is over."""
+    """Aborts one open transaction after the other during the faults, and some under an old epoch."""
 
     async def run(self, topics: Sequence[str]) -> None:
         while not self.stage.is_calm:
@@ -35,7 +36,7 @@ class Operator(Client):
             await self.pause(0.05, 0.4)
 
     async def _open(self, log: Log, partition: int) -> list[ProducerState]:
-        """The producers that have a transaction open in a partition."""
+        """Return the producers that have a transaction open in a partition."""
         response = await self.until_answered(
             ApiKey.DESCRIBE_PRODUCERS,
             0,
@@ -61,7 +62,7 @@ class Operator(Client):
         self._check(log, partition, seen, await self._open(log, partition))
 
     async def _write_marker(self, log: Log, partition: int, producer: Identity) -> None:
-        """Ask until it is answered."""
+        """Send WriteTxnMarkers until it is answered."""
         marker = WritableTxnMarker(*producer, topics=[WritableTxnMarkerTopic(log.topic, [partition])])
         while True:
             attempt = self.stage.aborts.asked(producer, self.stage.now())

@@ -1,7 +1,7 @@
-"""A client whose changes the database refuses, as PostgreSQL does values that its indexes don't take.
+"""A client whose changes the database refuses, as PostgreSQL refuses values that its indexes don't take.
 
-Whatever bounds the product sets, one value may pass them: it must fail alone. Nothing of the poisoner's may be told
-as done, and nobody else may be refused because of it.
+Whatever bounds the product sets, a value may pass them: it must fail alone. None of the poisoner's changes may be
+reported as done, and no other client may be refused because of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ POISON = "poison"
 
 
 def is_poison(row: Row) -> bool:
-    """Whether the simulated database refuses this row."""
+    """Return whether the simulated database refuses this row."""
     if isinstance(row, GroupRow):
         return row.group_id.startswith(POISON)
     return isinstance(row, TransactionRow) and row.transactional_id.startswith(POISON)
 
 
 class Poisoner(Client):
-    """Asks, again and again, for what the database doesn't take."""
+    """Requests, again and again, changes that the database refuses."""
 
     async def run(self, topic: str) -> None:
         while True:

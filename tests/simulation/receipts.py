@@ -1,11 +1,11 @@
 """Producers to a topic with `tailrace.flush=async`, whose batches are acknowledged on receipt.
 
-What they were told says nothing of what is stored, so the history has it as unanswered: its records may be lost, but
-not doubled (of an idempotent producer), reordered or invented. Beyond that, `ReceiptWatch` checks:
+Such an acknowledgement says nothing about what is stored, so the history has it as unanswered: records may be lost, but
+not duplicated (of an idempotent producer), reordered or invented. In addition, `ReceiptWatch` checks:
 
-- each answer has no offset;
-- where no agent ended, no more records are lost than agents have counted;
-- what is sent long after the faults is stored, whatever was lost before.
+- no answer has an offset;
+- if no agent ended, no more records are lost than agents have counted;
+- records sent long after the faults are stored, whatever was lost before.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tests.support.history.events import UNKNOWN_OFFSET, Unanswered
 RECEIPTS = "receipts"
 """The topic."""
 SETTLED_S = 6.0
-"""So long after the faults every agent has a session that lasts, and no batch waits for one that was lost."""
+"""This long after the faults every agent has a session that lasts, and no batch waits for a lost one."""
 STORED_S = 6.0
-"""Within this time what is sent then is stored."""
+"""Records sent after that are stored within this time."""
 
 
 class ReceiptWatch:
-    """What was acknowledged on receipt, and where it can be lost."""
+    """Which records were acknowledged on receipt, and where they can be lost."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self.agents: list[SimulatedAgent] = []
-        """All that ever were."""
+        """All agents that ever ran."""
         self.acknowledged: set[str] = set()
         self.late: set[str] = set()
         """Records sent long after the faults."""
 
     def answered(self, batch: OutBatch, base_offset: int) -> None:
-        """A batch was acknowledged."""
+        """Note that a batch was acknowledged."""
         if base_offset != UNKNOWN_OFFSET:
             self._violated(f"{batch.records[0]} was acknowledged on receipt, with offset {base_offset}")
         self.acknowledged.update(batch.records)
 
     def compare(self, stored: set[str]) -> None:
-        """`stored`: the records that can be read at the end."""
+        """Check the losses. `stored`: the records that can be read at the end."""
         missing = self.acknowledged - stored
         for record in sorted(missing & self.late):
             self._violated(f"{record} was acknowledged on receipt long after the faults, and is not stored")
@@ -63,7 +63,7 @@ def _lost_records(agent: SimulatedAgent) -> int:
 
 
 class _OnReceipt(Producer):
-    """Takes an acknowledgement for what it is here."""
+    """Treats acknowledgements as acknowledgements on receipt."""
 
     def __init__(self, stage: Stage, name: str, watch: ReceiptWatch) -> None:
         super().__init__(stage, name)
@@ -81,7 +81,7 @@ class PlainOnReceipt(_OnReceipt, PlainProducer):
 
 
 class IdempotentOnReceipt(_OnReceipt, IdempotentProducer):
-    """An idempotent one, which goes on after the faults with the sequences that follow."""
+    """An idempotent producer, which continues after the faults with the next sequences."""
 
     async def _keep_sending(self, log: Log, partition: int, batches: int, window: int, by_id: bool) -> None:
         sequence = await self._send_batches(log, partition, batches, window, by_id=by_id)

@@ -1,7 +1,7 @@
-"""The only member of a share group: it reads, leaves, has the group begin elsewhere or forget a topic, and comes again.
+"""The only member of a share group: it reads, leaves, resets the group's start or deletes a topic's state, and returns.
 
-What it was told of a record holds until then. Where the group begins is told as it was set, nothing before that is
-handed out, and no group with a member begins elsewhere.
+Until a reset, what it was told about a record holds. The group then reports the start that was set, delivers nothing
+before it, and can't be reset while it has a member.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.simulation.network import KafkaStream, NoAnswer
 from tests.simulation.shares import ShareMember, ShareWatch
 
 SESSION_S = 1.5
-"""As the settings of the simulated agents have it."""
+"""The session time-out in the settings of the simulated agents."""
 TURNS = 4
 RESETS = 3
 NOWHERE = -1
-"""Where a group begins in a partition that it has not read."""
+"""A group's start in a partition that it has not read."""
 
 
 class Doubtful(Exception):
@@ -46,17 +46,17 @@ class Doubtful(Exception):
 
 
 class ResettingMember(ShareMember):
-    """It alone changes where its group begins."""
+    """The only client that resets the group's start."""
 
     def __init__(self, stage: Stage, name: str, group: str, watch: ShareWatch) -> None:
         super().__init__(stage, name, group, watch)
         self._bounds = Reader(quiet(stage), name, "uncommitted", self.process)
         self._begins: dict[int, int] = {}
         self._seen: dict[int, int] = {}
-        """By partition, the end of what it was handed."""
+        """By partition, the end of the records that it received."""
 
     async def run_resets(self, topic: str) -> None:
-        """Until a change is doubtful, or RESETS were made."""
+        """Run until a change is doubtful, or RESETS were made."""
         log = await self.surely_look_up(topic)
         try:
             for _ in range(RESETS):
@@ -85,7 +85,7 @@ class ResettingMember(ShareMember):
         await super()._heartbeat(log)
 
     async def _reset(self, log: Log) -> bool:
-        """Whether the group begins elsewhere now; False if the group had members."""
+        """Reset the group's start; returns False if the group had members."""
         is_deletion = self.luck.below(3) == 0
         begins = {each: self.luck.below(self._seen.get(each, 0) + 1) for each in range(log.partitions)}
         changed = await (self._delete(log) if is_deletion else self._alter(log, begins))
@@ -124,7 +124,7 @@ class ResettingMember(ShareMember):
                 raise Doubtful(f"{api.name}: {other.name}")
 
     async def _look(self, log: Log) -> None:
-        """What is told of the group is what was set, but for records that were deleted."""
+        """Check that the group reports what was set, except for records that were deleted."""
         told = await self._told(log)
         if told is None:
             return
@@ -170,7 +170,7 @@ class ResettingMember(ShareMember):
 def rows_of(
     topics: Sequence[AlteredShareTopic | DeletedShareTopic],
 ) -> list[AlteredShareOffset | DeletedShareTopic]:
-    """What is answered of each partition, or of each topic where that is all."""
+    """Return the answer's rows of each partition, or of each topic if it has only these."""
     return [
         row
         for topic in topics

@@ -1,6 +1,6 @@
-"""One who gives a right and takes it away again: ACLs, by the sequencer's own interface.
+"""A client that grants a right and revokes it again: ACLs, through the sequencer's own interface.
 
-Whoever asks afterwards, of any server, is told what was done last. A right that was taken away is not told once more.
+A later question to any server is answered with the last change. A revoked right is never reported again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ THAT_RIGHT = AclFilter(
 
 
 class Granter(Client):
-    """The only one who changes ACLs. A change without an answer may be carried out at any time: that is the end."""
+    """The only client that changes ACLs. A change without an answer may be carried out at any time, so the client ends
+    there."""
 
     async def run(self, changes: int) -> None:
         remote = self.stage.cluster.sequencer_of(self.process)

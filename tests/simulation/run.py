@@ -1,8 +1,8 @@
 """Run many seeds of the simulation: `python -m tests.simulation.run --seeds 100 [--first 0] [--once]`.
 
-Each seed runs twice, and the two traces must be equal (`--once`: one run, twice as fast). A seed that fails is
-printed with what it violated and how to see it again: the same seed fails in the same way on any machine, as long as
-the code is the same. Exit code 1 if one failed.
+Each seed runs twice, and the two traces must be equal (`--once`: one run, twice as fast). For a seed that fails it
+prints what the seed violated and how to see it again: as long as the code is the same, the same seed fails in the same
+way on any machine. The exit code is 1 if one failed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.support.history.files import write_history
 MAX_SHOWN = 5
 MAX_LENGTH = 1_000
 COLLECTED_EVERY = 50
-"""Worlds that are left to Python's collector at once: some 5 MiB each."""
+"""How many worlds are left to Python's collector at once: some 5 MiB each."""
 REPLAY = "python -m tests.simulation.run --trace --first {seed}"
 
 
 def run_once(seed: int) -> Result:
-    """The seed's result, without the trace: it is long."""
+    """Return the seed's result without the trace, which is long."""
     if seed % COLLECTED_EVERY == 0:
         gc.collect()
     result = simulate(seed)
@@ -35,7 +35,7 @@ def run_once(seed: int) -> Result:
 
 
 def run_twice(seed: int) -> Result:
-    """The seed's result, with a violation more where a second run took another course."""
+    """Return the seed's result, with one more violation if a second run took another course."""
     if seed % COLLECTED_EVERY == 0:
         gc.collect()
     first, second = simulate(seed), simulate(seed)
@@ -49,7 +49,7 @@ def run_twice(seed: int) -> Result:
 
 
 def results(seeds: Iterable[int], processes: int, *, is_once: bool) -> Iterator[Result]:
-    """The result of each seed, in order."""
+    """Yield the result of each seed, in order."""
     work = run_once if is_once else run_twice
     if processes == 1:
         collect_less()
@@ -60,7 +60,7 @@ def results(seeds: Iterable[int], processes: int, *, is_once: bool) -> Iterator[
 
 
 def collect_less() -> None:
-    """Have Python's own collector leave alone what is imported, and look seldom: it is called between worlds."""
+    """Make Python's own collector ignore what is imported, and run seldom: it is called between worlds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def show(seed: int, history: Path | None) -> int:
-    """One seed, in all detail."""
+    """Show one seed in all detail."""
     result = simulate(seed)
     print(result.scenario)
     print(*result.trace, sep="\n")

@@ -1,6 +1,6 @@
-"""What a run is made of: drawn from its seed, so that a thousand seeds are a thousand different worlds.
+"""What a run consists of, drawn from its seed, so that a thousand seeds are a thousand different worlds.
 
-No run has every client and every fault: a history with little in it is checked as sharply as a crowded one, and runs
+No run has every client and every fault. A history with little in it is checked as strictly as a crowded one, and runs
 faster.
 """
 
@@ -36,7 +36,7 @@ AGENT_SETTINGS = AgentSettings(
     group_share_auto_offset_reset="earliest",
 )
 LITTLE_MEMORY = AGENT_SETTINGS.model_copy(update={"memory_budget_bytes": 40_000})
-"""Room for five requests at a time; agents have more than this in earnest."""
+"""Room for five requests at a time; real agents have more than this."""
 SEQUENCER_SETTINGS = SequencerSettings(
     session_lease_ms=4_000,
     writer_lease_ms=5_000,
@@ -55,14 +55,14 @@ NODE_SETTINGS = ServerSettings(
     collection_interval_s=1.0,
     follow_pause_s=5.0,
 )
-"""A follower looks into the journal so seldom that it is behind when the committer ends."""
+"""A follower reads the journal so seldom that it is behind when the committer ends."""
 SLOW_SEQUENCER_SETTINGS = SequencerSettings(
     deletion_grace_ms=20_000,
     sweep_interval_ms=10_000,
     checkpoint_reservation=2_000,
     writer_lease_ms=30_000,
 )
-"""Leases as they are in earnest: beside answers that take seconds, shorter ones would be over before they are told."""
+"""Leases as in production: if answers take seconds, shorter ones would end before they are reported."""
 FORGOTTEN_AFTER_S = 8.0
 FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
     update={
@@ -73,7 +73,7 @@ FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
         "orphaned_members_ms": 3_000,
     }
 )
-"""What is not used is kept for FORGOTTEN_AFTER_S: longer than any request is on its way."""
+"""Unused state is kept for FORGOTTEN_AFTER_S: longer than any request is in transfer."""
 SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=ServerSettings().forward_timeout_s)
 CACHE_SETTINGS = CacheSettings(
     chunk_bytes=4_096,
@@ -119,52 +119,53 @@ MISFORTUNES = (
 )
 
 OF_WORKERS = ("a compactor crashes", "a compactor stops for long", "a compactor is cut off")
-"""What strikes one that compacts or erases, where there is one."""
+"""Faults of a process that compacts or erases, if there is one."""
 SLOW_DATABASE = "the database is slow"
-"""A misfortune of its own kind of seeds: see `slowing_its_database`."""
+"""A misfortune of a separate kind of seeds: see `slowing_its_database`."""
 SLOW_SEEDS = 0.05
 COMMITTER_RESTARTS = "the committer restarts"
 """A misfortune of `restarting_its_committer`: nothing is lost, and the next committer begins at once."""
 RETENTION_OFF = "a topic keeps everything for a while"
-"""Another, where a topic with retention by bytes is written to."""
+"""Another one, if a topic with retention by bytes is written to."""
 RETENTION_OFF_SEEDS = 0.3
 JOB_SEEDS = 0.1
 SHARE_SEEDS = 0.15
-"""Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
+"""The part of the seeds in which a share group reads, too. Like those below, drawn from its own stream, so that other
+seeds stay the same."""
 CONSUMER_SEEDS = 0.15
-"""A group whose coordinator assigns reads, too, by a stream of its own."""
+"""A group whose coordinator assigns reads, too (own stream)."""
 TIMED_SEEDS = 0.12
-"""Somebody asks for offsets by time, and a topic expires by time, by a stream of its own."""
+"""A client asks for offsets by time, and a topic expires by time (own stream)."""
 STATIC_SEEDS = 0.12
-"""A group has static members, by a stream of its own."""
+"""A group has static members (own stream)."""
 ABORT_SEEDS = 0.12
-"""An operator aborts transactions, by a stream of its own."""
+"""An operator aborts transactions (own stream)."""
 RIGHTS_SEEDS = 0.1
-"""ACLs come and go, by a stream of its own."""
+"""ACLs are granted and revoked (own stream)."""
 STANDALONE_SEEDS = 0.12
-"""Consumers that are no members commit and delete positions, by a stream of its own."""
+"""Consumers that are not members commit and delete positions (own stream)."""
 GROWING_SEEDS = 0.12
-"""A topic grows, by a stream of its own."""
+"""A topic grows (own stream)."""
 REREAD_SEEDS = 0.07
-"""Old records are read again and again, in small pieces, by a stream of its own."""
+"""Old records are read again and again, in small pieces (own stream)."""
 FULL_SEEDS = 0.12
-"""Clients take their answers late, by a stream of its own."""
+"""Clients take their answers late (own stream)."""
 RESET_SEEDS = 0.08
-"""A share group begins elsewhere now and then, by a stream of its own."""
+"""A share group's start is reset now and then (own stream)."""
 RESTART_SEEDS = 0.15
-"""Sequencers are drained and restarted, and followers read the journal more often, by a stream of its own."""
+"""Sequencers are drained and restarted, and followers read the journal more often (own stream)."""
 FORGETFUL_SEEDS = 0.08
-"""Producers, transactional ids and groups are forgotten soon, by a stream of its own."""
+"""Producers, transactional ids and groups are forgotten soon (own stream)."""
 FORGETFUL_EXTRA_S = 6.0
-"""So much longer there are faults in these: what is forgotten is forgotten beside them."""
+"""How much longer the faults last in these seeds, so that forgetting and faults coincide."""
 RECEIPT_SEEDS = 0.15
-"""Producers are answered on receipt, by a stream of its own."""
+"""Producers are acknowledged on receipt (own stream)."""
 KEYED_SEEDS = 0.4
-"""Of those that compact: a topic is compacted by key."""
+"""Of the seeds that compact: a topic is compacted by key."""
 ERASURE_SEEDS = 0.5
 """Of these: one of its keys is erased again and again."""
 OF_SEQUENCERS = ("committer", "follower", "the database fails", "the database's clock")
-"""What strikes those who hold the lease."""
+"""Faults that affect the holders of the lease."""
 
 NOT_WHILE_FORGETTING = (
     "an agent stops",
@@ -173,9 +174,9 @@ NOT_WHILE_FORGETTING = (
     "the database's clock",
     "is made again",
 )
-"""What makes requests arrive later than their producers are remembered, or time another."""
+"""Faults that delay requests for longer than their producers are remembered, or change the clock."""
 NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")
-"""What a recovery may undo: it was asked for after the last checkpoint."""
+"""Changes that a recovery may undo, because they were requested after the last checkpoint."""
 ONLY_POISON: dict[str, Any] = {
     "poisoners": 1,
     "is_only_poisoned": True,
@@ -194,7 +195,7 @@ ONLY_POISON: dict[str, Any] = {
     "unforeseen": 0.0,
     "stutter": 0.0,
 }
-"""Nothing that could have anybody but the poisoners refused."""
+"""No faults that could cause anybody but the poisoners to be refused."""
 
 REMEMBERED_FOR_SHORT: dict[str, Any] = {
     "forgets": True,
@@ -232,13 +233,13 @@ class Scenario:
     standalone_consumers: int = 0
     """They commit positions of a group without members, and delete them."""
     resets: bool = False
-    """A share group begins elsewhere now and then."""
+    """A share group's start is reset now and then."""
     grants: bool = False
-    """ACLs come and go."""
+    """ACLs are granted and revoked."""
     aborts: bool = False
     """An operator aborts transactions."""
     jobs: int = 0
-    """Streams of Spark that write without an agent."""
+    """Spark streams that write without an agent."""
     receipt_producers: int = 0
     """They write to a topic with `tailrace.flush=async`: an idempotent one, and a plain one if there are two."""
     readers: int = 1
@@ -250,7 +251,7 @@ class Scenario:
     expires: bool = False
     """A topic with retention by bytes is written to, too."""
     makes_again: bool = False
-    """A topic is deleted and made again, while it is used."""
+    """A topic is deleted and created again while it is used."""
     plan: FaultPlan = TROUBLED
     loss: float = 0.01
     repetition: float = 0.01
@@ -260,47 +261,47 @@ class Scenario:
     slow_reads: float = 0.0
     failing_writes: float = 0.02
     slow_loads_s: float = 0.0
-    """A new committer reads the state for up to so long, to the end of the run; its lease is 1.5 s."""
+    """A new committer takes up to this long to read the state, to the end of the run; its lease is 1.5 s."""
     slow_writes: float = 0.0
     """The chance that a transaction of the database takes up to 1.9 s."""
     unforeseen: float = 0.0
-    """The chance that a call of the database raises what nobody foresaw."""
+    """The chance that a call of the database raises an error that no interface declares."""
     poisoners: int = 0
-    """Clients whose every change is one that the database refuses."""
+    """Clients whose every change the database refuses."""
     stutter: float = 0.0
-    """The chance that a process of the product's pauses before a step: between a look and what is done upon it."""
+    """The chance that a process of the product pauses before a step: between reading something and acting on it."""
     has_low_bounds: bool = False
-    """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages; and agents
-    have memory for a few requests at a time."""
+    """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages, and agents
+    have memory for only a few requests at a time."""
     wall_errors_ms: int = 0
     loses_database: bool = False
     """The database is lost once, and recovered from the bucket."""
     slow_answers_s: float = 0.0
-    """For `slow_for_s`, every answer of the database takes up to so long, and 2/5 of it at least."""
+    """For `slow_for_s`, every answer of the database takes between 2/5 of this and all of it."""
     slow_for_s: float = 0.0
     rereads: bool = False
-    """There are readers who come again and again, and what is kept to be sent is in small pieces."""
+    """Some readers read the log again and again, and what is kept for sending is in small pieces."""
     full: float = 0.0
     """The chance that a client does not take an answer at once."""
     is_keyed: bool = False
     """A topic that is compacted by key is written to, too."""
     erases: bool = False
-    """Of that topic a key is erased, again and again."""
+    """A key of that topic is erased, again and again."""
     forgets: bool = False
-    """What is not used is forgotten after a few seconds, and there are clients that rest for so long."""
+    """Unused state is forgotten after a few seconds, and some clients rest for that long."""
     is_timed: bool = False
-    """Offsets are asked for by time, and there is a topic with retention by time."""
+    """A client asks for offsets by time, and a topic has retention by time."""
     grows: bool = False
-    """There is a topic that gets more partitions, and one who uses them at once."""
+    """A topic gets more partitions, and a client uses them at once."""
     is_only_poisoned: bool = False
-    """Nothing else goes wrong, so that no producer is refused anything."""
+    """There are no other faults, so no producer is refused anything."""
     follow_pause_s: float = NODE_SETTINGS.follow_pause_s
     trouble_s: float = 6.0
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
 
     @property
     def is_calm(self) -> bool:
-        """Nothing goes wrong that could have a client refused, or an agent end."""
+        """No fault could cause a client to be refused, or an agent to end."""
         chances = (
             self.loss, self.repetition, self.cut, self.failing_writes, self.slow_loads_s, self.slow_writes,
             self.unforeseen, self.stutter, self.slow_answers_s,
@@ -314,14 +315,14 @@ class Scenario:
 
     @property
     def keeps_its_committer(self) -> bool:
-        """Whether only a slow database is in the way of who holds the lease."""
+        """Whether a slow database is the only fault that affects the holder of the lease."""
         return not self.failing_writes and not any(
             what in kind for _, kind in self.misfortunes for what in OF_SEQUENCERS
         )
 
 
 def draw(luck: Entropy) -> Scenario:
-    """A scenario of its own for each seed."""
+    """Draw a scenario."""
 
     def maybe(chance: float) -> bool:
         return luck.fraction() < chance
@@ -382,7 +383,7 @@ def draw(luck: Entropy) -> Scenario:
         misfortunes=tuple(sorted(misfortunes)),
     )
     if not drawn.plain_producers and not drawn.idempotent_producers and not drawn.transactional_producers:
-        drawn = replace(drawn, idempotent_producers=1)  # somebody has to write
+        drawn = replace(drawn, idempotent_producers=1)  # some client must write
     if drawn.poisoners and not is_bad:
         return replace(drawn, **ONLY_POISON)
     if maybe(0.05):
@@ -391,7 +392,7 @@ def draw(luck: Entropy) -> Scenario:
 
 
 def losing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
-    """The same with the database lost in the middle, and with those clients only to whom everything comes back."""
+    """Return the scenario with the database lost in the middle, and only with clients that recover everything."""
     kept = [
         (at, kind)
         for at, kind in scenario.misfortunes
@@ -414,8 +415,8 @@ def losing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
 
 
 def slowing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
-    """The same, and for a while each answer of the database takes seconds; in half of them nothing else strikes the
-    sequencers. No frames are lost or repeated: calls wait as long as in earnest, where connections lose none."""
+    """Return the scenario with a database whose answers take seconds for a while; in half of these nothing else affects
+    the sequencers. No frames are lost or repeated: calls wait as long as in production, where connections lose none."""
     kept, failing = scenario.misfortunes, scenario.failing_writes
     if luck.below(2):
         kept = tuple(each for each in kept if not any(what in each[1] for what in OF_SEQUENCERS))
@@ -438,7 +439,7 @@ def slowing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
 
 
 def forgetting(scenario: Scenario) -> Scenario:
-    """The same with short memories, and without the clients whose rests are as long as the faults have it."""
+    """Return the scenario with short memories, and without the faults that delay clients for as long as their rests."""
     longer = (scenario.trouble_s + FORGETFUL_EXTRA_S) / scenario.trouble_s
     return replace(
         scenario,
@@ -455,13 +456,14 @@ def forgetting(scenario: Scenario) -> Scenario:
 
 
 def turning_retention_off(scenario: Scenario, luck: Entropy) -> Scenario:
-    """The same, and once the limit of the topic that expires is lifted, and put back."""
+    """Return the scenario in which the limit of the topic that expires is lifted once, and restored."""
     at = 0.3 + 0.6 * scenario.trouble_s * luck.fraction()
     return replace(scenario, misfortunes=tuple(sorted([*scenario.misfortunes, (at, RETENTION_OFF)])))
 
 
 def restarting_its_committer(scenario: Scenario, luck: Entropy) -> Scenario:
-    """The same, and the committer drains and restarts up to three times, beside followers that have a copy soon."""
+    """Return the scenario in which the committer drains and restarts up to three times, beside followers that soon have
+    a copy."""
     restarts = [
         (0.3 + scenario.trouble_s * 0.9 * luck.fraction(), COMMITTER_RESTARTS)
         for _ in range(1 + luck.below(3))

@@ -1,12 +1,12 @@
-"""Members of a share group: they join, acquire records, say what became of them, or say nothing.
+"""Members of a share group: they join, acquire records, acknowledge them in different ways, or not at all.
 
-`ShareWatch` sees what all of them are told:
-- a record is handed to nobody while it is somebody's, whose lock is not over;
-- a record that was accepted is handed to nobody once that was answered;
-- what was acknowledged by the log is handed to somebody, sooner or later;
-- what a member surely had and rejected is in the dead-letter topic at the end.
+`ShareWatch` sees all their answers:
+- while a member holds a record under a lock, nobody else receives it;
+- once the acceptance of a record was answered, nobody receives it;
+- every record that the log acknowledged is delivered sooner or later;
+- a record that a member certainly held and rejected is in the dead-letter topic at the end.
 
-A member can't know when what an answer says came about; the rules take the time that allows most.
+A member can't know when the facts in an answer took effect; the rules assume the time that allows most.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.simulation.network import KafkaStream, NoAnswer
 from tests.support.history.events import identity
 
 LOCK_S = 2.0
-"""As the settings of the simulated agents have it."""
+"""The lock time in the settings of the simulated agents."""
 GROUP_RESOURCE = 32
 MARGIN_S = 0.02
 """The database's clock counts whole milliseconds."""
@@ -55,47 +55,47 @@ Place = tuple[str, int, int]
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 RENEW = AcknowledgeType.RENEW
 SAID = (*6 * [ACCEPT], RELEASE, RENEW, REJECT)
-"""What members say of records, each as likely."""
+"""How members acknowledge records, each entry equally likely."""
 
 
 @dataclass(slots=True)
 class Holding:
-    """A record in a member's hands. It is nobody else's from when it had it until `locked_until`, unless it was given
-    up: `freed_at` is when the member first asked for that. The end of a connection by which it came, or by which a
-    renewal of its lock was sent, frees it, too."""
+    """A record in a member's hands. Nobody else may have it from `had_at` until `locked_until`, unless it was given up:
+    `freed_at` is when the member first asked for that. The record is also freed if a connection ends by which it came,
+    or by which a renewal of its lock was sent."""
 
     had_at: float
     locked_until: float
     held_by: list[KafkaStream]
     freed_at: float | None = None
     first_said: AcknowledgeType | None = None
-    """What the member said of it first, but for renewals: the same record may be in its hands twice, and what it says
-    of the second is void."""
+    """The member's first acknowledgement of it, except renewals. A member may hold the same record twice, and its
+    second acknowledgement is void."""
 
     def is_sure(self, now: float) -> bool:
-        """Whether its lock goes on, and no connection that had it has ended."""
+        """Return whether its lock certainly has not ended, nor any connection that holds it."""
         return now < self.locked_until - MARGIN_S and not any(stream.agent_knows for stream in self.held_by)
 
 
 @dataclass(slots=True)
 class ShareWatch:
-    """What the members of one group were told."""
+    """The answers that the members of one group received."""
 
     violated: Callable[[str], None]
     is_time_kept: bool = True
     """The database's clock, by which locks end, has not jumped yet."""
     holdings: dict[Place, list[Holding]] = field(default_factory=dict)
     done_at: dict[Place, float] = field(default_factory=dict)
-    """When it was answered that a record is done."""
+    """When an answer said that a record is done."""
     rejected: set[Place] = field(default_factory=set)
-    """What was rejected by a member that surely had it when that was answered."""
+    """Records rejected by a member that certainly held them when the rejection was answered."""
     delivered: set[str] = field(default_factory=set)
-    """Identities of records that were handed to somebody."""
+    """Identities of records that were delivered to a member."""
 
     def handed_out(
         self, place: Place, record: str, member: str, asked_at: float, now: float, came_by: KafkaStream
     ) -> Holding:
-        """A member was handed a record, between these two times."""
+        """Note that a member received a record, between these two times."""
         self.delivered.add(record)
         done_at = self.done_at.get(place)
         if done_at is not None and asked_at > done_at:
@@ -113,7 +113,7 @@ class ShareWatch:
         return holding
 
     def done(self, places: Iterable[Place], now: float) -> None:
-        """It was answered that these are done."""
+        """Note an answer that these records are done."""
         for place in places:
             self.done_at.setdefault(place, now)
 
@@ -122,7 +122,7 @@ DEAD_LETTERS = "dlq.events"
 
 
 async def make_dead_letter_topic(admin: Admin, group: str) -> None:
-    """Make the topic, and have the group use it."""
+    """Create the topic, and configure the group to use it."""
     await admin.make_topic(DEAD_LETTERS, 1, errors_deadletterqueue_group_enable="true")
     config = AlterableConfig("errors.deadletterqueue.topic.name", value=DEAD_LETTERS)
     await admin.until_answered(
@@ -134,7 +134,7 @@ async def make_dead_letter_topic(admin: Admin, group: str) -> None:
 
 
 async def missing_letters(reader: Reader, watch: ShareWatch, log: Log) -> list[Place]:
-    """What was rejected, is still in the log, and not in the dead-letter topic."""
+    """Return the rejected records that are still in the log, but not in the dead-letter topic."""
     letters = await reader.surely_look_up(DEAD_LETTERS)
     end, at = await reader.offset_of(letters, 0, -1), 0
     written: set[tuple[int, int]] = set()
@@ -163,7 +163,7 @@ async def missing_letters(reader: Reader, watch: ShareWatch, log: Log) -> list[P
 
 @dataclass(slots=True)
 class Batch:
-    """What was acquired at once of one partition, and not acknowledged yet."""
+    """Records of one partition that were acquired together, and are not acknowledged yet."""
 
     partition: int
     first: int
@@ -171,7 +171,7 @@ class Batch:
     holdings: dict[int, Holding]
 
     def said(self, kind: AcknowledgeType, now: float, sent_by: KafkaStream) -> AcknowledgementBatch:
-        """What is sent of it."""
+        """Return the acknowledgement to send for the batch."""
         for holding in self.holdings.values():
             if kind is RENEW:
                 holding.held_by.append(sent_by)
@@ -182,7 +182,7 @@ class Batch:
 
 
 class ShareMember(Client):
-    """One member: heartbeats, fetches from any agent, and acknowledges with the next fetch."""
+    """One member: sends heartbeats, fetches from any agent, and acknowledges with the next fetch."""
 
     def __init__(
         self, stage: Stage, name: str, group: str, watch: ShareWatch, process: SimulatedProcess | None = None
@@ -198,7 +198,7 @@ class ShareMember(Client):
         self._heard_at = -1.0
 
     async def run(self, topic: str) -> None:
-        """Until the input has ended."""
+        """Run until the input has ended."""
         log = await self.surely_look_up(topic)
         while not self.stage.is_input_over:
             await self._turn(log)
@@ -206,7 +206,7 @@ class ShareMember(Client):
         await self._leave()
 
     async def drain(self, topic: str) -> None:
-        """Until nothing is left that the group is not done with."""
+        """Read until the group is done with every record."""
         log = await self.surely_look_up(topic)
         while True:
             await self._turn(log, is_last=True)
@@ -263,7 +263,7 @@ class ShareMember(Client):
             self.stage.note(f"{self.name} left without an answer")
 
     async def _give_everything_back(self) -> None:
-        """End the session: what it has and says nothing of is anybody's."""
+        """End the session: records that it holds and has not acknowledged become available to all."""
         if self._session == 0:
             return
         for holding in self._holdings:
@@ -276,7 +276,7 @@ class ShareMember(Client):
             self.stage.note(f"{self.name} ended its session without an answer")
 
     async def _lag(self, log: Log) -> int:
-        """How many offsets the group is not done with; -1 where that is not known."""
+        """Return with how many offsets the group is not done; -1 if unknown."""
         asked = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(self._group, None)])
         try:
             (group,) = (await self._ask_coordinator(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, asked)).groups
@@ -293,7 +293,7 @@ class ShareMember(Client):
     async def _fetch(self, log: Log, *, is_last: bool) -> None:
         if not self._host or self.luck.below(20) == 0:
             left = self._streams.pop(self._host, None)
-            if left is not None:  # it ends while the member reads elsewhere, or from there by another
+            if left is not None:  # it ends while the member reads elsewhere, or reconnects
                 self.stage.cluster.loop.call_later(self.luck.fraction(), left.cut)
             self._host, self._session = self.some_agent(), 0
         asked_at, epoch = self.stage.now(), self._session
@@ -305,7 +305,7 @@ class ShareMember(Client):
             self._host, self._session = "", 0  # its machine may be gone
             raise
         request = self._request(log, epoch, said, came_by, is_renewing=is_renewing)
-        self._session = 0  # until it is known that the agent is where the member is
+        self._session = 0  # until an answer shows that the agent has the session
         response = await self.wait(came_by, came_by.send(ApiKey.SHARE_FETCH, 2, request, self.name))
         now = self.stage.now()
         if response.error_code != ErrorCode.NONE:
@@ -319,10 +319,10 @@ class ShareMember(Client):
                 self._take_in(log, row, asked_at, now, came_by)
 
     def _to_say(self, *, is_last: bool) -> list[tuple[Batch, AcknowledgeType]]:
-        """What is said now of what is held: the same kind of answer for all, at most one for each partition."""
+        """Choose the acknowledgements to send now: the same type for all, at most one batch per partition."""
         kind = ACCEPT if is_last else SAID[self.luck.below(len(SAID))]
         if not is_last and self.luck.below(12) == 0:
-            self._held = []  # it forgets what it has: the locks end it
+            self._held = []  # it forgets what it holds: the locks time out
         by_partition = {batch.partition: batch for batch in reversed(self._held)}
         return [(batch, kind) for batch in by_partition.values()]
 
@@ -380,9 +380,7 @@ class ShareMember(Client):
                 )
             elif kind is RENEW:
                 for holding in batch.holdings.values():
-                    if holding.is_sure(
-                        now
-                    ):  # else the record may be done, and that it is renewed means nothing
+                    if holding.is_sure(now):  # otherwise the record may be done, and a renewal means nothing
                         holding.locked_until = max(holding.locked_until, asked_at + LOCK_S)
 
     def _take_in(
@@ -401,7 +399,7 @@ class ShareMember(Client):
                     place = (log.name, row.partition_index, offset)
                     holding = self.watch.handed_out(place, records[offset], self.name, asked_at, now, came_by)
                     batch.holdings[offset] = holding
-                    # What it has had before was given back unasked: what it says of one is said of both.
+                    # Its earlier holding was released without a request, so an acknowledgement of one applies to both.
                     for before in self._held:
                         if before.partition == batch.partition and offset in before.holdings:
                             before.holdings[offset] = holding

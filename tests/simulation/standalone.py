@@ -1,7 +1,7 @@
-"""Consumers that are no members: they commit the position of a partition, by itself or in a transaction, and delete it.
+"""Consumers that are not members: they commit a partition's position, directly or in a transaction, and delete it.
 
-One alone commits and deletes the position of its partition, one after the other, so the history knows what it must be.
-Deletions are commits of -1 there. Others do the same with other partitions of the same group.
+Only one of them commits and deletes the position of its partition, one after the other, so the history knows what the
+position must be. In the history a deletion is a commit of -1. Others do the same with other partitions of the group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.history.events import (
 
 
 class StandaloneConsumer(Processor):
-    """The one whose partition this is. Each position that it commits is a new one."""
+    """The only consumer of this partition. Each position that it commits is new."""
 
     def __init__(self, stage: Stage, name: str, partition: int) -> None:
         is_second_version = bool(stage.entropy(f"version of {name}").below(2))
@@ -77,7 +77,8 @@ class StandaloneConsumer(Processor):
     # --- deletions
 
     async def _delete(self, log: Log) -> bool:
-        """Until it is answered; whether the position is deleted. A group without any has none to delete."""
+        """Delete until there is an answer; returns whether the position is deleted. A group without any has none to
+        delete."""
         while True:
             asked_at, code = self.stage.now(), await self._try_to_delete(log)
             if code is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -92,7 +93,7 @@ class StandaloneConsumer(Processor):
             await self._group.look_again(NoAnswer("no deletion"))
 
     async def _try_to_delete(self, log: Log) -> ErrorCode | None:
-        """The answer, if it is one."""
+        """Return the answer's code, or None without an answer."""
         self._deletions += 1
         deletion = f"{self.name}/deletion {self._deletions}"
         self.stage.record(
@@ -110,7 +111,7 @@ class StandaloneConsumer(Processor):
         code = ErrorCode(answer.error_code or answer.topics[0].partitions[0].error_code)
         if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             return None
-        if code is ErrorCode.NONE:  # a late copy of one that was refused may delete what is committed next
+        if code is ErrorCode.NONE:  # a late copy of a refused one may delete the next commit
             self.stage.record(OffsetCommitEnded(at=self.stage.now(), client=self.name, commit=deletion))
         return code
 
@@ -123,7 +124,8 @@ class StandaloneConsumer(Processor):
         return await super().ask(host, api, version, request, patience_s)
 
     async def _transact_once(self, log: Log) -> None:
-        """A transaction of one position. If that is deleted before the end, the end leaves none, as in Kafka."""
+        """Commit one position in a transaction. If the position is deleted before the end, the end leaves none, as in
+        Kafka."""
         transaction, self._sendings = self.begin(), 0
         self._offset += 1
         is_whole = await self._add_offsets(transaction, log, STANDALONE, {self._partition: self._offset})

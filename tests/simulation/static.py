@@ -1,7 +1,7 @@
-"""Static members of a group (KIP-345): instances that come back under a new member id, and processes replaced so.
+"""Static members of a group (KIP-345): instances that return under a new member id, and so replace their process.
 
-An instance that comes back within its session takes its own place: the group goes on in its generation. From then on
-nothing of the process before is accepted.
+An instance that returns within its session takes its own place: the group stays in its generation. From then on no
+request of the earlier process is accepted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import NoAnswer
 
 RETURNS = 2
-"""How often each instance is replaced while there are faults; once more after them."""
+"""How often each instance is replaced during the faults; once more after them."""
 SETTLED_S = 8.0
-"""This long after the faults all sessions of dead processes are over."""
+"""This long after the faults all sessions of dead processes have ended."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Incarnation:
 
 @dataclass(slots=True)
 class StaticWatch:
-    """What the static members of one group were told."""
+    """The answers that the static members of one group received."""
 
     violated: Callable[[str], None]
     members: int
@@ -39,16 +39,16 @@ class StaticWatch:
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     joins: dict[str, list[Incarnation]] = field(default_factory=dict)
     generations: dict[str, int] = field(default_factory=dict)
-    """In which generation each instance was given its partitions last."""
+    """The generation in which each instance last got its partitions."""
     settled: int = 0
     """How many instances returned after the faults."""
     joining: dict[str, SimulatedProcess] = field(default_factory=dict)
     rejoins: int = 0
-    """How often processes joined again, after an error: where the leader does so, a generation follows."""
+    """How often processes joined again after an error: if the leader does so, a new generation follows."""
 
     @property
     def is_stable(self) -> bool:
-        """Whether all instances are in the newest generation, and none joins."""
+        """Whether all instances are in the newest generation, and none is joining."""
         return [*self.generations.values()] == [self.newest] * self.members and all(
             process.is_dead for process in self.joining.values()
         )
@@ -58,8 +58,8 @@ class StaticWatch:
         return self.settled == self.members
 
     def is_replaced(self, instance: str, mine: Incarnation, asked_at: float) -> bool:
-        """Whether a later process had surely taken the place when this was asked: its join began after the answer to
-        this one's, and was answered."""
+        """Return whether a later process had certainly taken the place when this request was sent: its join began after
+        the answer to this one's, and was answered."""
         return mine.answered_at is not None and any(
             other.asked_at > mine.answered_at
             and other.answered_at is not None
@@ -69,7 +69,7 @@ class StaticWatch:
 
 
 class StaticView(GroupWatch):
-    """The watch as one process of an instance has it: member ids change within a generation, and instances do not."""
+    """The watch as one process of an instance sees it: member ids change within a generation, instances do not."""
 
     def __init__(self, shared: StaticWatch, instance: str) -> None:
         super().__init__(shared.violated)
@@ -103,7 +103,7 @@ class StaticView(GroupWatch):
 
 
 class StaticMember(GroupMember):
-    """One process of an instance; it never says good-bye."""
+    """One process of an instance; it never sends LeaveGroup."""
 
     def __init__(self, stage: Stage, instance: str, group: str, shared: StaticWatch) -> None:
         self._view = StaticView(shared, instance)
@@ -111,7 +111,7 @@ class StaticMember(GroupMember):
         self.instance_id = instance
         self._shared = shared
         self.is_retired = False
-        """Another process stands for the instance: this one ends once it is told so."""
+        """Another process has replaced this one, which ends once an answer says so."""
 
     def is_over(self, log: Log) -> bool:
         return self._shared.is_over
@@ -140,7 +140,7 @@ class StaticMember(GroupMember):
             del self._shared.joining[self.name]
 
     async def leave(self) -> None:
-        """The session ends by itself."""
+        """Do nothing: the session ends by itself."""
 
     @property
     def has_joined(self) -> bool:

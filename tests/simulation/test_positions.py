@@ -1,4 +1,4 @@
-"""When a group's position may fall: only where a member was told it before its commit, without an answer, was done."""
+"""A group's position may fall only if its member received the position from before a commit without an answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _violations(history: Sequence[AnyEvent], *rows: GroupOffsetRow) -> list[str]
 def test_a_position_may_fall_to_what_was_read_from_where_the_group_was_before_a_commit_without_an_answer() -> (
     None
 ):
-    """Seed 150001553: the first commit was carried out after its member had been told the position again."""
+    """Seed 150001553: the first commit was carried out after its member had received the position again."""
     history = [_asked(1.0, FIRST), _ended(1.1, FIRST, "unknown"), _fetched(1.2, 1.3, -1), _asked(1.4, SECOND)]
 
     assert _violations(history, FIRST, SECOND) == []

@@ -1,4 +1,4 @@
-"""The simulation itself: it finds nothing in a handful of seeds, repeats itself, and finds planted bugs.
+"""The simulation itself: it finds nothing in a handful of seeds, is repeatable, and finds planted bugs.
 
 All planted bugs, and many seeds: docs/simulation.md.
 """

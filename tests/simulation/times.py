@@ -1,8 +1,8 @@
-"""Times: what is found by time and by leader epoch, against what was read; and what retention removes by time.
+"""Times: look-ups by time and by leader epoch, against what was read; and what retention by time removes.
 
 `TimeReader` remembers the timestamps of all committed records that it read, and asks for offsets by time: no answer may
-lie behind a record that it knows to be in the log and to be late enough. `AgeWatch` looks at each transaction of the
-database: the log start of the topic that expires by time passes only what is old enough.
+be behind a record that it knows to be in the log and late enough. `AgeWatch` checks each transaction of the database:
+the log start of the topic that expires by time passes only records that are old enough.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ END, START = -1, -2
 
 @dataclass(slots=True)
 class Known:
-    """Of one partition: the committed records' timestamps by offset, and the log start that was last told."""
+    """What is known about one partition: the committed records' timestamps by offset, and the last log start
+    received."""
 
     times: dict[int, int] = field(default_factory=dict)
     log_start: int = 0
     position: int = 0
 
     def late(self, timestamp: int, start: int, end: int) -> list[int]:
-        """Offsets in [start, end) of records at that time or later."""
+        """Return the offsets in [start, end) of records at that time or later."""
         return [at for at, time in self.times.items() if start <= at < end and time >= timestamp]
 
 
 class TimeReader(Reader):
-    """Reads what is committed, and asks where times are."""
+    """Reads what is committed, and looks up offsets by time."""
 
     def __init__(self, stage: Stage, name: str = "time-reader") -> None:
         super().__init__(quiet(stage), name, "committed")
@@ -65,7 +66,7 @@ class TimeReader(Reader):
             await self.pause(0.2, 1.0)
 
     async def ask_at_the_end(self, topic: str) -> None:
-        """When all can be read and nothing is written any more."""
+        """Ask when everything can be read and nothing is written any more."""
         log = await self.surely_look_up(topic)
         for partition in range(log.partitions):
             while await self._read_on(log, partition):
@@ -74,7 +75,7 @@ class TimeReader(Reader):
                 await self._ask_some(log, partition)
 
     async def _read_on(self, log: Log, partition: int) -> bool:
-        """Whether there may be more to read."""
+        """Fetch once; returns whether there may be more to read."""
         known = self._known.setdefault(partition, Known())
         try:
             found = await self.fetch(self.some_agent(), log, {partition: known.position}, max_wait_ms=0)
@@ -99,7 +100,7 @@ class TimeReader(Reader):
                 await self._ask_for_epoch(log, partition, max(known.times))
             case 1 | 2:
                 await self._ask_for_time(log, partition, known, OffsetSpec.MAX_TIMESTAMP)
-            case 3 | 4:  # what comes next may stand in the same run, and not be committed
+            case 3 | 4:  # the next record may be in the same run, and not committed
                 await self._ask_for_time(log, partition, known, max(known.times.values()) + 1)
             case _:
                 times = list(known.times.values())
@@ -107,7 +108,8 @@ class TimeReader(Reader):
                 await self._ask_for_time(log, partition, known, some + self.luck.below(3) - 1)
 
     async def _ask_for_time(self, log: Log, partition: int, known: Known, timestamp: int) -> None:
-        """MAX_TIMESTAMP tells the latest of all or, with read_committed where it is not committed, nothing."""
+        """Ask for a time. MAX_TIMESTAMP returns the latest record of all or, for read_committed if that one is not
+        committed, nothing."""
         start, before = known.log_start, Known(dict(known.times))
         is_latest = timestamp == OffsetSpec.MAX_TIMESTAMP
         isolation = self.luck.below(2)
@@ -120,7 +122,7 @@ class TimeReader(Reader):
         else:
             missed = before.late(timestamp, later_start, row.offset if row.offset >= 0 else end)
         if row.offset < 0 and (later_start > 0 or (is_latest and isolation)):
-            return  # the run that was found may be late enough only where nobody reads: below log start, say
+            return  # the run's late record may be out of reach: below the log start, for example
         if missed:
             self.stage.violated(f"{what}; the record at {missed[0]} is of {before.times[missed[0]]}")
         if row.offset < 0:
@@ -144,7 +146,7 @@ class TimeReader(Reader):
         return row
 
     async def _ask_for_epoch(self, log: Log, partition: int, last_read: int) -> None:
-        """The end of the only epoch that there is, and of one that there is not yet."""
+        """Ask for the end of the only epoch that exists, and of one that does not exist yet."""
         for epoch in (0, 7):
             asked = OffsetForLeaderTopic(log.topic, [OffsetForLeaderPartition(partition, leader_epoch=epoch)])
             response = await self.until_answered(
@@ -164,7 +166,7 @@ class TimeReader(Reader):
 
 @dataclass(slots=True)
 class AgeWatch:
-    """What retention by time removes. `now_ms`: the database's time; None where it can't be told."""
+    """Checks what retention by time removes. `now_ms`: the database's time; None if unknown."""
 
     violated: Callable[[str], None]
     now_ms: Callable[[], int | None]
@@ -184,7 +186,7 @@ class AgeWatch:
 
     @property
     def left(self) -> list[str]:
-        """What has not expired yet, in words."""
+        """Return as text what has not expired yet."""
         row = self._partition
         if row is None or row.log_start_offset == row.end_offset:
             return []
@@ -201,7 +203,7 @@ class AgeWatch:
         before = 0 if self._partition is None else self._partition.log_start_offset
         self._partition = row
         for run in self._runs.values():
-            # A swap may have joined what was planned to go with what stays: only of whole runs the age is known.
+            # A swap may have joined a run that was planned to go with one that stays: only whole runs have a known age.
             is_passed = before < run.end_offset <= row.log_start_offset
             if not is_passed or now_ms is None or run.kind is ObjectKind.MARKERS:
                 continue

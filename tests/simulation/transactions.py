@@ -1,9 +1,9 @@
 """Transactional clients: producers of both transaction versions, and consume-transform-produce loops.
 
-Version 1: partitions and groups are added before they are used, an end leaves the epoch as it is. Version 2 (KIP-890):
-the first batch adds its partition, every end gives a new epoch.
+Version 1: partitions and groups are added before they are used, and an end keeps the epoch. Version 2 (KIP-890): the
+first batch adds its partition, and every end gives a new epoch.
 
-An instance whose transactional id was taken by another one is fenced and ends; whoever runs it starts the next.
+An instance whose transactional id was taken by another one is fenced and ends; the world starts the next.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ FATAL = (
 
 
 class Fenced(Exception):
-    """This instance may go on no more."""
+    """This instance may not continue."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What is left to do for all instances of a transactional id."""
+    """The work that is left for all instances of a transactional id."""
 
     transactions_left: int
     instances: int = 0
@@ -87,7 +87,7 @@ class TransactionalProducer(Producer):
     # --- the run
 
     async def run(self, topics: Sequence[str], progress: Progress) -> None:
-        """Transactions until none is left, or until fenced."""
+        """Run transactions until none is left, or until fenced."""
         progress.instances += 1
         logs = [await self.surely_look_up(topic) for topic in topics]
         began = self.stage.now()
@@ -108,7 +108,7 @@ class TransactionalProducer(Producer):
                 )
 
     async def commit_one(self, topics: Sequence[str], progress: Progress) -> bool:
-        """Whether a transaction of this instance commits, which should."""
+        """Run a transaction that should commit; returns whether it did."""
         progress.instances += 1
         logs = [await self.surely_look_up(topic) for topic in topics]
         try:
@@ -119,7 +119,7 @@ class TransactionalProducer(Producer):
             return False
 
     async def _transact(self, logs: Sequence[Log], *, should_commit: bool = False) -> bool:
-        """One transaction; whether it is known to be committed."""
+        """Run one transaction; returns whether it is known to be committed."""
         transaction = self.begin()
         log = logs[self.luck.below(len(logs))]
         first = self.luck.below(log.partitions)
@@ -144,7 +144,7 @@ class TransactionalProducer(Producer):
         return await super().ask(host, api, version, request, patience_s)
 
     async def init(self, *, is_bump: bool = False) -> None:
-        """Take the transactional id over, or (KIP-360) a new epoch for what this instance has."""
+        """Take over the transactional id or, with `is_bump` (KIP-360), get a new epoch for this instance."""
         given = (self.producer_id, self.epoch) if is_bump else (-1, -1)
         request = InitProducerIdRequest(self._transactional_id, self.timeout_ms, *given)
         response = await self.until_answered(
@@ -173,7 +173,7 @@ class TransactionalProducer(Producer):
         return transaction
 
     async def add_partitions(self, places: Sequence[tuple[Log, int]]) -> None:
-        """AddPartitionsToTxn, for version 1."""
+        """Send AddPartitionsToTxn, for version 1."""
         if self._is_v2:
             return
         topics: dict[str, list[int]] = {}
@@ -209,7 +209,7 @@ class TransactionalProducer(Producer):
         return batch
 
     async def send(self, batches: Sequence[OutBatch]) -> bool:
-        """Send until all are stored; False when that could not be had, and the transaction must be aborted."""
+        """Send until all are stored; returns False if that failed and the transaction must be aborted."""
         version = 12 if self._is_v2 else 11
         for _ in range(ATTEMPTS):
             waiting = [batch for batch in batches if not batch.is_acked]
@@ -236,7 +236,7 @@ class TransactionalProducer(Producer):
         return False
 
     async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> bool:
-        """EndTxn until it is known how it ended; whether as asked. Raises Fenced."""
+        """Send EndTxn until the outcome is known; returns whether it is the requested one. Raises Fenced."""
         asked = CommitAsked if is_commit else AbortAsked
         self.stage.aborts.end_asked((self.producer_id, self.epoch))
         self.stage.record(asked(at=self.stage.now(), client=self.name, transaction=transaction))
@@ -257,7 +257,7 @@ class TransactionalProducer(Producer):
             if code in FATAL:
                 self._ended(transaction, "unknown" if is_commit and is_doubtful else "aborted", code.name)
                 if not is_commit and code is ErrorCode.INVALID_TXN_STATE:
-                    break  # nothing was ever added to it
+                    break  # nothing was ever added to the transaction
                 raise Fenced(f"EndTxn: {code.name}")
             is_doubtful = True
             await self.pause(0.02, 0.2)
@@ -282,7 +282,7 @@ class TransactionalProducer(Producer):
 
 
 async def fetch_positions(client: Client, group: str, log: Log, partitions: Sequence[int]) -> dict[int, int]:
-    """The group's stable positions, -1 where it has none."""
+    """Return the group's stable positions, -1 if it has none."""
     asked_at = client.stage.now()
     topics = [OffsetFetchRequestTopics(name=log.topic, partition_indexes=list(partitions))]
     request = OffsetFetchRequest(
@@ -309,7 +309,7 @@ async def fetch_positions(client: Client, group: str, log: Log, partitions: Sequ
 
 
 class Processor(TransactionalProducer):
-    """Reads partitions of one topic and writes what it makes of each record to another, exactly once."""
+    """Reads partitions of one topic and writes one output for each record to another topic, exactly once."""
 
     def __init__(self, stage: Stage, name: str, transactional_id: str, *, is_second_version: bool) -> None:
         super().__init__(stage, name, transactional_id, is_second_version=is_second_version)
@@ -318,7 +318,7 @@ class Processor(TransactionalProducer):
     async def work(
         self, source: str, target: str, partitions: Sequence[int], group: str, progress: Progress
     ) -> None:
-        """Until the input has ended and all of it is processed, or until fenced."""
+        """Work until the input has ended and all of it is processed, or until fenced."""
         source_log, target_log = await self.surely_look_up(source), await self.surely_look_up(target)
         try:
             await self.init()
@@ -330,7 +330,7 @@ class Processor(TransactionalProducer):
             self.stage.note(f"{self.name} is fenced: {error}")
 
     async def _process_on(self, source: Log, target: Log, partitions: Sequence[int], group: str) -> bool:
-        """From the committed positions on, until a transaction fails (False) or nothing is left (True)."""
+        """Process from the committed positions on, until a transaction fails (False) or nothing is left (True)."""
         while not partitions:
             if self.stage.is_input_over:
                 return True
@@ -404,7 +404,7 @@ class Processor(TransactionalProducer):
             producer_epoch=self.epoch,
             topics=[TxnOffsetCommitRequestTopic(source.topic, rows)],
         )
-        # Told before: an attempt whose answer is lost counts too, once the transaction commits.
+        # Recorded before the request: an attempt whose answer is lost counts too, once the transaction commits.
         for partition, offset in positions.items():
             self.stage.record(
                 OffsetsAdded(
@@ -415,10 +415,10 @@ class Processor(TransactionalProducer):
         return await self.commit_positions(request)
 
     async def still_there(self) -> None:
-        """For members of a group: whether they still are."""
+        """For members of a group: check that they still are members."""
 
     async def commit_positions(self, request: TxnOffsetCommitRequest) -> bool:
-        """TxnOffsetCommit until it is known; False when the transaction must be aborted."""
+        """Send TxnOffsetCommit until its outcome is known; returns False if the transaction must be aborted."""
         response = await self.until_answered(
             ApiKey.TXN_OFFSET_COMMIT,
             5 if self._is_v2 else 3,

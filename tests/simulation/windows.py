@@ -1,7 +1,8 @@
-"""What agents' windows say of partitions, against what every commit made of them.
+"""Compares agents' windows of partitions with the partitions' state after every commit.
 
-A window claims to be true as of a commit number. So it must have the bounds that the rows had then, and the very runs
-that stood there from its start on: not those that compaction replaced, none left out, none of a deleted topic.
+A window claims to be true as of a commit number. So it must have the bounds of the rows at that commit, and exactly the
+runs that the partition had then from the window's start on: none that compaction replaced, none left out, none of a
+deleted topic.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Partition:
     states: list[_AsOf | None] = field(default_factory=list)
 
     def take(self, kind: type[Row], key: tuple[object, ...], row: Row | None) -> None:
-        """Take over a row that was written under this key, or deleted."""
+        """Apply a row that was written under this key, or deleted."""
         if isinstance(row, PartitionRow):
             self.log_start, self.end = row.log_start_offset, row.end_offset
         elif isinstance(row, RunRow):
@@ -69,7 +70,8 @@ class _Partition:
 
 
 class WindowWatch:
-    """Sees each transaction of the database, and compares windows with them. `checked`: how many, with runs."""
+    """Follows each transaction of the database, and compares windows with it. `checked`: the number of windows with
+    runs."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
@@ -78,7 +80,7 @@ class WindowWatch:
         self.checked = 0
 
     async def after_recovery(self, rows: RowStore) -> WindowWatch:
-        """Goes on with another database; what windows of the old one say can't be told any more."""
+        """Return a watch for the recovered database; windows of the old one can't be checked any more."""
         watch = WindowWatch(self._violated)
         watch.checked = self.checked
         changes = Changes()
@@ -94,7 +96,7 @@ class WindowWatch:
         return watch
 
     def __call__(self, changes: Changes) -> None:
-        """A transaction has taken effect."""
+        """Note that a transaction has taken effect."""
         counter = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
         if isinstance(counter, CounterRow):
             self._number = counter.value

@@ -1,13 +1,13 @@
-"""One run: a cluster, its clients, bad luck, and what must hold of it all.
+"""One run: a cluster, its clients, faults, and the invariants that must hold.
 
-`simulate` runs a seed to its end and tells what was violated:
+`simulate` runs a seed to its end and reports violations:
 
-- of the history that the clients saw (tests.support.history): nothing acknowledged is lost, nothing is doubled,
-  reordered, torn or invented, offsets keep their meaning, reads are of committed transactions where that was asked,
+- of the history that the clients saw (tests.support.history): nothing acknowledged is lost, nothing is duplicated,
+  reordered, torn or invented, offsets keep their meaning, reads are of committed transactions where that was requested,
   groups' positions are what was committed;
-- of what is inside (tests.simulation.invariants): at each transaction of the database and at the end;
-- of the end: once the faults are over every client that tries again comes through, everything can be read, and after
-  the grace nothing is left that no row names, nor a row that names nothing, nor a session.
+- of the internal invariants (tests.simulation.invariants): at each transaction of the database and at the end;
+- at the end: once the faults are over every client that retries succeeds, everything can be read, and after the grace
+  there is no object that no row names, no row that names nothing, and no session.
 """
 
 from __future__ import annotations
@@ -135,23 +135,24 @@ PATIENCE_SECONDS = 40.0
 GRACE_SECONDS = 40.0
 """How long the collector may take to clean up once everything is closed."""
 MORE_AFTER_A_SLOW_DATABASE = 60.0
-"""Seconds more for each of the two: the lease grew to 20 s, upload sessions live for 30 s, and objects for 20 s."""
+"""Seconds added to each of the two: the lease grew to 20 s, upload sessions live for 30 s, and objects for 20 s."""
 MORE_WHILE_FORGETTING = 90.0
 """Clients rest three times, up to 16 s each, and 8 s after each batch that they sent to machines that are gone."""
 TERMS_BEFORE_A_SLOW_DATABASE = 1
-"""How many committers may begin while the database is slow: the lease runs out once, when it becomes so."""
+"""How many committers may begin while the database is slow: the lease lapses once, when it becomes slow."""
 CALL_TIMEOUT_S, CALL_PATIENCE_S = 1.0, 3.0
 SLOW_CALL_TIMEOUT_S, SLOW_PATIENCE_S = 20.0, 10.0
-"""SequencerClient's own."""
+"""The defaults of SequencerClient."""
 WINDOWS_LOOKED_AT_S = 0.1
 SECONDS_TO_NOTICE = 5.0
-"""Within this time every agent knows that its database is another one, and was started anew."""
+"""Within this time every agent notices that its database was replaced, and is restarted."""
 LAST_READER = "last reader"
 MOVED = (Kind.LOST, Kind.OFFSET_MOVED, Kind.DUPLICATED, Kind.HOLE)
-"""After a recovery, what was committed since the last checkpoint stands at other offsets, above a hole. What is
-there at the end is judged instead."""
+"""After a recovery, what was committed since the last checkpoint is at other offsets, above a hole. The log's content
+at the end is checked instead."""
 MOVED_BY_WRONG_CLOCKS = (*MOVED, Kind.REORDERED)
-"""It stands in the order of the agents' clocks. Where these differ, only idempotent producers are promised theirs."""
+"""Recovered batches are in the order of the agents' clocks. If these differ, only idempotent producers keep their
+order."""
 RETENTION_BYTES = "900"
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
 SHARERS = "sharers"
@@ -164,7 +165,7 @@ CONSUMERS = "consumers"
 
 @dataclass(slots=True)
 class Result:
-    """What a run did: its events in order, and what did not hold."""
+    """The result of a run: its events in order, and the violations."""
 
     seed: int
     scenario: Scenario = field(default_factory=Scenario)
@@ -175,7 +176,7 @@ class Result:
     reads: int = 0
     committed: int = 0
     windows: int = 0
-    """Windows with runs that were looked at."""
+    """How many windows with runs were checked."""
     turns: int = 0
     seconds: float = 0.0
 
@@ -185,13 +186,13 @@ class Result:
 
 
 def entropy_of(seed: int, name: str) -> SeededEntropy:
-    """A source of its own for each part: what one draws doesn't shift another's."""
+    """Return a separate source of randomness for each part, so that one part's draws don't shift another's."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return SeededEntropy(int.from_bytes(digest[:8], "big"))
 
 
 def scenario_of(seed: int) -> Scenario:
-    """What the seed draws."""
+    """Return the scenario that the seed draws."""
     drawn, luck = draw(entropy_of(seed, "scenario")), entropy_of(seed, "slow database")
     may_be_slow = not drawn.loses_database and not drawn.is_only_poisoned
     if luck.fraction() < SLOW_SEEDS and may_be_slow:
@@ -247,7 +248,7 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def simulate(seed: int, scenario: Scenario | None = None) -> Result:
-    """Run one seed to its end. What breaks (deadlock, overtime, an unforeseen error) is a violation too."""
+    """Run one seed to its end. A deadlock, overtime or an unforeseen error is a violation too."""
     result = Result(seed, scenario or scenario_of(seed))
 
     async def main(loop: SimulatedLoop) -> None:
@@ -294,14 +295,14 @@ def _node_settings(scenario: Scenario) -> ServerSettings:
 
 
 def more_seconds(scenario: Scenario) -> float:
-    """What the end may take longer where the database was slow, or clients rest."""
+    """Return how much longer the end may take if the database was slow, or clients rest."""
     if scenario.forgets:
         return MORE_WHILE_FORGETTING
     return MORE_AFTER_A_SLOW_DATABASE if scenario.slow_for_s else 0.0
 
 
 def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
-    """Acknowledged records that one who read everything at the end got not at all or, if idempotent, twice."""
+    """Return the acknowledged records that the last reader did not read or, if idempotent, read twice."""
     times = Counter(_read_at_the_end(history))
     idempotent = _sent_by_idempotent(history)
     acknowledged = dict.fromkeys(event.record for event in history if isinstance(event, Acked))
@@ -317,7 +318,7 @@ def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
 
 
 def overtaken_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
-    """Records of idempotent producers that one who read everything at the end got after a later one."""
+    """Return the records of idempotent producers that the last reader read after a later one."""
     idempotent = _sent_by_idempotent(history)
     last: dict[tuple[str, str, int], Sent] = {}
     overtaken: list[str] = []
@@ -333,7 +334,7 @@ def overtaken_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
 
 
 def _read_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
-    """The records that one who read everything at the end got, in order."""
+    """Return the records that the last reader read, in order."""
     return [
         event.record
         for event in history
@@ -347,7 +348,7 @@ def _sent_by_idempotent(history: Sequence[AnyEvent]) -> dict[str, Sent]:
 
 
 def _with_its_error(logger: object, method: str, entry: EventDict) -> EventDict:
-    """`exc_info=True` means the error that is being handled; later nobody could tell which."""
+    """Replace `exc_info=True` by the error that is being handled now; later it could not be determined."""
     if entry.get("exc_info") is True:
         entry["exc_info"] = sys.exc_info()[1]
     return entry
@@ -405,7 +406,7 @@ class World:
         self._inputs: list[asyncio.Task[None]] = []
         self._poisoners: list[asyncio.Task[None]] = []
         self._sound: dict[str, tuple[bytes, int]] = {}
-        """What rotten objects were."""
+        """The original bytes of corrupted objects."""
         self._followers: list[asyncio.Task[None]] = []
         self._done_in_trouble: Counter[str] = Counter()
         self._struck: list[SimulatedProcess] = []
@@ -652,7 +653,7 @@ class World:
             self._readers.append(keyed.process.spawn(keyed.read_for_ever()))
 
     def _transacted(self) -> list[str]:
-        """The topics whose transactions an operator aborts."""
+        """Return the topics whose transactions an operator aborts."""
         return [EVENTS, OUTPUT] if OUTPUT in self._logs else [EVENTS]
 
     def _start_resting(self) -> None:
@@ -702,8 +703,8 @@ class World:
         return asyncio.create_task(follow(), name=client.name)
 
     async def _run_transactions(self, name: str) -> None:
-        """Instances of one transactional producer, one after the other, now and then before the last one is gone. After
-        the faults one of them must commit, whatever the others had to abort."""
+        """Run instances of one transactional producer, one after the other, now and then before the last one is gone.
+        After the faults one of them must commit, whatever the others had to abort."""
         progress = Progress(2 + self._scenario.batches // 2)
         is_second_version = bool(self.luck.below(2))
         while progress.transactions_left > 0:
@@ -738,7 +739,7 @@ class World:
             await self._let_run(processor, work, self._followers)
 
     async def _run_static(self, instance: str, watch: StaticWatch) -> None:
-        """Processes of one instance: each is replaced when it has crashed, or while it goes on."""
+        """Run processes of one instance: each is replaced after a crash, or while it still runs."""
         luck = self.entropy(f"returns of {instance}")
         for _ in range(RETURNS):
             member, following = self._start_static(instance, watch)
@@ -759,7 +760,7 @@ class World:
         return member, self._follow(member, member.run(EVENTS))
 
     async def _return_quickly(self, member: StaticMember, watch: StaticWatch) -> None:
-        """The group goes on in its generation, unless a process joins again meanwhile."""
+        """Return an instance quickly; the group stays in its generation, unless a process rejoins meanwhile."""
         before, rejoins = watch.newest, watch.rejoins
         member.process.crash()
         returned, following = self._start_static(member.instance_id or "", watch)
@@ -773,7 +774,7 @@ class World:
     async def _let_run(
         self, client: Client, work: Coroutine[Any, Any, None], zombies: list[asyncio.Task[None]]
     ) -> None:
-        """Until the instance has ended, or is so slow that the next one takes its place."""
+        """Wait until the instance has ended, or is so slow that the next one takes its place."""
         following = self._follow(client, work)
         if self.is_calm or self.luck.below(4):
             await following
@@ -792,7 +793,7 @@ class World:
         await self._wait_for(self._followers)
 
     async def _see_workers_done(self) -> None:
-        """After the faults somebody compacts, and somebody erases, whoever died at it before."""
+        """Wait until a compactor and an eraser complete a round after the faults, whichever of them died before."""
         wanted = {"compactor": bool(self._scenario.compactors), "eraser": self._scenario.erases}
         names = [name for name, is_wanted in wanted.items() if is_wanted]
         while not all(self.cluster.done[name] > self._done_in_trouble[name] for name in names):
@@ -819,8 +820,8 @@ class World:
                 await self._run_as(reader, reader.read_once(topic))
 
     def _compare_shared(self) -> None:
-        """What was acknowledged and is in the log at the end was handed to a member of the share group. What was not
-        acknowledged may have been stored after the last member had left."""
+        """Check that each acknowledged record in the log at the end was delivered to a member of the share group. A
+        record without an acknowledgement may have been stored after the last member had left."""
         acknowledged = {event.record for event in self._result.history if isinstance(event, Acked)}
         missing = acknowledged - self._shares.delivered
         for event in self._result.history:
@@ -976,7 +977,8 @@ class World:
         self.note(f"over: {kind} after {loop.time():.3f}")
 
     async def _strike_worker(self, process: SimulatedProcess, kind: str) -> None:
-        """In the middle of a round, if it begins one soon; once at most. Another takes its place, or it goes on itself.
+        """Strike a worker in the middle of a round, if it begins one soon, and at most once. Another takes its place,
+        or it resumes itself.
 
         A stop outlasts the lease, and some outlast two sweeps of the session's prefix.
         """
@@ -1005,7 +1007,7 @@ class World:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
 
     async def _turn_retention_off(self, seconds: float) -> None:
-        """Once the limit is lifted, no record goes, whatever was planned before."""
+        """Lift the limit, check that no record expires, whatever was planned before, and restore it."""
         log, name = self._logs[EXPIRING], "retention.bytes"
         await self._run_as(self._admin, self._admin.set_config(log, name, "-1"))
         start = await self._run_as(self._admin, self._first_offset(log))
@@ -1019,10 +1021,10 @@ class World:
         return await Reader(self, "keeper", "uncommitted").offset_of(log, 0, -2)
 
     async def _slow_database_down(self) -> None:
-        """Before a slow database the cluster serves slowly, under leases that grow."""
+        """Slow the database down, and check that the cluster serves slowly, under leases that grow."""
         scenario, rows = self._scenario, self.cluster.rows
         terms, rows.answers_s = rows.terms, scenario.slow_answers_s
-        await self.clock.sleep(scenario.slow_for_s / 2)  # three renewals, and a write
+        await self.clock.sleep(scenario.slow_for_s / 2)  # enough for three renewals and a write
         writes = rows.writes
         await self.clock.sleep(scenario.slow_for_s / 2)
         rows.answers_s = 0.0
@@ -1033,7 +1035,8 @@ class World:
             self.violated(f"the committer wrote nothing for {scenario.slow_for_s / 2:.1f} s")
 
     async def _lose_database(self) -> None:
-        """All sequencers go with it; an operator recovers another from the bucket and starts them anew."""
+        """Lose the database together with all sequencers; an operator recovers another from the bucket and restarts
+        them."""
         for process, _ in self.cluster.nodes.values():
             self.cluster.crash(process, is_seen=True)
         self.cluster.rows.watch = lambda changes: None
@@ -1048,8 +1051,8 @@ class World:
             await self.cluster.start_node(address)
 
     async def _restart_lost_agents(self) -> None:
-        """As a supervisor does. Servers that end for good are looked at, too: their database is the same, but for a
-        recovery."""
+        """Restart lost agents, as a supervisor does. Also check servers that end for good: without a recovery their
+        database is still the same."""
         while True:
             await self.clock.sleep(0.2)
             self._check_servers()
@@ -1068,7 +1071,7 @@ class World:
                 self.violated(f"{process.name} takes its database for another or an older one: {node.lost}")
 
     async def _let_rot(self, seconds: float) -> None:
-        """A bit of some objects is another one for a while; then they are as they were (from a second region, say)."""
+        """Flip a bit of some objects for a while; then restore them (from a second region, for example)."""
         objects, sound = self.objects._objects, self._sound
         keys = [key for key in objects if not any(part in key for part in NAMED_BY_NO_ROW)]
         mine: list[str] = []
@@ -1078,7 +1081,7 @@ class World:
                 continue
             data, modified_ms = sound[key] = objects[key]
             mine.append(key)
-            # Mostly in the first batch's header: the CRC covers only a part of it.
+            # Mostly in the first batch's header, of which the CRC covers only a part.
             near = min(len(data), OBJECT_HEADER_BYTES + HEADER_BYTES) if self.luck.below(4) else len(data)
             at, bit = self.luck.below(near), 1 << self.luck.below(8)
             objects[key] = (data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], modified_ms)
