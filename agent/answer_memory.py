@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 from agent.errors import AnswerTooLarge, NoRoomForAnswer
 from agent.memory_budget import Grant, MemoryBudget
-from sequencer.api import Value
+from sequencer.api.values import Value
 from sequencer.pages import Page, pages
 from tailrace.clock import Clock
 

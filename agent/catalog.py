@@ -16,19 +16,16 @@ from uuid import UUID
 
 from agent.kept_answers import KeptAnswers
 from cache.ring import Replicas
-from sequencer.api import (
+from sequencer.api.agents import Member, NewestVersions, Ring
+from sequencer.api.errors import SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.security import ScramCredentials, ScramName
+from sequencer.api.topics import (
     BrokerConfigsRequest,
     ClientConfig,
     ConfigScope,
-    Member,
     Metadata,
     MetadataRequest,
-    NewestVersions,
-    Ring,
-    ScramCredentials,
-    ScramName,
-    Sequencer,
-    SequencerError,
     Topic,
 )
 from sequencer.pages import whole_client_configs, whole_security

@@ -48,7 +48,7 @@ from agent.services import (
     zone_of_client,
 )
 from agent.usual_produce import UsualReply, UsualRequests
-from sequencer.api import SequencerError
+from sequencer.api.errors import SequencerError
 from tailrace.buffers import Buffer
 from tailrace.kafka import (
     ApiKey,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cache.chunk import ObjectCorrupt
-from sequencer.api import (
-    BatchError,
+from sequencer.api.commits import BatchError
+from sequencer.api.errors import (
     GroupNotEmpty,
     IncarnationChanged,
     InvalidConfig,
@@ -17,7 +17,6 @@ from sequencer.api import (
     LimitReached,
     NotTokenOwner,
     OffsetOutOfRange,
-    PartitionError,
     ProducerFenced,
     SequencerError,
     SequencerOverloaded,
@@ -31,6 +30,7 @@ from sequencer.api import (
     UnknownTopic,
     UnknownTransactionalId,
 )
+from sequencer.api.reads import PartitionError
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import (

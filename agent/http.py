@@ -14,7 +14,10 @@ from prometheus_client import CollectorRegistry
 from agent.security.http_login import OPEN_PATHS
 from agent.telemetry import AgentTelemetry
 from agent.topic_usage import COUNTED, read_counts, usage_by_topic
-from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import MetadataRequest
+from sequencer.api.values import Empty
 from sequencer.pages import all_groups, lag_pages
 from tailrace.cost import GIB, Bill, Prices, bill_of, read_prices
 from tailrace.http_server import Page, Readiness

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from sequencer.api import AgentInfo, AgentLease
+from sequencer.api.agents import AgentInfo, AgentLease
 
 
 @dataclass(slots=True)

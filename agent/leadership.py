@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from cache.ring import Replicas
-from sequencer.api import Ring
+from sequencer.api.agents import Ring
 from tailrace.ids import TopicPartition
 
 WINDOW_SECONDS = 0.1

@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from cache.peer import PeerLink
-from sequencer.api import AgentRef, Empty, Member, Ring, Sequencer, SequencerError
+from sequencer.api.agents import AgentRef, Member, Ring
+from sequencer.api.errors import SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Empty
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 from tailrace.rpc import CallFailed, HelloRefused, RpcError

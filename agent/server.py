@@ -66,18 +66,10 @@ from cache.peer import ChunkRequest, PeerClients, PeerServer
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    AgentRef,
-    Empty,
-    IncarnationChanged,
-    LeaseLost,
-    Member,
-    RenewAgent,
-    Sequencer,
-    SequencerError,
-)
+from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, RenewAgent
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Empty
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.keepers import outlived

@@ -17,7 +17,7 @@ from agent.long_work import LongWork
 from agent.quotas.quotas import Charge, Quotas
 from agent.security.access import ANYBODY, Access
 from agent.settings import AgentSettings
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from tailrace.clock import Clock, Entropy
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from agent.handlers.produce import FIRST_TOPIC_ID_VERSION, FIRST_ZSTD_VERSION
 from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.services import RequestContext, Services
 from agent.telemetry import API_NAMES
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import stored_answer

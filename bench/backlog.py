@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from sequencer.api import BatchStatus, ObjectKind, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.rows import (
     Changes,

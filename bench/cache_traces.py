@@ -33,7 +33,7 @@ from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import AgentInfo, Member, Ring
+from sequencer.api.agents import AgentInfo, Member, Ring
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tests.support.clocks import ManualClock

@@ -29,15 +29,14 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import (
-    BatchStatus,
+from sequencer.api.agents import Ring
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import (
     FindAnswer,
     FindPartition,
     FindRequest,
     FoundPartition,
-    ObjectKind,
     PartitionError,
-    Ring,
     Run,
     RunBatch,
 )

@@ -25,7 +25,8 @@ from compactor.columns.derive import DeriveItem, DeriveOrder, ValueFormat, deriv
 from compactor.cycle import InProcess
 from compactor.plan import Piece, WorkItem
 from compactor.rewrite import OutputLocation, RewriteResult
-from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.columns import parse_columns
 from tailrace.object_store.memory import MemoryStore

@@ -21,7 +21,9 @@ from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator
 from bench.report import report
-from sequencer.api import CreateTopic, Empty, SaveGroup
+from sequencer.api.groups import SaveGroup
+from sequencer.api.topics import CreateTopic
+from sequencer.api.values import Empty
 from tailrace.kafka.error_codes import ErrorCode
 from tests.support.coordinators import LEASE_SECONDS, Coordinators
 

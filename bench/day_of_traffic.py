@@ -29,15 +29,10 @@ import asyncpg
 
 from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, IN_FLIGHT, SESSIONS, Bench, opened
-from sequencer.api import (
-    CommitOffsets,
-    CommitRequest,
-    CreateTopic,
-    Empty,
-    OffsetPosition,
-    SessionGrant,
-    Topic,
-)
+from sequencer.api.commits import CommitRequest, SessionGrant
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.topics import CreateTopic, Topic
+from sequencer.api.values import Empty
 from sequencer.collector import collect
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore

@@ -29,7 +29,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.process_figures import rss_mib
-from sequencer.api import CreateTopic
+from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower
 from sequencer.store.rows import (

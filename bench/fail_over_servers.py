@@ -38,7 +38,9 @@ from bench.fail_over import PARTITIONS_OF_A_TOPIC, fill
 from bench.process_figures import peak_rss_mib, rss_mib
 from bench.scale_agents import SimulatedAgent
 from bench.scale_servers import SequencerProcess, Servers
-from sequencer.api import CreateTopic, FetchOffsets, SequencerError, SequencerUnavailable, Topic
+from sequencer.api.errors import SequencerError, SequencerUnavailable
+from sequencer.api.groups import FetchOffsets
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 from tests.support.servers import postgres_server

@@ -25,7 +25,9 @@ from agent.produce.lanes import Lane
 from agent.produce.receipts import Receipts
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
-from sequencer.api import AgentInfo, CommitAnswer, CommitRequest, CreateTopic, Topic
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitAnswer, CommitRequest
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.buffers import Buffer

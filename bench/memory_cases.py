@@ -35,7 +35,8 @@ from bench.process_figures import cpu_seconds, peak_rss_mib, rss_mib
 from compactor.cycle import CompactionSettings, InProcess, Outcomes, run_cycle
 from compactor.plan import WorkItem
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
-from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
+from sequencer.api.compaction import CompactionRequest
+from sequencer.api.errors import LeaseLost, SequencerUnavailable, SessionClosed
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.kafka import ApiKey, encode_request

@@ -23,7 +23,9 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import ObjectKind, Ring, Run
+from sequencer.api.agents import Ring
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from tailrace.clock import SystemClock
 from tailrace.ids import TopicPartition
 from tailrace.object_store.memory import MemoryStore

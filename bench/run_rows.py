@@ -31,7 +31,9 @@ import asyncpg
 from bench.process_figures import scheduled_seconds
 from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, OLD_PARTITIONS, RECORDS, Bench, opened
-from sequencer.api import FindPartition, FindRequest, SessionGrant, Topic
+from sequencer.api.commits import SessionGrant
+from sequencer.api.reads import FindPartition, FindRequest
+from sequencer.api.topics import Topic
 from tailrace_cli.running.loop import collect_rarely
 from tests.support.servers import postgres_server
 

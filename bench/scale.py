@@ -45,7 +45,8 @@ from bench.report import report
 from bench.scale_agents import SimulatedAgent, until_all
 from bench.scale_outage import outage
 from bench.scale_servers import Outage, Servers, sequencers
-from sequencer.api import CreateTopic, Empty, Topic
+from sequencer.api.topics import CreateTopic, Topic
+from sequencer.api.values import Empty
 from tailrace.ids import TopicPartition
 from tests.support.servers import postgres_server
 

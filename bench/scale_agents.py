@@ -17,32 +17,21 @@ from typing import cast
 from agent.fetch.tail import Tail
 from agent.produce.lanes import SESSION_PACE_SECONDS
 from agent.telemetry import AgentTelemetry
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    CommitOffsets,
+from sequencer.api.agents import AgentInfo, AgentLease, NewestVersions, RenewAgent
+from sequencer.api.commits import (
     CommitRequest,
-    FindPartition,
-    FindRequest,
-    LeaseLost,
-    MetadataRequest,
-    NewestVersions,
     ObjectDescription,
     ObjectKind,
-    OffsetPosition,
     OpenSession,
-    RenewAgent,
     RunProposal,
-    Sequencer,
-    SequencerError,
-    SequencerUnavailable,
-    SessionClosed,
     SessionGrant,
     SessionRef,
-    Topic,
-    WatchAnswer,
-    WatchRequest,
 )
+from sequencer.api.errors import LeaseLost, SequencerError, SequencerUnavailable, SessionClosed
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.interface import Sequencer
+from sequencer.api.reads import FindPartition, FindRequest, WatchAnswer, WatchRequest
+from sequencer.api.topics import MetadataRequest, Topic
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.ids import TopicPartition

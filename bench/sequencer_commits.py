@@ -31,20 +31,18 @@ import asyncpg
 
 from bench.process_figures import scheduled_seconds
 from bench.report import machine
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     BatchError,
     CommitRequest,
-    CreateTopic,
-    FindPartition,
-    FindRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunProposal,
     SessionGrant,
-    Topic,
 )
+from sequencer.api.reads import FindPartition, FindRequest
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import open_row_store

@@ -24,7 +24,8 @@ import pyarrow as pa
 from bench.process_figures import cpu_seconds
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import WriteTask, chunks
-from sequencer.api import CreateTopic, WriteRequest
+from sequencer.api.commits import WriteRequest
+from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock, SystemEntropy

@@ -15,19 +15,17 @@ import random
 import time
 from uuid import UUID
 
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     CommitRequest,
-    CreateTopic,
-    FeedRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunProposal,
     SessionGrant,
-    Topic,
-    WatchRequest,
 )
+from sequencer.api.reads import FeedRequest, WatchRequest
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

@@ -27,7 +27,7 @@ from cache.observer import CacheObserver, NoObserver, Tier
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from cache.single_flight import SingleFlight
-from sequencer.api import Member
+from sequencer.api.agents import Member
 from tailrace.buffers import Buffer
 from tailrace.object_store.api import ObjectStore, StoreError
 

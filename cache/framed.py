@@ -25,7 +25,8 @@ from itertools import accumulate
 
 from cache.eviction import S3Fifo
 from cache.layout import PIECE_BYTES, Layout
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from tailrace.buffers import Buffer
 
 LEAST_JOINED = 8

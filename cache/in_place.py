@@ -13,7 +13,8 @@ patched once, with one offset and one epoch, because an answer may still be in t
 from __future__ import annotations
 
 from cache.chunk import ChunkBytes
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from tailrace.buffers import Buffer
 from tailrace.record_batch import patched_if_sound
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import add
 
-from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
 
 PIECE_BYTES = 256 * 1024
 """A piece that has reached this length takes no further batch."""

@@ -19,7 +19,8 @@ from cache.in_place import chunk_of, is_ready, made_ready, may_be_own, part_of
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import RunSpan, Selection, select_spans
-from sequencer.api import Marker, ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Marker, Run
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError

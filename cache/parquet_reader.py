@@ -23,7 +23,7 @@ from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
 from cache.read_ahead import ReadAhead
 from cache.single_flight import SingleFlight
-from sequencer.api import Run
+from sequencer.api.reads import Run
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject

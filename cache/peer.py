@@ -20,7 +20,7 @@ from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache, PeerUnavailable
 from cache.observer import CacheObserver, NoObserver
 from cache.settings import CacheSettings
-from sequencer.api import Member, Ring
+from sequencer.api.agents import Member, Ring
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectMissing, StoreError

@@ -27,7 +27,8 @@ import structlog
 from cache.chunk import ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.read_batches import ReadBatches
-from sequencer.api import FindAnswer, FindPartition, FindRequest, Run, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.reads import FindAnswer, FindPartition, FindRequest, Run
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 

@@ -26,7 +26,8 @@ from cache.observer import CacheObserver, NoObserver
 from cache.parquet_reader import ParquetReader
 from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
-from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import framed, hole_batch

@@ -16,7 +16,7 @@ from itertools import cycle, islice
 from uuid import UUID
 
 from cache.chunk import ChunkId
-from sequencer.api import Member, Ring
+from sequencer.api.agents import Member, Ring
 
 NO_LEADER = -1
 """The leader id in Kafka metadata for a partition without a leader."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from cache.framed import FramedRun
-from sequencer.api import Run
+from sequencer.api.reads import Run
 
 
 class RunSpan(msgspec.Struct, frozen=True, gc=False):

@@ -32,23 +32,23 @@ from compactor.merges import halves, plan_merges
 from compactor.order import SwapOrder
 from compactor.plan import PlanSettings, WorkItem, parts, plan, waves
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, try_rewrite
-from sequencer.api import (
-    BrokerConfigsRequest,
+from sequencer.api.compaction import (
     CompactionCandidate,
     CompactionCandidates,
     CompactionRequest,
-    InvalidRequest,
-    LeaseLost,
     MarkClean,
     MergeCandidate,
-    MetadataRequest,
-    Sequencer,
+    SwapRequest,
+)
+from sequencer.api.errors import (
+    InvalidRequest,
+    LeaseLost,
     SequencerOverloaded,
     SequencerUnavailable,
     SwapRefused,
-    SwapRequest,
-    Topic,
 )
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
 

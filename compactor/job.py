@@ -24,7 +24,7 @@ from compactor.plan import WorkItem
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
 from compactor.session import spark_session
 from compactor.spark_failures import cause_of_death
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreError
 from tailrace.object_store.open import open_store

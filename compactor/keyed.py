@@ -25,7 +25,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sequencer.api import CleanPoint, ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import CleanPoint
+from sequencer.api.reads import Run
 from tailrace.topic_config import TopicSettings
 
 Array = Any

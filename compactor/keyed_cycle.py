@@ -20,18 +20,12 @@ from compactor.keyed_index import most_rows
 from compactor.keyed_rewrite import KeyedItem, KeyedPiece, KeyedResult
 from compactor.plan import PlanSettings
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
-from sequencer.api import (
-    CleanPoint,
-    CleanPointsRequest,
-    FindPartition,
-    FindRequest,
-    MarkClean,
-    ObjectKind,
-    Run,
-    Sequencer,
-    Topic,
-    UnknownTopic,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import CleanPoint, CleanPointsRequest, MarkClean
+from sequencer.api.errors import UnknownTopic
+from sequencer.api.interface import Sequencer
+from sequencer.api.reads import FindPartition, FindRequest, Run
+from sequencer.api.topics import Topic
 from sequencer.rules.cleaning import COMPACT
 from tailrace.topic_config import TopicSettings, topic_settings
 

@@ -32,7 +32,9 @@ from compactor.rewrite import (
     store_object,
 )
 from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns, RunGroup, numbers
-from sequencer.api import KeyDrops, ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import KeyDrops
+from sequencer.api.reads import Run
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore, StoreError

@@ -20,19 +20,17 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from sequencer.api import (
+from sequencer.api.commits import OpenSession, SessionGrant, SessionRef
+from sequencer.api.compaction import TakeLease
+from sequencer.api.errors import (
     IncarnationChanged,
     LeaseLost,
-    OpenSession,
-    Sequencer,
     SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
     SessionClosed,
-    SessionGrant,
-    SessionRef,
-    TakeLease,
 )
+from sequencer.api.interface import Sequencer
 from sequencer.engine.term import REMEMBERED_ROUND_TRIPS, lease_for
 from sequencer.rules.upload_sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 from compactor.plan import Piece, PlanSettings, WorkItem
-from sequencer.api import MergeCandidate, Run
+from sequencer.api.compaction import MergeCandidate
+from sequencer.api.reads import Run
 
 MOST_FOOTER_BYTES = 8 << 20
 """Readers hold footers in memory, unpacked to some ten times as much."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Gauge
 
 from compactor.rounds import RoundOutcome, Rounds
-from sequencer.api import Empty, Sequencer, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Empty
 from tailrace.clock import Clock
 from tailrace.counters import CallbackCounter
 from tailrace.http_server import Page, Readiness

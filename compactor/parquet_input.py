@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from compactor.recently_used import RecentlyUsed
-from sequencer.api import Run
+from sequencer.api.reads import Run
 from tailrace.parquet_object.header import InvalidParquetObject, ParquetRun
 from tailrace.parquet_object.read import (
     ParquetIndex,

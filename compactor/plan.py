@@ -23,7 +23,9 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import AbortedTransaction, CompactionCandidate, ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import CompactionCandidate
+from sequencer.api.reads import AbortedTransaction, Run
 
 MIB = 1 << 20
 

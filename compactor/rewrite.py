@@ -25,15 +25,9 @@ import pyarrow as pa
 
 from compactor.parquet_input import ParquetInput, PieceBatches
 from compactor.plan import Piece, WorkItem
-from sequencer.api import (
-    AbortedTransaction,
-    BatchStatus,
-    KeyDrops,
-    ObjectDescription,
-    ObjectKind,
-    ReplacementRun,
-    Run,
-)
+from sequencer.api.commits import BatchStatus, ObjectDescription, ObjectKind
+from sequencer.api.compaction import KeyDrops, ReplacementRun
+from sequencer.api.reads import AbortedTransaction, Run
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition

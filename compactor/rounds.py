@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from compactor.cycle import CompactionSummary
-from sequencer.api import IncarnationChanged, LeaseLost, SequencerError
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerError
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from compactor.recently_used import RecentlyUsed
 from compactor.rewrite import RewriteFailed
-from sequencer.api import Run
+from sequencer.api.reads import Run
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.encode import encode_records, rebuild
 from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table

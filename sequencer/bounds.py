@@ -14,7 +14,8 @@ from operator import add, attrgetter
 
 import msgspec
 
-from sequencer.api import Run, ShareWork
+from sequencer.api.reads import Run
+from sequencer.api.share_groups import ShareWork
 
 MAX_ANSWER_BYTES = 1 << 20
 """Encoded bytes after which nothing more is added to an answer; the last item may exceed it."""

@@ -16,10 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sequencer.api import (
+from sequencer.api.errors import (
     ERRORS,
-    Empty,
-    FeedRequest,
     IncarnationChanged,
     InvalidRequest,
     LeaseLost,
@@ -27,9 +25,9 @@ from sequencer.api import (
     SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
-    Value,
-    WatchRequest,
 )
+from sequencer.api.reads import FeedRequest, WatchRequest
+from sequencer.api.values import Empty, Value
 from sequencer.methods import (
     AS_NEWEST,
     AS_SEEN,
@@ -84,7 +82,7 @@ _MAX_PAUSE_S = 0.5
 
 
 class SequencerClient(SequencerMethods):
-    """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
+    """A `Sequencer` behind one or more addresses ('host:port').
 
     A call that finds no committer is retried at other addresses, with pauses, for up to `patience_s`; then it raises
     SequencerUnavailable. A follower names the committer, and the client then calls the committer directly. If the

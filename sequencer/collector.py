@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from sequencer.api import DeadSession, ForgetObjects, GarbageRequest, KnownKeys, Sequencer, SweptSession
+from sequencer.api.interface import Sequencer
+from sequencer.api.retention import DeadSession, ForgetObjects, GarbageRequest, KnownKeys, SweptSession
 from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectStore
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from sequencer.api import Empty, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.values import Empty
 from sequencer.metrics import StatisticsGauges
 from tailrace.http_server import Page, Readiness
 from tailrace.rpc.telemetry import count_refused

@@ -1,7 +1,7 @@
 """The sequencer's methods as data, derived from the interface and shared by client, server and committer.
 
-`sequencer.api.Sequencer` is the only place that declares a method. `METHODS` has the name, request and answer of each;
-`SequencerMethods` implements each of them by one `call`.
+`sequencer.api.interface.Sequencer` is the only place that declares a method. `METHODS` has the name, request and answer
+of each; `SequencerMethods` implements each of them by one `call`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sequencer.api import Sequencer, SequencerUnavailable, Value
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Value
 
 
 @dataclass(frozen=True, slots=True)

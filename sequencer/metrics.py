@@ -6,7 +6,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sequencer.api import Statistics
+from sequencer.api.objects import Statistics
 from sequencer.observer import DatabaseWork
 from tailrace.declared_metrics import DeclaredMetrics, metric
 

@@ -11,32 +11,16 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import (
-    ClientConfigs,
-    ClientConfigsRequest,
-    FetchOffsets,
-    GroupListing,
-    Lag,
-    LagsRequest,
-    ListGroups,
-    OffsetPosition,
-    OffsetQuery,
-    OffsetResult,
-    OffsetsAnswer,
-    OffsetsRequest,
-    PartitionSize,
-    Security,
-    SecurityRequest,
-    Sequencer,
-    ShareOffset,
-    ShareOffsetsRequest,
-    SizesRequest,
-    TablePin,
-    TablePinsRequest,
-    TransactionDescription,
-    TransactionsRequest,
-    Value,
-)
+from sequencer.api.compaction import TablePin, TablePinsRequest
+from sequencer.api.groups import FetchOffsets, GroupListing, Lag, LagsRequest, ListGroups, OffsetPosition
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import PartitionSize, SizesRequest
+from sequencer.api.reads import OffsetQuery, OffsetResult, OffsetsAnswer, OffsetsRequest
+from sequencer.api.security import Security, SecurityRequest
+from sequencer.api.share_groups import ShareOffset, ShareOffsetsRequest
+from sequencer.api.topics import ClientConfigs, ClientConfigsRequest
+from sequencer.api.transactions import TransactionDescription, TransactionsRequest
+from sequencer.api.values import Value
 from sequencer.bounds import MAX_PAGE
 from tailrace.turns import Turns
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sequencer.api import Member, Ring, RingChange
+from sequencer.api.agents import Member, Ring, RingChange
 from sequencer.rules.leases import MAX_DEPARTED
 
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from sequencer.api import SequencerError, Value
+from sequencer.api.errors import SequencerError
+from sequencer.api.values import Value
 from sequencer.methods import FORWARD, METHODS, NUMBER_BYTES, READ, Call, Method
 from tailrace.buffers import Buffer
 from tailrace.rpc import CallFailed, decode_body, encode_body

@@ -21,14 +21,9 @@ from typing import cast
 
 import structlog
 
-from sequencer.api import (
-    Empty,
-    IncarnationChanged,
-    Sequencer,
-    SequencerError,
-    SequencerUnavailable,
-    Value,
-)
+from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.values import Empty, Value
 from sequencer.checkpoint.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import SequencerClient
 from sequencer.collector import collect

@@ -127,7 +127,7 @@ def _print_error(line: str) -> None:
 
 def _explain(error: Exception) -> str | None:
     """Return one line for an error that a user can fix; None for a bug, which keeps its traceback."""
-    from sequencer.api import SequencerError
+    from sequencer.api.errors import SequencerError
     from sequencer.store.sql.store import UnknownDatabase
     from tailrace.object_store.api import StoreError
     from tailrace.object_store.open import BadStoreUrl

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
 
-from sequencer.api import Run
+from sequencer.api.reads import Run
 from tailrace.ids import TopicPartition
 
 NO_END = 1 << 63

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from agent.catalog import KnownTopic
-from sequencer.api import AcquiredRecords, SequencerError, ShareLimits
+from sequencer.api.errors import SequencerError
+from sequencer.api.share_groups import AcquiredRecords, ShareLimits
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 

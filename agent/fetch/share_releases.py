@@ -14,7 +14,9 @@ from contextlib import suppress
 import structlog
 
 from agent.fetch.share_sessions import ShareSessions
-from sequencer.api import Sequencer, SequencerError, ShareLimits, ShareRequest, ShareWork
+from sequencer.api.errors import SequencerError
+from sequencer.api.interface import Sequencer
+from sequencer.api.share_groups import ShareLimits, ShareRequest, ShareWork
 from sequencer.bounds import MAX_WORKS
 from tailrace.keepers import outlived
 

@@ -15,14 +15,9 @@ import structlog
 from agent.fetch.window import SubscriptionOver, Window, WindowBroken
 from agent.fetch.windows import FRESH_S, MAX_WINDOWS, NothingNew, Windows
 from agent.telemetry import AgentTelemetry
-from sequencer.api import (
-    FoundPartition,
-    Sequencer,
-    SequencerError,
-    SequencerUnavailable,
-    WatchAnswer,
-    WatchRequest,
-)
+from sequencer.api.errors import SequencerError, SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.reads import FoundPartition, WatchAnswer, WatchRequest
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from sequencer.api import AbortedTransaction, FoundPartition, PartitionChange, PartitionError, Run
+from sequencer.api.reads import AbortedTransaction, FoundPartition, PartitionChange, PartitionError, Run
 from sequencer.bounds import run_bytes
 
 MAX_WINDOW_RUNS = 256

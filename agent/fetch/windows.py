@@ -22,7 +22,7 @@ from itertools import islice
 from uuid import UUID
 
 from agent.fetch.window import SubscriptionOver, Window, WindowBroken, begin, emptied, find, follow
-from sequencer.api import FoundPartition, PartitionChange, PartitionError, WatchAnswer, WatchRequest
+from sequencer.api.reads import FoundPartition, PartitionChange, PartitionError, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 
 IDLE_S = 60.0

@@ -38,7 +38,7 @@ from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber
 from agent.groups.group import Answer
 from agent.groups.topic_pattern import TopicPattern
-from sequencer.api import CONSUMER_GROUP, OffsetPosition
+from sequencer.api.groups import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.turns import Steps
 

@@ -34,7 +34,8 @@ from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatA
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
-from sequencer.api import (
+from sequencer.api.errors import SequencerError, SequencerUnavailable, StaleGroup
+from sequencer.api.groups import (
     CLASSIC_GROUP,
     CONSUMER_GROUP,
     SHARE_GROUP,
@@ -47,13 +48,10 @@ from sequencer.api import (
     OffsetErrors,
     OffsetPosition,
     SaveGroup,
-    Sequencer,
-    SequencerError,
-    SequencerUnavailable,
-    StaleGroup,
-    TransactionRef,
     first_turn,
 )
+from sequencer.api.interface import Sequencer
+from sequencer.api.transactions import TransactionRef
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode

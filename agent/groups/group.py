@@ -27,7 +27,7 @@ from math import inf
 from typing import ClassVar
 
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
-from sequencer.api import CLASSIC_GROUP, OffsetPosition
+from sequencer.api.groups import CLASSIC_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.catalog import Catalog
 from agent.settings import AgentSettings
-from sequencer.api import ShareLimits
+from sequencer.api.share_groups import ShareLimits
 from tailrace.group_config import (
     CONSUMER_HEARTBEAT_INTERVAL_MS,
     CONSUMER_SESSION_TIMEOUT_MS,

@@ -24,7 +24,7 @@ from uuid import UUID
 from agent.groups.assignors import Assignment, shared
 from agent.groups.consumer_group import JOINS, LEAVES, Topics
 from agent.groups.group import Answer
-from sequencer.api import SHARE_GROUP, OffsetPosition
+from sequencer.api.groups import SHARE_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
 
 ASSIGNOR = "simple"

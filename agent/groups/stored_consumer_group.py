@@ -9,7 +9,7 @@ import msgspec
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ClassicClient, Consumer, ConsumerGroup, MemberPhase, Subscription
 from agent.groups.stored_group import check_version
-from sequencer.api import CONSUMER_GROUP, GroupState
+from sequencer.api.groups import CONSUMER_GROUP, GroupState
 
 VERSION = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agent.groups.group import Group, GroupMember, GroupPhase
-from sequencer.api import GroupState
+from sequencer.api.groups import GroupState
 
 VERSION = 1
 

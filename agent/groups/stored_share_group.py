@@ -9,7 +9,7 @@ import msgspec
 from agent.groups.share_group import ShareGroup, ShareMember
 from agent.groups.stored_consumer_group import StoredAssignment, assignment_of, stored_assignment
 from agent.groups.stored_group import check_version
-from sequencer.api import SHARE_GROUP, GroupState
+from sequencer.api.groups import SHARE_GROUP, GroupState
 
 VERSION = 1
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from agent.errors import EXPECTED, code_of
 from agent.services import RequestContext, Services
-from sequencer.api import CreateAcls, DeleteAcls, DeletedAcls, InvalidRequest
+from sequencer.api.errors import InvalidRequest
+from sequencer.api.security import CreateAcls, DeleteAcls, DeletedAcls
 from sequencer.rules.access import MAX_CHANGES, check_acl
 from tailrace.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.error_codes import ErrorCode

@@ -14,7 +14,7 @@ from agent.security.audit_log import changed
 from agent.security.delegation_tokens import fingerprint_of
 from agent.security.users import NAMES
 from agent.services import Handler, RequestContext, Services
-from sequencer.api import ScramMechanism
+from sequencer.api.security import ScramMechanism
 from tailrace.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode

@@ -14,14 +14,8 @@ from agent.groups.group_configs import default_of
 from agent.security.kafka_configs import security_configs
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
-from sequencer.api import (
-    AlterConfig,
-    BrokerConfigsRequest,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    Member,
-)
+from sequencer.api.agents import Member
+from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
 from tailrace.client_metrics_config import CLIENT_METRICS_CONFIGS
 from tailrace.group_config import GROUP_CONFIGS

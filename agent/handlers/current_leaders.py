@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from agent.catalog import KnownTopic
 from agent.leadership import SMALL_RING
 from agent.services import RequestContext, Services
-from sequencer.api import Member
+from sequencer.api.agents import Member
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import LeaderIdAndEpoch, NodeEndpoint, ProduceResponse
 

@@ -21,7 +21,7 @@ from agent.fetch.given_up import GivenUp
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services
-from sequencer.api import AcquiredRecords, ShareRequest, ShareWork
+from sequencer.api.share_groups import AcquiredRecords, ShareRequest, ShareWork
 from tailrace.broker_config import DEAD_LETTER_PREFIX
 from tailrace.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData

@@ -20,7 +20,8 @@ from agent.security.delegation_tokens import (
     user_of,
 )
 from agent.services import Handler, RequestContext, Services
-from sequencer.api import AlterToken, CreateToken, DelegationToken, NotTokenOwner, TokensRequest
+from sequencer.api.errors import NotTokenOwner
+from sequencer.api.security import AlterToken, CreateToken, DelegationToken, TokensRequest
 from sequencer.pages import pages
 from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.apis import APIS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.catalog import Snapshot
 from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER
-from sequencer.api import Topic
+from sequencer.api.topics import Topic
 from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_topic_partitions import (

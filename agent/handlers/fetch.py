@@ -30,15 +30,9 @@ from cache.mixed_reader import BATCHES_IN_A_TURN as FRAMED_AT_ONCE
 from cache.mixed_reader import RUN_AS_BATCHES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
-from sequencer.api import (
-    FindPartition,
-    FindRequest,
-    FoundPartition,
-    ObjectKind,
-    PartitionError,
-    Run,
-    SequencerError,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import SequencerError
+from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError, Run
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (

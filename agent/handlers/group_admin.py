@@ -11,7 +11,7 @@ from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unuse
 from agent.handlers.groups import REFUSALS, group_code
 from agent.internal_topics.copies import partitions_of_group
 from agent.services import RequestContext, Services
-from sequencer.api import FetchOffsets, GroupListing, GroupListings, ListGroups
+from sequencer.api.groups import FetchOffsets, GroupListing, GroupListings, ListGroups
 from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_groups import (

@@ -13,7 +13,9 @@ from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
-from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, OffsetPositions, Topic, UnknownGroup
+from sequencer.api.errors import UnknownGroup
+from sequencer.api.groups import DeleteOffsets, FetchOffsets, OffsetPosition, OffsetPositions
+from sequencer.api.topics import Topic
 from sequencer.pages import positions_at
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.offset_commit import (

@@ -8,7 +8,8 @@ from agent.groups.group import JoinRequest, SyncRequest
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
-from sequencer.api import LimitReached, Member, Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
+from sequencer.api.agents import Member, Ring
+from sequencer.api.errors import LimitReached, SequencerOverloaded, SequencerUnavailable, StaleGroup
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.find_coordinator import (
     Coordinator,

@@ -18,7 +18,7 @@ import msgspec
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.services import RequestContext, Services
 from cache.reader import FoundRecord
-from sequencer.api import (
+from sequencer.api.reads import (
     EpochQuery,
     EpochRequest,
     OffsetQuery,

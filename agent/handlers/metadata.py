@@ -16,7 +16,8 @@ from agent.handlers.colliding_names import collisions
 from agent.internal_topics.topics import creation
 from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
-from sequencer.api import CreateTopic, TopicExists
+from sequencer.api.errors import TopicExists
+from sequencer.api.topics import CreateTopic
 from tailrace.acls import CLUSTER_NAME, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.internal_topics import is_internal, is_kept

@@ -26,7 +26,9 @@ from agent.handlers.current_leaders import FIRST_VERSION_OF_LEADERS, name_leader
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.produce.current_transactions import QUERIES_IN_A_CALL
 from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestContext, Services
-from sequencer.api import ANY_TRANSACTION, BatchError, CurrentTransactionQuery, SequencerError
+from sequencer.api.commits import ANY_TRANSACTION, BatchError
+from sequencer.api.errors import SequencerError
+from sequencer.api.transactions import CurrentTransactionQuery
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode

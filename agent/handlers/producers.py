@@ -6,7 +6,7 @@ from agent.answer_memory import ENTRY_BYTES, made_anew
 from agent.catalog import KnownTopic
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.services import RequestContext, Services
-from sequencer.api import InitProducer, ProducerQuery, ProducersAnswer
+from sequencer.api.producers import InitProducer, ProducerQuery, ProducersAnswer
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_producers import (
     DescribeProducersRequest,

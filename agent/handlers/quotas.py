@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.quotas.precedence import quotas_of
 from agent.services import RequestContext, Services
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from sequencer.rules.access import MAX_CHANGES
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import (

@@ -24,11 +24,11 @@ from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import Grant, release
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry
-from sequencer.api import (
+from sequencer.api.errors import SequencerError
+from sequencer.api.share_groups import (
     Acknowledged,
     AcknowledgeType,
     AcquireSpan,
-    SequencerError,
     ShareError,
     ShareLimits,
     ShareOutcome,

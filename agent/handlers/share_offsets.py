@@ -14,7 +14,7 @@ from agent.groups.share_group import ShareGroup
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from sequencer.api import AlterShareOffsets, ShareOffset, ShareOffsets, ShareOffsetsRequest
+from sequencer.api.share_groups import AlterShareOffsets, ShareOffset, ShareOffsets, ShareOffsetsRequest
 from sequencer.pages import all_share_offsets
 from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.error_codes import ErrorCode

@@ -11,16 +11,9 @@ from agent.handlers.colliding_names import collisions, why_refused
 from agent.handlers.configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE
 from agent.services import RequestContext, Services
-from sequencer.api import (
-    MAX_REPLICATION_FACTOR,
-    CreatePartitions,
-    CreateTopic,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    SequencerUnavailable,
-    Topic,
-)
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import MAX_REPLICATION_FACTOR, CreatePartitions, CreateTopic, DeleteTopic, Topic
 from sequencer.pages import all_sizes
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode

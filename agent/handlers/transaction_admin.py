@@ -10,7 +10,12 @@ from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.services import RequestContext, Services
-from sequencer.api import AbortProducer, TransactionDescription, TransactionDescriptions, TransactionsRequest
+from sequencer.api.transactions import (
+    AbortProducer,
+    TransactionDescription,
+    TransactionDescriptions,
+    TransactionsRequest,
+)
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages import describe_transactions as described
 from tailrace.kafka.messages import list_transactions as listed

@@ -15,11 +15,11 @@ from agent.groups.coordinator import GroupRefusal
 from agent.handlers.group_offsets import position_of
 from agent.handlers.groups import position_code
 from agent.services import RequestContext, Services
-from sequencer.api import (
+from sequencer.api.errors import SequencerError
+from sequencer.api.groups import OffsetPosition
+from sequencer.api.transactions import (
     AddToTransaction,
     EndTransaction,
-    OffsetPosition,
-    SequencerError,
     TransactionDescription,
     TransactionRef,
     TransactionsRequest,

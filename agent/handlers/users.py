@@ -9,7 +9,7 @@ from collections import Counter
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.users import NAMES
 from agent.services import RequestContext, Services
-from sequencer.api import AlterScram, ScramCredentials, ScramMechanism, ScramName
+from sequencer.api.security import AlterScram, ScramCredentials, ScramMechanism, ScramName
 from sequencer.rules.access import (
     KEY_BYTES,
     MAX_CHANGES,

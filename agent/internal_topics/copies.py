@@ -18,14 +18,9 @@ from agent.internal_topics.topics import kept_topic
 from agent.internal_topics.uncopied import MAX_CHANGES, GroupChanges, NotedChanges, Partition
 from agent.produce.own_records import is_written
 from agent.services import Services
-from sequencer.api import (
-    FetchOffsets,
-    OffsetPosition,
-    SequencerError,
-    TransactionDescription,
-    TransactionsRequest,
-    TransactionState,
-)
+from sequencer.api.errors import SequencerError
+from sequencer.api.groups import FetchOffsets, OffsetPosition
+from sequencer.api.transactions import TransactionDescription, TransactionsRequest, TransactionState
 from sequencer.pages import pages, positions_at
 from tailrace.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
 from tailrace.keepers import cause_of, outlived

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from agent.groups.group import Group, GroupMember, GroupPhase
 from agent.groups.group_bytes import AnyGroup
 from agent.tenants.names import outward
-from sequencer.api import OffsetPosition, TransactionDescription, TransactionState
+from sequencer.api.groups import OffsetPosition
+from sequencer.api.transactions import TransactionDescription, TransactionState
 from tailrace.kafka.compiler import codec
 from tailrace.kafka.messages.coordinator_records import (
     GroupMetadataKey,

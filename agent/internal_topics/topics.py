@@ -6,7 +6,8 @@ from contextlib import suppress
 
 from agent.catalog import KnownTopic
 from agent.services import Services
-from sequencer.api import CreateTopic, TopicExists, UnknownTopic
+from sequencer.api.errors import TopicExists, UnknownTopic
+from sequencer.api.topics import CreateTopic
 from tailrace.internal_topics import CONFIGS, PARTITIONS
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from agent.catalog import Catalog
-from sequencer.api import OffsetPosition
+from sequencer.api.groups import OffsetPosition
 from tailrace.clock import Clock, wait_until_set
 from tailrace.internal_topics import GROUPS, TRANSACTIONS, is_kept
 from tailrace.keepers import outlived

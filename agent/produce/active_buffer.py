@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sequencer.api import CurrentTransaction, CurrentTransactionQuery, CurrentTransactionsRequest, Sequencer
+from sequencer.api.interface import Sequencer
+from sequencer.api.transactions import CurrentTransaction, CurrentTransactionQuery, CurrentTransactionsRequest
 
 QUERIES_IN_A_CALL = 5_000
 """The most batches in one call, and in one request of a handler."""

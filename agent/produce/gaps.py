@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent.produce.active_buffer import BufferedBatch, transactions_of
-from sequencer.api import BatchError, BatchOutcome, ObjectDescription, RunProposal
+from sequencer.api.commits import BatchError, BatchOutcome, ObjectDescription, RunProposal
 from tailrace.ids import TopicPartition
 
 _ERRORS_OF_GAPS = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)

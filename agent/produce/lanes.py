@@ -38,26 +38,28 @@ from agent.produce.sealing import Budgets, LaneLoad, SealNow, SealReason, Share,
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
-from sequencer.api import (
+from sequencer.api.commits import (
     BatchError,
     BatchOutcome,
     CommitAnswer,
-    CommitOutOfOrder,
     CommitRequest,
-    IncarnationChanged,
-    LeaseLost,
     ObjectDescription,
     OpenSession,
     RunProposal,
-    Sequencer,
-    SequencerError,
-    SequencerOverloaded,
-    SequencerUnavailable,
-    SessionClosed,
     SessionGrant,
     SessionRef,
     uploaded_key,
 )
+from sequencer.api.errors import (
+    CommitOutOfOrder,
+    IncarnationChanged,
+    LeaseLost,
+    SequencerError,
+    SequencerOverloaded,
+    SequencerUnavailable,
+    SessionClosed,
+)
+from sequencer.api.interface import Sequencer
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
 from tailrace.ids import TopicPartition

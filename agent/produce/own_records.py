@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agent.catalog import KnownTopic
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import Services
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from tailrace.grouping import in_groups
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates

@@ -20,7 +20,7 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Waiting
 from agent.produce.request_memory import ELEMENT_BYTES
 from agent.telemetry import AgentTelemetry
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from tailrace.clock import Clock
 
 log = structlog.get_logger("agent.flush")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from sequencer.pages import all_transactions
 
 MAX_KNOWN = 10_000

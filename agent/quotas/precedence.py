@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sequencer.api import ClientConfig, ConfigScope
+from sequencer.api.topics import ClientConfig, ConfigScope
 from tailrace.addresses import counted_address
 from tailrace.quotas import (
     CONNECTION_CREATION_RATE,

@@ -20,7 +20,8 @@ from uuid import UUID
 
 from agent.security.access import ANONYMOUS_USER, Access
 from agent.security.users import new_credentials
-from sequencer.api import ScramCredentials, ScramName, Sequencer, TokensRequest
+from sequencer.api.interface import Sequencer
+from sequencer.api.security import ScramCredentials, ScramName, TokensRequest
 from tailrace.clock import Clock
 from tailrace.tenants import local_name
 

@@ -27,7 +27,7 @@ from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.placing import NoTenant
 from agent.security.sasl import Exchange, Login, LoginFailed
 from agent.security.settings import SecuritySettings
-from sequencer.api import SequencerError
+from sequencer.api.errors import SequencerError
 from tailrace.clock import Clock
 from tailrace.kafka import (
     ApiKey,

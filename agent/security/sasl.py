@@ -18,7 +18,7 @@ from scramp.core import ScramServer
 
 from agent.security.delegation_tokens import TokenLogins, is_token_id, user_of
 from agent.security.users import NAMES, Users
-from sequencer.api import ScramCredentials, ScramMechanism, ScramName
+from sequencer.api.security import ScramCredentials, ScramMechanism, ScramName
 from tailrace.limits import is_name
 
 MAX_TOKEN_BYTES = 16 * 1024

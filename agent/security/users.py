@@ -12,7 +12,7 @@ from scramp import ScramException
 from scramp import ScramMechanism as Scramp
 
 from agent.catalog import Catalog
-from sequencer.api import ScramCredentials, ScramMechanism, ScramName
+from sequencer.api.security import ScramCredentials, ScramMechanism, ScramName
 from tailrace.clock import Clock, Entropy
 
 NAMES = {

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agent.handlers.acls import filter_of
 from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
 from agent.tenants.visit import Visit
-from sequencer.api import InvalidRequest
+from sequencer.api.errors import InvalidRequest
 from tailrace.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,

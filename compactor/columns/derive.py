@@ -35,7 +35,7 @@ from compactor.columns.registered import (
     schema_id_of,
 )
 from compactor.columns.values import ValueDecoder, fit
-from sequencer.api import ObjectDescription
+from sequencer.api.commits import ObjectDescription
 from tailrace.columns import Columns, columns_text, parse_columns, row_cells
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectExists, ObjectStore

@@ -33,17 +33,12 @@ from compactor.plan import MIB, PlanSettings
 from compactor.rewrite import RewriteFailed
 from compactor.tables.live import TopicFiles, list_live_files
 from compactor.tables.query import tail_ranges
-from sequencer.api import (
-    FindPartition,
-    FindRequest,
-    LeaseLost,
-    MetadataRequest,
-    ObjectKind,
-    ObjectsRequest,
-    Run,
-    Sequencer,
-    Topic,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import LeaseLost
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import ObjectsRequest
+from sequencer.api.reads import FindPartition, FindRequest, Run
+from sequencer.api.topics import MetadataRequest, Topic
 from tailrace.clock import Clock, Entropy
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectStore

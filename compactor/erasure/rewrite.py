@@ -22,7 +22,7 @@ from compactor.rewrite import (
     store_object,
 )
 from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns
-from sequencer.api import Run
+from sequencer.api.reads import Run
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.spark_sink.murmur2 import murmur2
-from sequencer.api import Topic
+from sequencer.api.topics import Topic
 from tailrace.topic_config import TopicSettings
 
 STICKY_BYTES = 1 << 20

@@ -24,15 +24,9 @@ from pyspark.sql.datasource import (
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import WriteTask, chunks
 from compactor.worker_process import settled
-from sequencer.api import (
-    LimitReached,
-    Sequencer,
-    SequencerError,
-    SessionRef,
-    WriteAnswer,
-    WriteRequest,
-    WrittenObject,
-)
+from sequencer.api.commits import SessionRef, WriteAnswer, WriteRequest, WrittenObject
+from sequencer.api.errors import LimitReached, SequencerError
+from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store

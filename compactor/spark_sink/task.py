@@ -19,16 +19,9 @@ import pyarrow as pa
 from compactor.spark_sink.encode import encode_rows
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.rows import Target, rows_of
-from sequencer.api import (
-    BrokerConfigsRequest,
-    MetadataRequest,
-    ObjectDescription,
-    OpenSession,
-    RunProposal,
-    Sequencer,
-    SessionGrant,
-    WrittenObject,
-)
+from sequencer.api.commits import ObjectDescription, OpenSession, RunProposal, SessionGrant, WrittenObject
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from tailrace.clock import Clock, Entropy
 from tailrace.mixed_object import SealedObject, seal

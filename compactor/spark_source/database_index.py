@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from sequencer.api import (
-    FetchOffsets,
-    FindAnswer,
-    FindRequest,
-    OffsetPositions,
-    OffsetsAnswer,
-    OffsetsRequest,
-    Topic,
-)
+from sequencer.api.groups import FetchOffsets, OffsetPositions
+from sequencer.api.reads import FindAnswer, FindRequest, OffsetsAnswer, OffsetsRequest
+from sequencer.api.topics import Topic
 from sequencer.reading.positions import Positions
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns

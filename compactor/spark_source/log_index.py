@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sequencer.api import (
-    FetchOffsets,
-    FindAnswer,
-    FindRequest,
-    MetadataRequest,
-    OffsetPositions,
-    OffsetsAnswer,
-    OffsetsRequest,
-    Sequencer,
-    Topic,
-)
+from sequencer.api.groups import FetchOffsets, OffsetPositions
+from sequencer.api.interface import Sequencer
+from sequencer.api.reads import FindAnswer, FindRequest, OffsetsAnswer, OffsetsRequest
+from sequencer.api.topics import MetadataRequest, Topic
 from sequencer.client import SequencerClient
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import RpcSecurity

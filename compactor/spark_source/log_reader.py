@@ -30,18 +30,17 @@ from compactor.rewrite import AbortedRanges, ByteRange, ranges_to_read
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
 from compactor.spark_source.pushdown import EVERYTHING, IntegerRange, Limits
-from sequencer.api import (
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.groups import FetchOffsets
+from sequencer.api.reads import (
     AbortedTransaction,
-    BatchStatus,
-    FetchOffsets,
     FindPartition,
     FindRequest,
-    ObjectKind,
     OffsetQuery,
     PartitionError,
     Run,
-    Topic,
 )
+from sequencer.api.topics import Topic
 from sequencer.pages import all_offsets
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack

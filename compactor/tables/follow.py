@@ -13,13 +13,9 @@ import structlog
 from compactor.columns.derive import ValueFormat
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from compactor.tables.values import Deriver
-from sequencer.api import (
-    BrokerConfigsRequest,
-    MetadataRequest,
-    Sequencer,
-    TablePin,
-    Topic,
-)
+from sequencer.api.compaction import TablePin
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
 from sequencer.pages import all_pins
 from tailrace.clock import Clock
 from tailrace.topic_config import effective, known_value

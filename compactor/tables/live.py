@@ -13,14 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from sequencer.api import (
-    LiveFiles,
-    LiveFilesRequest,
-    LivePartition,
-    ObjectDescription,
-    Sequencer,
-    SequencerUnavailable,
-)
+from sequencer.api.commits import ObjectDescription
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import LiveFiles, LiveFilesRequest, LivePartition
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.header import ParquetHeader, ParquetRun
 from tailrace.parquet_object.read import ParquetIndex, read_index

@@ -15,7 +15,7 @@ from compactor.spark_source.log_index import LogIndex
 from compactor.spark_source.log_reader import Joined, LogPartition, LogReader, OffsetRange
 from compactor.tables.live import TopicFiles
 from compactor.tables.query import STORED, TailTooLarge
-from sequencer.api import Topic
+from sequencer.api.topics import Topic
 from tailrace.object_store.api import ObjectStore
 
 PART_BYTES = 32 << 20

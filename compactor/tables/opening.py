@@ -13,7 +13,8 @@ from compactor.columns.registry import HttpRegistry
 from compactor.tables.settings import TableSettings
 from compactor.tables.sync import TableSync
 from compactor.tables.table import TopicTable
-from sequencer.api import MetadataRequest, Sequencer
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import MetadataRequest
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import object_url
 

@@ -18,7 +18,7 @@ from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import AskedIndex
 from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
 from compactor.tables.live import LiveRange, TopicFiles, list_live_files
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import object_url
 

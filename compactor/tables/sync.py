@@ -53,7 +53,8 @@ from compactor.tables.values import (
     stored_file,
     table_files,
 )
-from sequencer.api import PinTable, ReleaseTable, Sequencer
+from sequencer.api.compaction import PinTable, ReleaseTable
+from sequencer.api.interface import Sequencer
 from tailrace.object_store.api import ObjectStore
 
 KNOWN_FILES = 200_000

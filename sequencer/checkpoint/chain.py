@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sequencer.api import SequencerError, SequencerUnavailable
+from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import Head, HeadPlace, Part, Table
 from sequencer.store.rows import (

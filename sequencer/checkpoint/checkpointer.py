@@ -23,7 +23,7 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable
+from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.chain import ChainState, Export, Phase
 from sequencer.checkpoint.format import ClusterFile, Head, HeadPlace, InvalidCheckpoint, Part, Table

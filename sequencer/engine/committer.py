@@ -16,16 +16,10 @@ from typing import Any
 
 import structlog
 
-from sequencer.api import (
-    Empty,
-    GroupRef,
-    IncarnationChanged,
-    RetentionSummary,
-    SequencerError,
-    SequencerUnavailable,
-    TopicExists,
-    Value,
-)
+from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable, TopicExists
+from sequencer.api.groups import GroupRef
+from sequencer.api.retention import RetentionSummary
+from sequencer.api.values import Empty, Value
 from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.engine.expiry import Expiry
 from sequencer.engine.follower import Follower

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from sequencer.api import AgentRef, RetentionSummary
+from sequencer.api.agents import AgentRef
+from sequencer.api.retention import RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.positions import pages_of, small_together

@@ -22,7 +22,8 @@ from typing import cast
 
 import structlog
 
-from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable, Value
+from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
+from sequencer.api.values import Value
 from sequencer.engine.requests import QUERIES, QueryContext
 from sequencer.methods import AS_NEWEST, Method
 from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing, newest_number

@@ -28,10 +28,9 @@ from uuid import UUID
 
 import structlog
 
-from sequencer.api import (
-    CommitAnswer,
+from sequencer.api.commits import CommitAnswer, CommitRequest
+from sequencer.api.errors import (
     CommitOutOfOrder,
-    CommitRequest,
     IncarnationChanged,
     LeaseLost,
     RequestFailed,
@@ -39,8 +38,8 @@ from sequencer.api import (
     SequencerOverloaded,
     SequencerUnavailable,
     SessionClosed,
-    Value,
 )
+from sequencer.api.values import Value
 from sequencer.engine.look_ups import LookUps, Sought
 from sequencer.engine.term import Term
 from sequencer.observer import SequencerObserver, timed

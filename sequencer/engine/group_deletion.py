@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from sequencer.api import GroupRef, SequencerOverloaded
+from sequencer.api.errors import SequencerOverloaded
+from sequencer.api.groups import GroupRef
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.positions import pages_of

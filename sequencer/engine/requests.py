@@ -16,37 +16,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    AgentRef,
-    AlterConfig,
-    BrokerConfigsRequest,
-    CleanPoints,
-    CleanPointsRequest,
-    Configs,
-    ConfigScope,
-    CurrentTransactionsAnswer,
-    CurrentTransactionsRequest,
-    Empty,
-    ForgetObjects,
-    Garbage,
-    GarbageRequest,
-    GroupOwner,
-    InitProducer,
-    KnownKeys,
-    LocateGroup,
-    ObjectRef,
-    ProducerGrant,
-    RenewAgent,
-    RunsAnswer,
-    Sequencer,
-    TablePins,
-    TablePinsRequest,
-    Tokens,
-    TokensRequest,
-    Value,
-)
+from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, RenewAgent
+from sequencer.api.compaction import CleanPoints, CleanPointsRequest, TablePins, TablePinsRequest
+from sequencer.api.groups import GroupOwner, LocateGroup
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import ObjectRef, RunsAnswer
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.retention import ForgetObjects, Garbage, GarbageRequest, KnownKeys
+from sequencer.api.security import Tokens, TokensRequest
+from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, Configs, ConfigScope
+from sequencer.api.transactions import CurrentTransactionsAnswer, CurrentTransactionsRequest
+from sequencer.api.values import Empty, Value
 from sequencer.bounds import MAX_PAGE
 from sequencer.engine.silence import SilenceLog
 from sequencer.reading.live_files import live_files

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sequencer.api import SequencerError, SequencerUnavailable
+from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.observer import SequencerObserver, timed
 from sequencer.store.rows import LONGEST_LEASE_MS, RowStore
 from tailrace.clock import Clock, wait_for

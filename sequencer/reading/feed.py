@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sequencer.api import FeedAnswer, FeedRequest, PartitionUpdate, Run, SequencerOverloaded
+from sequencer.api.errors import SequencerOverloaded
+from sequencer.api.reads import FeedAnswer, FeedRequest, PartitionUpdate, Run
 from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock, wait_for

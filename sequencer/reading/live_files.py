@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sequencer.api import (
-    FindPartition,
-    FindRequest,
-    FoundPartition,
-    InvalidRequest,
-    LiveFiles,
-    LiveFilesRequest,
-    LivePartition,
-    LiveRun,
-    ObjectKind,
-    PartitionError,
-    UnknownTopic,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import InvalidRequest, UnknownTopic
+from sequencer.api.objects import LiveFiles, LiveFilesRequest, LivePartition, LiveRun
+from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError
 from sequencer.reading.queries import Reader, object_record
 from sequencer.store.rows import RowStore, TopicRow
 from sequencer.store.state import HotState

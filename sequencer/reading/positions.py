@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TypeAlias
 from uuid import UUID
 
-from sequencer.api import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
+from sequencer.api.groups import FetchOffsets, Lag, Lags, LagsRequest, OffsetPosition, OffsetPositions
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.rules.groups import groups_asked
 from sequencer.store.rows import (

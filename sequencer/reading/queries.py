@@ -16,10 +16,20 @@ from operator import attrgetter
 
 import msgspec
 
-from sequencer.api import (
+from sequencer.api.commits import BatchStatus, ObjectDescription, ObjectKind
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.objects import (
+    ObjectRecord,
+    ObjectsAnswer,
+    ObjectsRequest,
+    PartitionSize,
+    SizesAnswer,
+    SizesRequest,
+    Statistics,
+)
+from sequencer.api.producers import ActiveProducer, ProducerQuery, ProducersAnswer
+from sequencer.api.reads import (
     AbortedTransaction,
-    ActiveProducer,
-    BatchStatus,
     EpochAnswer,
     EpochRequest,
     EpochResult,
@@ -27,25 +37,13 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     FoundPartition,
-    ObjectDescription,
-    ObjectKind,
-    ObjectRecord,
-    ObjectsAnswer,
-    ObjectsRequest,
     OffsetQuery,
     OffsetResult,
     OffsetsAnswer,
     OffsetSpec,
     OffsetsRequest,
     PartitionError,
-    PartitionSize,
-    ProducerQuery,
-    ProducersAnswer,
     Run,
-    SequencerUnavailable,
-    SizesAnswer,
-    SizesRequest,
-    Statistics,
 )
 from sequencer.bounds import MAX_PAGE, AnswerRoom, SummedRuns
 from sequencer.reading.recent_runs import RecentRuns

@@ -22,7 +22,8 @@ from operator import attrgetter
 from typing import cast
 from uuid import UUID
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from sequencer.bounds import SummedRuns, run_bytes
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition

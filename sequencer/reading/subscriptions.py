@@ -23,15 +23,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from uuid import UUID
 
-from sequencer.api import (
-    AbortedTransaction,
-    InvalidRequest,
-    PartitionChange,
-    Run,
-    SequencerOverloaded,
-    WatchAnswer,
-    WatchRequest,
-)
+from sequencer.api.errors import InvalidRequest, SequencerOverloaded
+from sequencer.api.reads import AbortedTransaction, PartitionChange, Run, WatchAnswer, WatchRequest
 from sequencer.bounds import ABORTED_BYTES, MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, MAX_PAGE, run_bytes
 from sequencer.reading.recent_runs import RecentRuns
 from sequencer.settings import SequencerSettings

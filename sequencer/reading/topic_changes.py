@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import Metadata, MetadataRequest, Ring, RingChange, Topic
+from sequencer.api.agents import Ring, RingChange
+from sequencer.api.topics import Metadata, MetadataRequest, Topic
 from sequencer.ring_changes import ring_change
 from sequencer.rules import leases
 from sequencer.rules.topics import topic_value

@@ -19,7 +19,8 @@ from uuid import UUID
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import InvalidCheckpoint

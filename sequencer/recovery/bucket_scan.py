@@ -16,7 +16,7 @@ from uuid import UUID
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from sequencer.api import ObjectKind
+from sequencer.api.commits import ObjectKind
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
 from sequencer.store.rows import (

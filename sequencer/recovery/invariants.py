@@ -12,7 +12,9 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import BatchStatus, Marker, ObjectKind, RunBatch, TransactionState
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Marker, RunBatch
+from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import NO_OBJECT, decode_markers, decode_table
 from sequencer.store.rows import (
     AbortedRow,

@@ -19,12 +19,8 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import (
-    AbortProducer,
-    BatchError,
-    ObjectKind,
-    TransactionState,
-)
+from sequencer.api.commits import BatchError, ObjectKind
+from sequencer.api.transactions import AbortProducer, TransactionState
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import CheckpointedRows
 from sequencer.recovery.bucket_scan import (

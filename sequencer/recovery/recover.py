@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.api import (
-    SequencerError,
-)
+from sequencer.api.errors import SequencerError
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import Checkpointer, read_cluster_file, write_cluster_file
 from sequencer.checkpoint.format import CheckpointedRows

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sequencer.api import (
+from sequencer.api.errors import InvalidRequest, LimitReached
+from sequencer.api.security import (
     AlteredScram,
     AlterScram,
     CreateAcls,
     DeleteAcls,
     DeletedAcls,
-    Empty,
-    InvalidRequest,
-    LimitReached,
     ScramCredentials,
     ScramMechanism,
     ScramName,
@@ -26,6 +24,7 @@ from sequencer.api import (
     SecurityCursor,
     SecurityRequest,
 )
+from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of

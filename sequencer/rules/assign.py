@@ -18,7 +18,8 @@ from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
-from sequencer.api import BatchError, BatchOutcome, BatchStatus, RunBatch
+from sequencer.api.commits import BatchError, BatchOutcome, BatchStatus
+from sequencer.api.reads import RunBatch
 from sequencer.rules.producers import ProducerState, SequenceCheck, advance, check_sequence
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sequencer.api import AgentLease, RenewAgent
+from sequencer.api.agents import AgentLease, RenewAgent
 from sequencer.settings import SequencerSettings
 
 WORK_OUT_SECONDS = 0.5

@@ -14,17 +14,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import (
-    CleanPoint,
-    CleanPoints,
-    CleanPointsRequest,
-    Empty,
-    InvalidRequest,
-    MarkClean,
-    ReplacementRun,
-    SwapRefused,
-    UnknownTopic,
-)
+from sequencer.api.compaction import CleanPoint, CleanPoints, CleanPointsRequest, MarkClean, ReplacementRun
+from sequencer.api.errors import InvalidRequest, SwapRefused, UnknownTopic
+from sequencer.api.values import Empty
 from sequencer.bounds import PageRoom
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow

@@ -7,16 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sequencer.api import (
-    AlterConfig,
-    ClientConfig,
-    ClientConfigs,
-    ClientConfigsRequest,
-    ConfigScope,
-    Empty,
-    InvalidConfig,
-    LimitReached,
-)
+from sequencer.api.errors import InvalidConfig, LimitReached
+from sequencer.api.topics import AlterConfig, ClientConfig, ClientConfigs, ClientConfigsRequest, ConfigScope
+from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings

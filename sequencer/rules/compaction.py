@@ -22,20 +22,18 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import (
-    AbortedTransaction,
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import (
     CompactionCandidate,
     CompactionCandidates,
     CompactionRequest,
-    InvalidRequest,
     MergeCandidate,
-    ObjectKind,
     ReplacementRun,
-    Run,
     SwapAnswer,
-    SwapRefused,
     SwapRequest,
 )
+from sequencer.api.errors import InvalidRequest, SwapRefused
+from sequencer.api.reads import AbortedTransaction, Run
 from sequencer.bounds import ABORTED_BYTES, run_bytes
 from sequencer.rules.cleaning import check_drops, check_lease
 from sequencer.rules.garbage import release_runs

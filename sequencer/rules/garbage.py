@@ -11,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sequencer.api import (
-    DeadSession,
-    Empty,
-    ForgetObjects,
-    Garbage,
-    InvalidRequest,
-    ObjectKind,
-    Run,
-    SweptSession,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import InvalidRequest
+from sequencer.api.reads import Run
+from sequencer.api.retention import DeadSession, ForgetObjects, Garbage, SweptSession
+from sequencer.api.values import Empty
 from sequencer.rules.tables import kept_from_ms
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow

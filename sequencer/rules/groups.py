@@ -16,29 +16,25 @@ from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
-from sequencer.api import (
+from sequencer.api.errors import GroupNotEmpty, InvalidRequest, LimitReached, StaleGroup, UnknownGroup
+from sequencer.api.groups import (
     SHARE_GROUP,
     CommitOffsets,
     DeleteOffsets,
-    Empty,
     GroupListing,
     GroupListings,
-    GroupNotEmpty,
     GroupRef,
     GroupState,
-    InvalidRequest,
     LagsRequest,
-    LimitReached,
     ListGroups,
     LoadGroup,
     OffsetErrors,
     OffsetPosition,
-    PartitionError,
     SaveGroup,
-    StaleGroup,
-    UnknownGroup,
     first_turn,
 )
+from sequencer.api.reads import PartitionError
+from sequencer.api.values import Empty
 from sequencer.bounds import PageRoom, text_bytes
 from sequencer.rules import repeats
 from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent

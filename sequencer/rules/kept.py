@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sequencer.api import TransactionState
+from sequencer.api.transactions import TransactionState
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     AnswerRow,

@@ -15,24 +15,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    AgentRef,
-    Empty,
-    GroupOwner,
-    InvalidRequest,
-    LeaseLost,
-    LimitReached,
-    LocateGroup,
-    Member,
-    NamedLease,
-    NewestVersions,
-    RenewAgent,
-    Ring,
-    SequencerUnavailable,
-    TakeLease,
-)
+from sequencer.api.agents import AgentInfo, AgentLease, AgentRef, Member, NewestVersions, RenewAgent, Ring
+from sequencer.api.compaction import NamedLease, TakeLease
+from sequencer.api.errors import InvalidRequest, LeaseLost, LimitReached, SequencerUnavailable
+from sequencer.api.groups import GroupOwner, LocateGroup
+from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AgentRow, GroupRow, Identity, LeaseRow
 from sequencer.store.state import (

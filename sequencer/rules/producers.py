@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from sequencer.store.rows import ProducerRow, RememberedBatch
 
 SEQUENCES = 1 << 31

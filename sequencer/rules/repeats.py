@@ -21,7 +21,8 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ERRORS, GroupNotEmpty, SequencerError, UnknownGroup, Value
+from sequencer.api.errors import ERRORS, GroupNotEmpty, SequencerError, UnknownGroup
+from sequencer.api.values import Value
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import REFUSED, AnswerRow
 from sequencer.store.state import Draft, HotState

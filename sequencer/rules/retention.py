@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.retention_watch import PartitionWatch, removable_end
 from sequencer.rules.sizes import sizes_around

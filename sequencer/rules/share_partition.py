@@ -30,7 +30,13 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan, ShareLimits
+from sequencer.api.share_groups import (
+    Acknowledged,
+    AcknowledgeType,
+    AcquiredRecords,
+    AcquireSpan,
+    ShareLimits,
+)
 from sequencer.store.rows import ShareLock
 
 

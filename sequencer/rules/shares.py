@@ -17,16 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from sequencer.api import (
-    SHARE_GROUP,
+from sequencer.api.errors import GroupNotEmpty, InvalidRequest, LimitReached, UnknownGroup
+from sequencer.api.groups import SHARE_GROUP, OffsetErrors
+from sequencer.api.reads import PartitionError
+from sequencer.api.share_groups import (
     AcquiredRecords,
     AlterShareOffsets,
-    ConfigScope,
-    GroupNotEmpty,
-    InvalidRequest,
-    LimitReached,
-    OffsetErrors,
-    PartitionError,
     ShareAnswer,
     ShareError,
     ShareLimits,
@@ -36,8 +32,8 @@ from sequencer.api import (
     ShareOutcome,
     ShareRequest,
     ShareWork,
-    UnknownGroup,
 )
+from sequencer.api.topics import ConfigScope
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, PageRoom, edges_of
 from sequencer.rules.share_partition import NO_LIMITS, NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings

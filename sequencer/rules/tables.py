@@ -12,15 +12,9 @@ from __future__ import annotations
 
 import heapq
 
-from sequencer.api import (
-    Empty,
-    PinTable,
-    ReleaseTable,
-    TablePin,
-    TablePins,
-    TablePinsRequest,
-    UnknownTopic,
-)
+from sequencer.api.compaction import PinTable, ReleaseTable, TablePin, TablePins, TablePinsRequest
+from sequencer.api.errors import UnknownTopic
+from sequencer.api.values import Empty
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.store.rows import TablePinRow, TopicRow
 from sequencer.store.state import Draft, HotState, replace_row

@@ -8,18 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from sequencer.api import (
-    AlterToken,
-    CreateToken,
-    DelegationToken,
-    InvalidRequest,
-    LimitReached,
-    NotTokenOwner,
-    TokenExpired,
-    Tokens,
-    TokensRequest,
-    UnknownToken,
-)
+from sequencer.api.errors import InvalidRequest, LimitReached, NotTokenOwner, TokenExpired, UnknownToken
+from sequencer.api.security import AlterToken, CreateToken, DelegationToken, Tokens, TokensRequest
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import DelegationTokenRow

@@ -12,25 +12,20 @@ import re
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from sequencer.api import (
+from sequencer.api.errors import InvalidConfig, InvalidRequest, LimitReached, TopicExists, UnknownTopic
+from sequencer.api.reads import PartitionError
+from sequencer.api.retention import DeletedRecords, DeleteRecords
+from sequencer.api.topics import (
     MAX_REPLICATION_FACTOR,
     AlterConfig,
     ConfigOperation,
     ConfigScope,
     CreatePartitions,
     CreateTopic,
-    DeletedRecords,
-    DeleteRecords,
     DeleteTopic,
-    Empty,
-    InvalidConfig,
-    InvalidRequest,
-    LimitReached,
-    PartitionError,
     Topic,
-    TopicExists,
-    UnknownTopic,
 )
+from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     BrokerConfigRow,

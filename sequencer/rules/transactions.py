@@ -21,40 +21,36 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 from uuid import UUID
 
-from sequencer.api import (
-    ANY_TRANSACTION,
-    AbortedProducer,
-    AbortProducer,
-    AddToTransaction,
-    BatchError,
-    BatchStatus,
-    CommitOffsets,
-    CurrentTransaction,
-    CurrentTransactionQuery,
-    CurrentTransactionsAnswer,
-    CurrentTransactionsRequest,
-    Empty,
-    EndTransaction,
-    InitProducer,
+from sequencer.api.commits import ANY_TRANSACTION, BatchError, BatchStatus, ObjectKind
+from sequencer.api.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionState,
     InvalidTransactionTimeout,
     LimitReached,
-    Marker,
-    ObjectKind,
-    PartitionError,
     ProducerFenced,
-    ProducerGrant,
-    RunBatch,
+    UnknownPartition,
+)
+from sequencer.api.groups import CommitOffsets
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.reads import Marker, PartitionError, RunBatch
+from sequencer.api.transactions import (
+    AbortedProducer,
+    AbortProducer,
+    AddToTransaction,
+    CurrentTransaction,
+    CurrentTransactionQuery,
+    CurrentTransactionsAnswer,
+    CurrentTransactionsRequest,
+    EndTransaction,
     TransactionDescription,
     TransactionDescriptions,
     TransactionRef,
     TransactionsRequest,
     TransactionState,
-    UnknownPartition,
 )
+from sequencer.api.values import Empty
 from sequencer.bounds import PageRoom, text_bytes
 from sequencer.rules.positions import put_position
 from sequencer.settings import SequencerSettings

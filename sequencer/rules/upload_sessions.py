@@ -17,25 +17,22 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import (
+from sequencer.api.commits import (
     ANY_TRANSACTION,
     BatchError,
     CommitAnswer,
     CommitRequest,
-    Empty,
-    InvalidRequest,
-    LeaseLost,
-    LimitReached,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunOutcome,
     RunProposal,
-    SessionClosed,
     SessionGrant,
     SessionRef,
     uploaded_key,
 )
+from sequencer.api.errors import InvalidRequest, LeaseLost, LimitReached, SessionClosed
+from sequencer.api.values import Empty
 from sequencer.rules.assign import Assignment, RunChecks, assign_offsets, refuse_all
 from sequencer.rules.producers import producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored

@@ -11,18 +11,16 @@ Invariants:
 
 from __future__ import annotations
 
-from sequencer.api import (
+from sequencer.api.commits import (
     BatchError,
     CommitRequest,
-    InvalidRequest,
-    LimitReached,
     ObjectKind,
     RunOutcome,
-    UnknownPartition,
     WriteAnswer,
     WriteRequest,
     WrittenObject,
 )
+from sequencer.api.errors import InvalidRequest, LimitReached, UnknownPartition
 from sequencer.rules.upload_sessions import (
     WRITER_BROKER_ID,
     check_commit,

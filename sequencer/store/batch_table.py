@@ -7,7 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import Marker, ObjectKind, Run, RunBatch
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Marker, Run, RunBatch
 from sequencer.store.rows import ObjectRow, ObjectRowMissing, RunRow
 
 _encoder = msgspec.msgpack.Encoder()

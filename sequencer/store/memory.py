@@ -10,7 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import LeaseLost, RequestFailed
+from sequencer.api.reads import Run
 from sequencer.store.batch_table import EMPTY_TABLE, join_run
 from sequencer.store.rows import (
     HOT,

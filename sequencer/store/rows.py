@@ -19,7 +19,10 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import CLASSIC_GROUP, ObjectKind, Run, TransactionState
+from sequencer.api.commits import ObjectKind
+from sequencer.api.groups import CLASSIC_GROUP
+from sequencer.api.reads import Run
+from sequencer.api.transactions import TransactionState
 from tailrace.limits import INT64_MAX
 
 R = TypeVar("R", bound="Row")

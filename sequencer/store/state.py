@@ -21,7 +21,10 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run, RunBatch
+from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import join_run
 from sequencer.store.ordered import NO_PARTITION_KEYS, Names, PartitionKeys
 from sequencer.store.recent_rows import RecentRows

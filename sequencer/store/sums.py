@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sequencer.api import ObjectKind
+from sequencer.api.commits import ObjectKind
 from sequencer.store.rows import ObjectRow, Row, StoreStatistics
 
 RUNS = "sum_runs"

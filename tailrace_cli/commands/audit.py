@@ -40,7 +40,7 @@ def audit(
     Changes nothing, and can run while the cluster runs. Exits with 0 if it finds nothing, 1 if it finds something, 2
     if it could not run.
     """
-    from sequencer.api import SequencerError
+    from sequencer.api.errors import SequencerError
     from sequencer.recovery.audit import AuditSettings
     from sequencer.store.sql.store import UnknownDatabase
     from tailrace.object_store.api import StoreError

@@ -14,7 +14,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from agent.server import package_version
-from sequencer.api import MetadataRequest, Sequencer
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import MetadataRequest
 from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock
 from tailrace.http_server import HttpServer

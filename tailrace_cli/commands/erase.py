@@ -171,7 +171,7 @@ def _work(log: OpenedLog, tables: TablesFollowing | None = None) -> ErasureWork:
 async def _logged(log: OpenedLog, topic: str) -> list[dict[str, Any]]:
     from compactor.erasure.erase import bytes_left
     from compactor.erasure.record import read_records
-    from sequencer.api import MetadataRequest
+    from sequencer.api.topics import MetadataRequest
 
     cluster_id = (await log.sequencer.metadata(MetadataRequest())).cluster_id
     records = await read_records(log.store, cluster_id, topic)

@@ -20,7 +20,7 @@ from tailrace_cli.errors import CommandFailed
 from tailrace_cli.flags import LogFlags, with_flags
 
 if TYPE_CHECKING:
-    from sequencer.api import Topic
+    from sequencer.api.topics import Topic
     from tailrace_cli.connections.opened_log import OpenedLog
 
 ROWS_AT_ONCE = 1_000
@@ -67,7 +67,7 @@ async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) ->
     from compactor.spark_source.log_reader import DamagedRecords, DataLost
     from compactor.tables.newest import TopicGone
     from compactor.tables.query import TailTooLarge, add_functions, named_tables
-    from sequencer.api import MetadataRequest
+    from sequencer.api.topics import MetadataRequest
 
     if follow and not log.settings.sequencers:
         raise CommandFailed("--follow needs a running server: start `tailrace serve`, or give --sequencer")

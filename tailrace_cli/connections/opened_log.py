@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sequencer.api import MetadataRequest, Sequencer, Topic
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import MetadataRequest, Topic
 from sequencer.client import SequencerClient
 from sequencer.observer import SequencerObserver
 from sequencer.store.sql.postgres_url import read_url

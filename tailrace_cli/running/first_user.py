@@ -8,7 +8,9 @@ import structlog
 
 from agent.security.audit_log import changed
 from agent.security.users import NAMES, new_credentials
-from sequencer.api import AlterScram, ScramMechanism, ScramName, Sequencer, SequencerUnavailable
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.security import AlterScram, ScramMechanism, ScramName
 from sequencer.pages import whole_security
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace_cli.errors import CommandFailed

@@ -23,7 +23,8 @@ from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
-from sequencer.api import InvalidConfig, Sequencer
+from sequencer.api.errors import InvalidConfig
+from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
 from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver

@@ -13,7 +13,9 @@ import pytest
 from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, Room
 from agent.dispatch import Dispatcher
 from agent.errors import AnswerTooLarge, NoRoomForAnswer
-from sequencer.api import CommitOffsets, CreateTopic, FetchOffsets, OffsetPosition, OffsetPositions, Value
+from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition, OffsetPositions
+from sequencer.api.topics import CreateTopic
+from sequencer.api.values import Value
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -13,7 +13,9 @@ import pytest
 
 from agent import server
 from cache.chunk import ChunkId
-from sequencer.api import AgentInfo, Empty, MetadataRequest
+from sequencer.api.agents import AgentInfo
+from sequencer.api.topics import MetadataRequest
+from sequencer.api.values import Empty
 from tailrace.clock import SystemClock
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode

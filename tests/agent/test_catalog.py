@@ -11,18 +11,9 @@ from agent.catalog import EMPTY, MAX_DEPARTED, Catalog, departed_of
 from agent.handlers import metadata
 from agent.services import RequestContext
 from cache.ring import Replicas
-from sequencer.api import (
-    AgentInfo,
-    AgentRef,
-    BrokerConfigsRequest,
-    Configs,
-    Member,
-    Metadata,
-    MetadataRequest,
-    Ring,
-    Sequencer,
-    Topic,
-)
+from sequencer.api.agents import AgentInfo, AgentRef, Member, Ring
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import BrokerConfigsRequest, Configs, Metadata, MetadataRequest, Topic
 from tailrace.kafka.messages import metadata as kafka
 from tests.support.agents import AgentBench, run
 

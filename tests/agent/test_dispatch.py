@@ -16,7 +16,7 @@ from agent.long_work import LongWork
 from agent.security.access import Access
 from agent.security.doors import ClientSecurity
 from agent.services import Deferred, RequestContext, Services
-from sequencer.api import SequencerUnavailable
+from sequencer.api.errors import SequencerUnavailable
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode

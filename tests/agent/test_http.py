@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 
 from agent.http import MAX_SHOWN, AgentPages
-from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.topics import CreateTopic
 from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
 from tailrace.http_server import HttpServer

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from agent.leadership import MAX_USED, PAUSE_SECONDS, KnownLeadership
 from cache.ring import Replicas
-from sequencer.api import AgentInfo, Member, Ring
+from sequencer.api.agents import AgentInfo, Member, Ring
 from tailrace.ids import TopicPartition
 
 TOPIC = UUID(int=7)

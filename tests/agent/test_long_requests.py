@@ -17,7 +17,7 @@ from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.tenants.border import bordered
-from sequencer.api import Metadata, MetadataRequest
+from sequencer.api.topics import Metadata, MetadataRequest
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest

@@ -12,7 +12,8 @@ from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.groups.coordinator import MAX_POSITIONS
 from agent.handlers.produce import PARTITIONS_IN_A_TURN
-from sequencer.api import FetchOffsets, Topic
+from sequencer.api.groups import FetchOffsets
+from sequencer.api.topics import Topic
 from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.compiler import STEP

@@ -12,16 +12,10 @@ from structlog.testing import capture_logs
 
 from agent.errors import produce_code
 from agent.neighbour import NeighbourWatch, neighbour_of
-from sequencer.api import (
-    AgentInfo,
-    AgentRef,
-    BatchError,
-    LeaseLost,
-    Member,
-    MetadataRequest,
-    RenewAgent,
-    Ring,
-)
+from sequencer.api.agents import AgentInfo, AgentRef, Member, RenewAgent, Ring
+from sequencer.api.commits import BatchError
+from sequencer.api.errors import LeaseLost
+from sequencer.api.topics import MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka.error_codes import ErrorCode

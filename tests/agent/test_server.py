@@ -12,14 +12,11 @@ import pytest
 from agent.produce.active_buffer import BufferedBatch
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.api import (
-    AgentRef,
-    CreateTopic,
-    MetadataRequest,
-    Sequencer,
-    SequencerUnavailable,
-    Value,
-)
+from sequencer.api.agents import AgentRef
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.topics import CreateTopic, MetadataRequest
+from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.methods import Method
 from sequencer.store.memory import MemoryRowStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.handlers import described_groups, group_offsets, transaction_admin
-from sequencer.api import CommitOffsets, OffsetPosition
+from sequencer.api.groups import CommitOffsets, OffsetPosition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest

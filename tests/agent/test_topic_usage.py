@@ -17,7 +17,7 @@ from agent.topic_usage import COUNTED, NO_TOPIC, ProcessCounts, read_counts, usa
 from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
-from sequencer.api import Topic
+from sequencer.api.topics import Topic
 from tailrace.cost import Usage, bill_of, read_prices
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic

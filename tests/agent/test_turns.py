@@ -18,7 +18,9 @@ from agent.groups.consumer_group import ConsumerGroup, ConsumerHeartbeat
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
 from agent.long_work import LongWork
 from cache.ring import Replicas
-from sequencer.api import CommitOffsets, OffsetPosition, Ring, Topic
+from sequencer.api.agents import Ring
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.topics import Topic
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (

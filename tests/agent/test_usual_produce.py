@@ -20,7 +20,8 @@ from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.usual_produce import UsualReply
-from sequencer.api import AlterConfig, BatchError, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
+from sequencer.api.commits import BatchError
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode

@@ -17,7 +17,7 @@ from cache.observer import NoObserver, Tier
 from cache.peer import ChunkAnswer, ChunkStatus, PeerClients, PeerLink, PeerServer
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import AgentInfo, Member, Ring
+from sequencer.api.agents import AgentInfo, Member, Ring
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
 from tailrace.object_store.memory import MemoryStore

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES, Layout
-from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
 
 CHUNK_BYTES = 3 * PIECE_BYTES // 2
 LENGTHS = st.integers(70, 3_000) | st.integers(LARGE_BATCH_BYTES - 10_000, LARGE_BATCH_BYTES + 10_000)

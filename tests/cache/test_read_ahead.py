@@ -17,7 +17,9 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import FindAnswer, FindRequest, Ring, SequencerUnavailable
+from sequencer.api.agents import Ring
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.reads import FindAnswer, FindRequest
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated

@@ -26,7 +26,9 @@ from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import BatchStatus, Marker, ObjectKind, Ring, Run, RunBatch
+from sequencer.api.agents import Ring
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Marker, Run, RunBatch
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore

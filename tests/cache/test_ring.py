@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import cache.ring
 from cache.chunk import ChunkId
 from cache.ring import NO_LEADER, Replicas, ZoneRing, group_candidates
-from sequencer.api import AgentInfo, Member, Ring
+from sequencer.api.agents import AgentInfo, Member, Ring
 
 TOPIC = UUID(int=77)
 

@@ -22,28 +22,18 @@ from compactor.cycle import (
 from compactor.lease import held_lease
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
-from sequencer.api import (
-    CompactionRequest,
+from sequencer.api.commits import ObjectKind, SessionGrant, SessionRef
+from sequencer.api.compaction import CompactionRequest, NamedLease, SwapAnswer, SwapRequest, TakeLease
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerUnavailable, SwapRefused
+from sequencer.api.retention import (
     DeadSession,
     DeleteRecords,
     DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
     GarbageRequest,
-    IncarnationChanged,
     KnownKeys,
-    LeaseLost,
-    MetadataRequest,
-    NamedLease,
-    ObjectKind,
-    SequencerUnavailable,
-    SessionGrant,
-    SessionRef,
-    SwapAnswer,
-    SwapRefused,
-    SwapRequest,
-    TakeLease,
 )
+from sequencer.api.topics import DeleteTopic, MetadataRequest
+from sequencer.api.values import Empty
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from compactor.spark_source.database_index import DatabaseIndex
-from sequencer.api import CommitOffsets, CreateTopic, FetchOffsets, OffsetPosition
+from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition
+from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.rows import Row
 from sequencer.store.sql.store import open_row_store

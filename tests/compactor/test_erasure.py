@@ -30,15 +30,11 @@ from compactor.erasure.search import FileHits, SoughtKeys
 from compactor.rewrite import RewriteFailed
 from compactor.tables.live import LiveFile, list_live_files
 from sequencer import bounds
-from sequencer.api import (
-    DeleteRecords,
-    DeleteRecordsPartition,
-    MetadataRequest,
-    ObjectDescription,
-    ObjectKind,
-    Run,
-    SwapRequest,
-)
+from sequencer.api.commits import ObjectDescription, ObjectKind
+from sequencer.api.compaction import SwapRequest
+from sequencer.api.reads import Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import MetadataRequest
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings

@@ -30,7 +30,10 @@ from compactor.columns.derive import ValueFormat
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from compactor.tables.table import TableConflict
-from sequencer.api import DeleteRecords, DeleteRecordsPartition, DeleteTopic, Empty, TablePinsRequest
+from sequencer.api.compaction import TablePinsRequest
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings

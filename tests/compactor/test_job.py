@@ -27,12 +27,8 @@ from compactor.session import spark_session
 from compactor.spark_failures import cause_of_death
 from compactor.tables.iceberg import IcebergTables, open_catalog
 from compactor.tables.sync import TableSync, WantedTable
-from sequencer.api import (
-    CreatePartitions,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore

@@ -20,17 +20,11 @@ from compactor.keyed import NO_HORIZON, Pass, Rows, cleanable, fitting, is_due, 
 from compactor.keyed_cycle import runs_within
 from compactor.keyed_index import KeyIndex
 from compactor.plan import PlanSettings
-from sequencer.api import (
-    CleanPoint,
-    CleanPointsRequest,
-    ObjectKind,
-    OffsetQuery,
-    OffsetsRequest,
-    Run,
-    SwapRefused,
-    SwapRequest,
-    Value,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import CleanPoint, CleanPointsRequest, SwapRequest
+from sequencer.api.errors import SwapRefused
+from sequencer.api.reads import OffsetQuery, OffsetsRequest, Run
+from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.methods import CalledSequencer, Method
 from sequencer.store.memory import MemoryRowStore

@@ -10,16 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tables.live import RowRange, count_rows, dead_rows, list_live_files
-from sequencer.api import (
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    LiveFiles,
-    LiveFilesRequest,
-    Sequencer,
-    SequencerUnavailable,
-    UnknownTopic,
-)
+from sequencer.api.errors import SequencerUnavailable, UnknownTopic
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import LiveFiles, LiveFilesRequest
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import DeleteTopic
 from sequencer.engine.committer import Committer
 from sequencer.reading import live_files as page_module
 from sequencer.store.memory import MemoryRowStore

@@ -13,15 +13,12 @@ import pytest
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.merges import plan_merges
 from compactor.plan import MIB, PlanSettings
-from sequencer.api import (
-    DeleteRecords,
-    DeleteRecordsPartition,
-    Empty,
-    MergeCandidate,
-    ObjectKind,
-    Run,
-    Topic,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import MergeCandidate
+from sequencer.api.reads import Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import Topic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.rules.levels import DAY_MS, HOUR_MS, SMALL_BYTES, to_merge
 from sequencer.store.memory import MemoryRowStore

@@ -23,12 +23,8 @@ from compactor.tables.newest import (
     last_records,
 )
 from compactor.tables.query import TailTooLarge, add_functions, add_records, add_topic, named_tables
-from sequencer.api import (
-    CreatePartitions,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore

@@ -8,7 +8,9 @@ from uuid import UUID
 from compactor.order import SwapOrder
 from compactor.plan import Piece, WorkItem, waves
 from compactor.rewrite import RewriteFailure, RewriteResult, failure_of
-from sequencer.api import ObjectDescription, ObjectKind, ReplacementRun, Run
+from sequencer.api.commits import ObjectDescription, ObjectKind
+from sequencer.api.compaction import ReplacementRun
+from sequencer.api.reads import Run
 
 TOPIC = UUID(int=5)
 

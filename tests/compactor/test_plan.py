@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from compactor.job import pack
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.rewrite import ranges_to_read
-from sequencer.api import CompactionCandidate, ObjectKind, Run, Topic
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import CompactionCandidate
+from sequencer.api.reads import Run
+from sequencer.api.topics import Topic
 
 SIZES = PlanSettings(least_bytes=100, target_bytes=200)
 

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from compactor.tables.query import add_topic
-from sequencer.api import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from sequencer.api import GarbageRequest, ObjectKind
+from sequencer.api.commits import ObjectKind
+from sequencer.api.retention import GarbageRequest
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer

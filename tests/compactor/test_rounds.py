@@ -14,7 +14,7 @@ from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rewrite import RewriteFailure
 from compactor.rounds import MAX_LOGGED_FAILURES, RoundOutcome, Rounds, Totals
-from sequencer.api import IncarnationChanged, LeaseLost, SequencerUnavailable
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerUnavailable
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from sequencer.api import CreatePartitions
+from sequencer.api.topics import CreatePartitions
 from tests.support.compaction import Log, batch_of, change_log, compacted_here
 
 DRIVER_SECONDS = 600

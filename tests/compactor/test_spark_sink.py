@@ -25,7 +25,8 @@ from compactor.spark_sink.rows import InvalidRow, Target, rows_of
 from compactor.spark_sink.sink import Uploaded, parts_of
 from compactor.spark_sink.task import UploadFailed, WriteTask, chunks
 from compactor.spark_source.options import SourceOptions
-from sequencer.api import SessionRef, Topic, WriteRequest, WrittenObject
+from sequencer.api.commits import SessionRef, WriteRequest, WrittenObject
+from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.mixed_object import audit

@@ -62,18 +62,11 @@ from compactor.spark_source.positions import (
 )
 from compactor.spark_source.pushdown import IntegerRange, Limits, push
 from compactor.spark_source.source import StreamSource
-from sequencer.api import (
-    CommitOffsets,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    FindAnswer,
-    FindRequest,
-    OffsetPosition,
-    Run,
-    Topic,
-)
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.reads import FindAnswer, FindRequest, Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import DeleteTopic, Topic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.api import ObjectMissing

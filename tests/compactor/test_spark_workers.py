@@ -24,7 +24,7 @@ from compactor.spark_source import source as source_module
 from compactor.spark_source.columns import KAFKA_COLUMNS
 from compactor.spark_source.log_reader import DamagedRecords, DataLost, UnreadableRecords
 from compactor.spark_source.source import BatchSource, DefaultSource
-from sequencer.api import CreatePartitions
+from sequencer.api.topics import CreatePartitions
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy

@@ -30,21 +30,12 @@ from compactor.tables.live import list_live_files
 from compactor.tables.sync import TableSync, WantedTable
 from compactor.tables.table import TableConflict, TableSnapshot
 from compactor.tables.values import table_files
-from sequencer.api import (
-    AlterConfig,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    ObjectKind,
-    Sequencer,
-    TablePin,
-    Topic,
-    Value,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import TablePin
+from sequencer.api.interface import Sequencer
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic, Topic
+from sequencer.api.values import Empty, Value
 from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.methods import CalledSequencer, Method

@@ -22,7 +22,7 @@ from compactor.keyed_rewrite import KeyedItem
 from compactor.merges import plan_merges
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.session import TASK_BASE_BYTES, keyed_task_memory_bytes, task_memory_bytes
-from sequencer.api import CompactionRequest
+from sequencer.api.compaction import CompactionRequest
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.open import open_store

@@ -26,23 +26,22 @@ from compactor.plan import Piece, PlanSettings, WorkItem, plan
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, try_rewrite
 from compactor.spark_source.database_index import DatabaseIndex
 from compactor.spark_source.log_reader import LogReader, OffsetRange
-from sequencer.api import (
+from sequencer.api.agents import Ring
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.compaction import CompactionCandidate
+from sequencer.api.reads import (
     AbortedTransaction,
-    BatchStatus,
-    CompactionCandidate,
     FindAnswer,
     FindRequest,
     FoundPartition,
     Marker,
-    ObjectKind,
     OffsetsAnswer,
     OffsetsRequest,
     PartitionError,
-    Ring,
     Run,
     RunBatch,
-    Topic,
 )
+from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import open_row_store
 from tailrace.object_store.memory import MemoryStore

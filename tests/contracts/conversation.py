@@ -25,63 +25,63 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import (
-    AgentInfo,
-    AgentRef,
+from sequencer.api.agents import AgentInfo, AgentRef, RenewAgent
+from sequencer.api.commits import (
+    CommitRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunProposal,
+    SessionRef,
+)
+from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
+from sequencer.api.errors import SequencerError
+from sequencer.api.groups import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    GroupRef,
+    GroupState,
+    LagsRequest,
+    ListGroups,
+    LoadGroup,
+    LocateGroup,
+    OffsetPosition,
+    SaveGroup,
+)
+from sequencer.api.interface import Sequencer
+from sequencer.api.objects import ObjectRef, ObjectsRequest, SizesRequest
+from sequencer.api.producers import InitProducer, ProducerQuery
+from sequencer.api.reads import (
+    EpochQuery,
+    EpochRequest,
+    FeedRequest,
+    FindPartition,
+    FindRequest,
+    OffsetQuery,
+    OffsetSpec,
+    OffsetsRequest,
+)
+from sequencer.api.retention import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    ForgetObjects,
+    GarbageRequest,
+    KnownKeys,
+    SweptSession,
+)
+from sequencer.api.topics import (
     AlterConfig,
     BrokerConfigsRequest,
-    CommitOffsets,
-    CommitRequest,
-    CompactionRequest,
     ConfigChange,
     ConfigOperation,
     ConfigScope,
     CreatePartitions,
     CreateTopic,
-    DeleteOffsets,
-    DeleteRecords,
-    DeleteRecordsPartition,
     DeleteTopic,
-    Empty,
-    EpochQuery,
-    EpochRequest,
-    FeedRequest,
-    FetchOffsets,
-    FindPartition,
-    FindRequest,
-    ForgetObjects,
-    GarbageRequest,
-    GroupRef,
-    GroupState,
-    InitProducer,
-    KnownKeys,
-    LagsRequest,
-    ListGroups,
-    LoadGroup,
-    LocateGroup,
     MetadataRequest,
-    ObjectDescription,
-    ObjectKind,
-    ObjectRef,
-    ObjectsRequest,
-    OffsetPosition,
-    OffsetQuery,
-    OffsetSpec,
-    OffsetsRequest,
-    OpenSession,
-    ProducerQuery,
-    RenewAgent,
-    ReplacementRun,
-    RunProposal,
-    SaveGroup,
-    Sequencer,
-    SequencerError,
-    SessionRef,
-    SizesRequest,
-    SwapRequest,
-    SweptSession,
-    TakeLease,
 )
+from sequencer.api.values import Empty
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
@@ -422,7 +422,8 @@ async def _record_sql(url: str) -> bytes:
 
 def _values() -> dict[str, list[bytes]]:
     from agent.groups.stored_group import StoredGroup
-    from sequencer.api import CommitAnswer, RunBatch
+    from sequencer.api.commits import CommitAnswer
+    from sequencer.api.reads import RunBatch
     from tailrace.mixed_object import Footer
     from tailrace.parquet_object.header import ParquetHeader
     from tailrace.rpc.frames import Header

@@ -7,22 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
-from sequencer.api import (
-    AbortProducer,
-    AddToTransaction,
-    CommitOffsets,
-    CreatePartitions,
-    CreateTopic,
-    FetchOffsets,
-    InitProducer,
-    InvalidRequest,
-    LimitReached,
-    OffsetPosition,
-    PartitionError,
-    SequencerError,
-    TakeLease,
-    TransactionRef,
-)
+from sequencer.api.compaction import TakeLease
+from sequencer.api.errors import InvalidRequest, LimitReached, SequencerError
+from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import PartitionError
+from sequencer.api.topics import CreatePartitions, CreateTopic
+from sequencer.api.transactions import AbortProducer, AddToTransaction, TransactionRef
 from sequencer.settings import SequencerSettings
 from tailrace.limits import MAX_NAME_BYTES
 from tests.support.sequencer_bench import Bench, batch, info, run

@@ -8,61 +8,57 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    AbortedTransaction,
-    AbortProducer,
-    AddToTransaction,
-    BatchError,
-    CommitOffsets,
-    CompactionRequest,
-    CreateTopic,
-    CurrentTransactionQuery,
-    CurrentTransactionsRequest,
-    DeleteOffsets,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
-    FeedRequest,
-    FetchOffsets,
-    FoundPartition,
-    GroupRef,
-    GroupState,
-    InitProducer,
+from sequencer.api.commits import BatchError, ObjectDescription, ObjectKind, OpenSession
+from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
+from sequencer.api.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTransactionState,
     InvalidTransactionTimeout,
     LimitReached,
+    ProducerFenced,
+    SequencerUnavailable,
+    StaleGroup,
+    SwapRefused,
+    UnknownPartition,
+)
+from sequencer.api.groups import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    GroupRef,
+    GroupState,
     LoadGroup,
     LocateGroup,
-    Marker,
-    ObjectDescription,
-    ObjectKind,
     OffsetPosition,
+    SaveGroup,
+)
+from sequencer.api.producers import InitProducer, ProducerGrant, ProducerQuery
+from sequencer.api.reads import (
+    AbortedTransaction,
+    FeedRequest,
+    FoundPartition,
+    Marker,
     OffsetQuery,
     OffsetResult,
     OffsetSpec,
     OffsetsRequest,
-    OpenSession,
     PartitionError,
-    ProducerFenced,
-    ProducerGrant,
-    ProducerQuery,
-    ReplacementRun,
-    SaveGroup,
-    SequencerUnavailable,
-    StaleGroup,
-    SwapRefused,
-    SwapRequest,
-    TakeLease,
+)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreateTopic, DeleteTopic
+from sequencer.api.transactions import (
+    AbortProducer,
+    AddToTransaction,
+    CurrentTransactionQuery,
+    CurrentTransactionsRequest,
+    EndTransaction,
     TransactionDescription,
     TransactionRef,
     TransactionsRequest,
     TransactionState,
-    UnknownPartition,
 )
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.reading import queries

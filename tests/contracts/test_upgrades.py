@@ -28,7 +28,11 @@ from cache.chunk_cache import ChunkCache
 from cache.peer import ChunkRequest, ChunkStatus, PeerServer
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import CommitRequest, GroupState, MetadataRequest, Ring, RunBatch, SessionRef
+from sequencer.api.agents import Ring
+from sequencer.api.commits import CommitRequest, SessionRef
+from sequencer.api.groups import GroupState
+from sequencer.api.reads import RunBatch
+from sequencer.api.topics import MetadataRequest
 from sequencer.methods import METHODS
 from sequencer.store.batch_table import decode_table
 from sequencer.store.memory import MemoryRowStore
@@ -85,13 +89,17 @@ def assert_extends(new: Any, old: Any, where: str = "") -> None:
 # --- stored and sent structs -------------------------------------------------------------------------------
 
 
+SPLIT = re.compile(r"sequencer\.api\..*")
+"""The version before had the modules of this package as one."""
+
+
 def struct_named(name: str) -> type[Any]:
     from agent.groups.stored_group import StoredGroup
     from tailrace.mixed_object import Footer
     from tailrace.parquet_object.header import ParquetHeader
 
     kinds: list[type[Any]] = [*structs(), Header, Footer, ParquetHeader, StoredGroup, RunBatch]
-    return {f"{kind.__module__}.{kind.__name__}": kind for kind in kinds}[name]
+    return {f"{SPLIT.sub('sequencer.api', kind.__module__)}.{kind.__name__}": kind for kind in kinds}[name]
 
 
 @pytest.mark.parametrize("name", sorted(msgspec.msgpack.decode(golden("values"))))

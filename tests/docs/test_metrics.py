@@ -14,7 +14,7 @@ from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rounds import Rounds
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from sequencer.engine.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics

@@ -9,26 +9,20 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    AddToTransaction,
-    ClientConfigsRequest,
-    CommitOffsets,
-    CompactionRequest,
-    ConfigScope,
+from sequencer.api.compaction import CompactionRequest
+from sequencer.api.groups import CommitOffsets, FetchOffsets, ListGroups, OffsetPosition
+from sequencer.api.interface import Sequencer
+from sequencer.api.producers import InitProducer, ProducerQuery
+from sequencer.api.reads import (
     FeedRequest,
-    FetchOffsets,
     FindPartition,
     FindRequest,
-    InitProducer,
-    ListGroups,
-    OffsetPosition,
     OffsetQuery,
     OffsetSpec,
     OffsetsRequest,
-    ProducerQuery,
-    Sequencer,
-    TransactionRef,
 )
+from sequencer.api.topics import ClientConfigsRequest, ConfigScope
+from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.bounds import (
     ABORTED_BYTES,
     MAX_ANSWER_BYTES,

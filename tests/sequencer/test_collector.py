@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     CommitRequest,
-    CreateTopic,
-    DeleteTopic,
-    Empty,
     ObjectDescription,
     ObjectKind,
     OpenSession,
@@ -18,6 +15,8 @@ from sequencer.api import (
     SessionGrant,
     SessionRef,
 )
+from sequencer.api.topics import CreateTopic, DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.collector import Collection, collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings

@@ -10,30 +10,22 @@ from uuid import UUID
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     BatchError,
     CommitRequest,
-    CompactionRequest,
-    CreateTopic,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    Empty,
-    EndTransaction,
-    FindPartition,
-    FindRequest,
-    InitProducer,
     ObjectDescription,
     ObjectKind,
     OpenSession,
-    ProducerGrant,
-    ReplacementRun,
-    Run,
     RunProposal,
-    SwapRequest,
-    TakeLease,
-    TransactionRef,
 )
+from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.reads import FindPartition, FindRequest, Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreateTopic
+from sequencer.api.transactions import EndTransaction, TransactionRef
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.mixed_object import BatchCoordinates

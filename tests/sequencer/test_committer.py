@@ -11,21 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 import sequencer.engine.group_commit as group_commit
-from sequencer.api import (
-    AgentInfo,
-    CommitOffsets,
-    CommitRequest,
-    CreateTopic,
-    InitProducer,
-    MetadataRequest,
-    ObjectsRequest,
-    OffsetPosition,
-    OpenSession,
-    RequestFailed,
-    SequencerError,
-    SequencerUnavailable,
-    SessionGrant,
-)
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitRequest, OpenSession, SessionGrant
+from sequencer.api.errors import RequestFailed, SequencerError, SequencerUnavailable
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.objects import ObjectsRequest
+from sequencer.api.producers import InitProducer
+from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.observer import Unobserved

@@ -10,39 +10,38 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    AddToTransaction,
+from sequencer.api.compaction import CompactionRequest
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.groups import FetchOffsets
+from sequencer.api.objects import LiveFilesRequest, ObjectRef, ObjectsRequest, SizesAnswer, SizesRequest
+from sequencer.api.producers import InitProducer, ProducerQuery
+from sequencer.api.reads import (
+    EpochQuery,
+    EpochRequest,
+    FindPartition,
+    FindRequest,
+    OffsetQuery,
+    OffsetsRequest,
+)
+from sequencer.api.share_groups import ShareOffsetsRequest
+from sequencer.api.topics import (
     AlterConfig,
     BrokerConfigsRequest,
-    CompactionRequest,
     ConfigChange,
     ConfigOperation,
     ConfigScope,
     CreateTopic,
     DeleteTopic,
-    EpochQuery,
-    EpochRequest,
-    FetchOffsets,
-    FindPartition,
-    FindRequest,
-    InitProducer,
-    LiveFilesRequest,
     Metadata,
     MetadataRequest,
-    ObjectRef,
-    ObjectsRequest,
-    OffsetQuery,
-    OffsetsRequest,
-    ProducerQuery,
-    SequencerUnavailable,
-    ShareOffsetsRequest,
-    SizesAnswer,
-    SizesRequest,
+)
+from sequencer.api.transactions import (
+    AddToTransaction,
     TransactionDescriptions,
     TransactionRef,
     TransactionsRequest,
-    Value,
 )
+from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Behind, Follower
 from sequencer.engine.requests import QUERIES

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from sequencer.api import AgentInfo, AgentLease, Empty, GroupRef, GroupState, LimitReached, SaveGroup
+from sequencer.api.agents import AgentInfo, AgentLease
+from sequencer.api.errors import LimitReached
+from sequencer.api.groups import GroupRef, GroupState, SaveGroup
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

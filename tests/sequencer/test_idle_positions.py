@@ -10,26 +10,21 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from sequencer.api import (
+from sequencer.api.errors import GroupNotEmpty, SequencerOverloaded, UnknownGroup
+from sequencer.api.groups import (
     CommitOffsets,
-    CreateTopic,
     DeleteOffsets,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
     FetchOffsets,
-    GroupNotEmpty,
     GroupRef,
     GroupState,
-    InitProducer,
     LagsRequest,
     OffsetPosition,
     SaveGroup,
-    SequencerOverloaded,
-    Topic,
-    TransactionRef,
-    UnknownGroup,
 )
+from sequencer.api.producers import InitProducer
+from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
+from sequencer.api.transactions import EndTransaction, TransactionRef
+from sequencer.api.values import Empty
 from sequencer.engine import expiry, group_commit, group_deletion, look_ups
 from sequencer.engine.follower import Follower
 from sequencer.pages import lag_pages

@@ -9,7 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import BatchError, DeleteTopic, Empty, ProducerQuery
+from sequencer.api.commits import BatchError
+from sequencer.api.producers import ProducerQuery
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.engine import expiry
 from sequencer.engine.follower import Follower
 from sequencer.rules.kept import forget, kept_producers

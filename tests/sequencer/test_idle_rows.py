@@ -12,7 +12,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef, UnknownGroup
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import ObjectKind, SessionRef
+from sequencer.api.errors import UnknownGroup
+from sequencer.api.groups import LagsRequest
+from sequencer.api.reads import Run
 from sequencer.reading.positions import Positions
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases, repeats, upload_sessions

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from sequencer.api import BatchError, Empty
+from sequencer.api.commits import BatchError
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import ObjectRow

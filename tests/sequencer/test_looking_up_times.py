@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import sequencer.reading.queries as reading
-from sequencer.api import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
+from sequencer.api.reads import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.store.memory import MemoryRowStore

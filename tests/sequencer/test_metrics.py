@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sequencer.api import Statistics
+from sequencer.api.objects import Statistics
 from sequencer.metrics import SequencerMetrics, StatisticsGauges
 from sequencer.observer import SequencerObserver
 

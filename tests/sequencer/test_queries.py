@@ -5,25 +5,13 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from sequencer.api import (
-    AgentInfo,
-    CommitRequest,
-    CreateTopic,
-    EndTransaction,
-    FindPartition,
-    FindRequest,
-    InitProducer,
-    ObjectDescription,
-    ObjectKind,
-    OpenSession,
-    PartitionError,
-    ReplacementRun,
-    RunProposal,
-    SwapRequest,
-    TakeLease,
-    TransactionRef,
-    TransactionState,
-)
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession, RunProposal
+from sequencer.api.compaction import ReplacementRun, SwapRequest, TakeLease
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import FindPartition, FindRequest, PartitionError
+from sequencer.api.topics import CreateTopic
+from sequencer.api.transactions import EndTransaction, TransactionRef, TransactionState
 from sequencer.engine.committer import Committer
 from sequencer.reading.queries import _active_producer
 from sequencer.settings import SequencerSettings

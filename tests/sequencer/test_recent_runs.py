@@ -11,7 +11,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from sequencer.bounds import run_bytes
 from sequencer.reading.recent_runs import LEAST_RUNS, RecentRuns
 from sequencer.store.rows import Changes, RunRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from sequencer.api import InitProducer
+from sequencer.api.producers import InitProducer
 from sequencer.engine.committer import Committer
 from sequencer.engine.requests import DECISIONS, QUERIES
 from sequencer.methods import METHODS

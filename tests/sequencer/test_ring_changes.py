@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.api import AgentInfo, Metadata, MetadataRequest
+from sequencer.api.agents import AgentInfo
+from sequencer.api.topics import Metadata, MetadataRequest
 from sequencer.reading.topic_changes import MAX_RINGS, TopicChanges
 from sequencer.ring_changes import ring_after, ring_change
 from sequencer.rules.leases import ring_of

@@ -8,35 +8,25 @@ from typing import Any
 
 import pytest
 
-from sequencer import api, client
-from sequencer.api import (
-    AddToTransaction,
-    AgentInfo,
-    CommitOffsets,
-    CreatePartitions,
-    CreateTopic,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
-    GroupState,
+from sequencer import client
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitAnswer, CommitRequest
+from sequencer.api.errors import (
     IncarnationChanged,
-    InitProducer,
     InvalidRequest,
-    LoadGroup,
-    MetadataRequest,
-    OffsetPosition,
     ProducerFenced,
-    ProducerGrant,
-    SaveGroup,
     SequencerOverloaded,
     SequencerUnavailable,
     StaleGroup,
     TopicExists,
-    TransactionRef,
     UnknownTopic,
-    Value,
-    first_turn,
 )
+from sequencer.api.groups import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup, first_turn
+from sequencer.api.interface import Sequencer
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.topics import CreatePartitions, CreateTopic, DeleteTopic, MetadataRequest
+from sequencer.api.transactions import AddToTransaction, EndTransaction, TransactionRef
+from sequencer.api.values import Empty, Value
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS, Method, SequencerMethods
@@ -109,11 +99,11 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_every_method_of_the_interface_is_served_and_asked() -> None:
-    named = {name for name in vars(api.Sequencer) if not name.startswith("_")} - {"close"}
+    named = {name for name in vars(Sequencer) if not name.startswith("_")} - {"close"}
     assert set(METHODS) == named
     assert named <= set(vars(SequencerMethods))
-    assert METHODS["commit"].request is api.CommitRequest
-    assert METHODS["commit"].answer is api.CommitAnswer
+    assert METHODS["commit"].request is CommitRequest
+    assert METHODS["commit"].answer is CommitAnswer
 
 
 def test_errors_keep_their_type_and_message() -> None:

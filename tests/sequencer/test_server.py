@@ -12,18 +12,11 @@ from uuid import UUID
 import pytest
 
 from sequencer import server
-from sequencer.api import (
-    AgentInfo,
-    CommitRequest,
-    CreateTopic,
-    FeedRequest,
-    IncarnationChanged,
-    MetadataRequest,
-    ObjectDescription,
-    ObjectKind,
-    OpenSession,
-    SequencerUnavailable,
-)
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession
+from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
+from sequencer.api.reads import FeedRequest
+from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer

@@ -16,7 +16,8 @@ from agent.produce.sealing import Share
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from bench.latency import Forgetful, NoCache, batch_of
-from sequencer.api import AgentInfo, CreateTopic, RenewAgent, Topic
+from sequencer.api.agents import AgentInfo, RenewAgent
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

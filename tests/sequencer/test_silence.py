@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from sequencer.api import AgentInfo, AgentLease, AgentRef, MetadataRequest
+from sequencer.api.agents import AgentInfo, AgentLease, AgentRef
+from sequencer.api.topics import MetadataRequest
 from sequencer.engine.committer import Committer
 from sequencer.engine.silence import NAMED_AT_ONCE
 from sequencer.settings import SequencerSettings

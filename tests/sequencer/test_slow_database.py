@@ -10,19 +10,10 @@ from uuid import UUID
 import pytest
 
 from agent.settings import AgentSettings
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    CreateTopic,
-    LeaseLost,
-    MetadataRequest,
-    OpenSession,
-    RenewAgent,
-    SequencerError,
-    SessionClosed,
-    SessionGrant,
-    SessionRef,
-)
+from sequencer.api.agents import AgentInfo, AgentLease, RenewAgent
+from sequencer.api.commits import OpenSession, SessionGrant, SessionRef
+from sequencer.api.errors import LeaseLost, SequencerError, SessionClosed
+from sequencer.api.topics import CreateTopic, MetadataRequest
 from sequencer.client import SequencerClient
 from sequencer.engine.term import MAX_LEASE_MS, lease_for
 from sequencer.server import SequencerServer, ServerSettings

@@ -12,20 +12,12 @@ import sequencer.bounds as bounds
 import sequencer.reading.subscriptions as subscriptions
 import sequencer.reading.view as view
 from agent.fetch.window import begin, follow
-from sequencer.api import (
-    CreateTopic,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    EndTransaction,
-    InitProducer,
-    InvalidRequest,
-    PartitionChange,
-    SequencerOverloaded,
-    TransactionRef,
-    WatchAnswer,
-    WatchRequest,
-)
+from sequencer.api.errors import InvalidRequest, SequencerOverloaded
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import PartitionChange, WatchAnswer, WatchRequest
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreateTopic, DeleteTopic
+from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import Metadata, MetadataRequest
+from sequencer.api.topics import Metadata, MetadataRequest
 from sequencer.reading import topic_changes
 from sequencer.reading.topic_changes import TopicChanges
 from sequencer.store.rows import Changes, CounterRow, Identity, TopicRow

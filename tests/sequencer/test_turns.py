@@ -13,42 +13,45 @@ import pytest
 from msgspec.structs import astuple
 
 import sequencer.engine.group_commit as group_commit
-from sequencer.api import (
-    AddToTransaction,
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     BatchError,
-    CommitOffsets,
     CommitRequest,
-    CreateAcls,
-    CreateTopic,
-    CurrentTransactionQuery,
-    CurrentTransactionsRequest,
-    DeleteAcls,
-    DeleteOffsets,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
-    FeedRequest,
-    FetchOffsets,
-    FindPartition,
-    FindRequest,
-    GroupRef,
-    InitProducer,
-    LagsRequest,
     ObjectDescription,
     ObjectKind,
-    OffsetPosition,
-    OffsetQuery,
-    OffsetSpec,
-    OffsetsRequest,
     OpenSession,
     RunProposal,
     SessionGrant,
-    SizesRequest,
+)
+from sequencer.api.groups import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    GroupRef,
+    LagsRequest,
+    OffsetPosition,
+)
+from sequencer.api.objects import SizesRequest
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import (
+    FeedRequest,
+    FindPartition,
+    FindRequest,
+    OffsetQuery,
+    OffsetSpec,
+    OffsetsRequest,
+)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.security import CreateAcls, DeleteAcls
+from sequencer.api.topics import CreateTopic, DeleteTopic
+from sequencer.api.transactions import (
+    AddToTransaction,
+    CurrentTransactionQuery,
+    CurrentTransactionsRequest,
+    EndTransaction,
     TransactionRef,
 )
+from sequencer.api.values import Empty
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups

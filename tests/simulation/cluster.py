@@ -23,7 +23,9 @@ from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, ru
 from compactor.erasure.erase import EraseFailed, EraseRequest, ErasureWork, erase_keys
 from compactor.erasure.search import SoughtKeys
 from compactor.rounds import RoundOutcome, Rounds
-from sequencer.api import IncarnationChanged, Member, MetadataRequest, SequencerError, SequencerUnavailable
+from sequencer.api.agents import Member
+from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
+from sequencer.api.topics import MetadataRequest
 from sequencer.client import SequencerClient
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover

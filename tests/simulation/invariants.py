@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
-from sequencer.api import BatchStatus, ObjectKind, Run
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run
 from sequencer.engine.follower import Follower
 from sequencer.reading.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import UploadFailed, WriteTask
-from sequencer.api import SequencerError, WriteRequest, WrittenObject
+from sequencer.api.commits import WriteRequest, WrittenObject
+from sequencer.api.errors import SequencerError
 from sequencer.client import SequencerClient
 from tailrace.object_store.api import StoreError
 from tests.simulation.clients import Client, Log, Stage

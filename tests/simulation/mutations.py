@@ -89,31 +89,17 @@ from cache import framed, in_place, mixed_reader
 from cache.chunk import ChunkBytes
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
-from sequencer.api import (
-    AbortedProducer,
-    AcknowledgeType,
-    BatchError,
-    BatchOutcome,
-    BatchStatus,
-    CommitAnswer,
-    DeadSession,
-    DeletedAcls,
-    Empty,
-    FindPartition,
-    FindRequest,
-    GarbageRequest,
-    GroupRef,
-    IncarnationChanged,
-    LeaseLost,
-    NamedLease,
-    ObjectKind,
-    OffsetErrors,
-    PartitionChange,
-    PartitionError,
-    ProducerGrant,
-    RunOutcome,
-    SequencerUnavailable,
-)
+from sequencer.api.commits import BatchError, BatchOutcome, BatchStatus, CommitAnswer, ObjectKind, RunOutcome
+from sequencer.api.compaction import NamedLease
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerUnavailable
+from sequencer.api.groups import GroupRef, OffsetErrors
+from sequencer.api.producers import ProducerGrant
+from sequencer.api.reads import FindPartition, FindRequest, PartitionChange, PartitionError
+from sequencer.api.retention import DeadSession, GarbageRequest
+from sequencer.api.security import DeletedAcls
+from sequencer.api.share_groups import AcknowledgeType
+from sequencer.api.transactions import AbortedProducer
+from sequencer.api.values import Empty
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
 from sequencer.engine.look_ups import LookUps

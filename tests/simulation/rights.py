@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sequencer.api import CreateAcls, DeleteAcls, SecurityRequest, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.security import CreateAcls, DeleteAcls, SecurityRequest
 from sequencer.client import SequencerClient
 from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.simulation.clients import Client

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.api import AcknowledgeType
+from sequencer.api.share_groups import AcknowledgeType
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_share_group_offsets import (

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sequencer.api import ObjectKind, OffsetSpec
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import OffsetSpec
 from sequencer.store.rows import Changes, PartitionRow, Row, RunRow
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode

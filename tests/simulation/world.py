@@ -28,7 +28,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from sequencer.api import SequencerUnavailable
+from sequencer.api.errors import SequencerUnavailable
 from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, RowStore

@@ -46,16 +46,11 @@ from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import (
-    AgentInfo,
-    CommitAnswer,
-    CommitRequest,
-    CreateToken,
-    CreateTopic,
-    Ring,
-    SequencerUnavailable,
-    Topic,
-)
+from sequencer.api.agents import AgentInfo, Ring
+from sequencer.api.commits import CommitAnswer, CommitRequest
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.security import CreateToken
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Run, RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (

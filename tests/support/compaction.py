@@ -14,31 +14,23 @@ from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
-from sequencer.api import (
+from sequencer.api.agents import AgentInfo, Ring
+from sequencer.api.commits import (
     ANY_TRANSACTION,
-    AgentInfo,
     CommitRequest,
-    CreateTopic,
-    EndTransaction,
-    FindPartition,
-    FindRequest,
-    FoundPartition,
-    InitProducer,
-    MetadataRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
-    ProducerGrant,
-    Ring,
-    Run,
     RunProposal,
-    Sequencer,
-    SessionClosed,
     SessionGrant,
     SessionRef,
-    Topic,
-    TransactionRef,
 )
+from sequencer.api.errors import SessionClosed
+from sequencer.api.interface import Sequencer
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, Run
+from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
+from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import Clock, SystemClock, SystemEntropy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sequencer.api import AbortedTransaction
+from sequencer.api.reads import AbortedTransaction
 from tailrace.buffers import Buffer
 from tailrace.record_batch import MarkerKind, check_crc, split
 from tailrace.records import Record, decode_records

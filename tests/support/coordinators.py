@@ -12,7 +12,7 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import Replicas
-from sequencer.api import AgentInfo, Member, RenewAgent, Ring
+from sequencer.api.agents import AgentInfo, Member, RenewAgent, Ring
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from sequencer.api import RequestFailed, SequencerUnavailable
+from sequencer.api.errors import RequestFailed, SequencerUnavailable
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, Row
 from tailrace.clock import Clock

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import (
-    ActiveProducer,
-    DelegationToken,
-    FetchOffsets,
-    OffsetPosition,
-    PartitionError,
-    ProducerQuery,
-    Sequencer,
-    TokensRequest,
-)
+from sequencer.api.groups import FetchOffsets, OffsetPosition
+from sequencer.api.interface import Sequencer
+from sequencer.api.producers import ActiveProducer, ProducerQuery
+from sequencer.api.reads import PartitionError
+from sequencer.api.security import DelegationToken, TokensRequest
 from sequencer.pages import pages
 
 

@@ -7,21 +7,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     BatchStatus,
     CommitRequest,
-    CreateTopic,
-    FindPartition,
-    FindRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
-    Run,
     RunProposal,
     SessionGrant,
-    Topic,
 )
+from sequencer.api.reads import FindPartition, FindRequest, Run
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.committer import Committer
 from sequencer.recovery.plan import RecoveryReport

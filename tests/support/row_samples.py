@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import BatchStatus, Marker, ObjectKind, RunBatch, TransactionState
+from sequencer.api.commits import BatchStatus, ObjectKind
+from sequencer.api.reads import Marker, RunBatch
+from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.rows import (
     AbortedRow,

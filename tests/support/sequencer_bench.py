@@ -7,32 +7,29 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
+from sequencer.api.agents import AgentInfo, AgentLease
+from sequencer.api.commits import (
     BatchError,
     CommitAnswer,
     CommitRequest,
-    CompactionRequest,
-    CreateTopic,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunProposal,
+    SessionGrant,
+    uploaded_key,
+)
+from sequencer.api.compaction import CompactionRequest, ReplacementRun, SwapRequest, TakeLease
+from sequencer.api.interface import Sequencer
+from sequencer.api.reads import (
     FindPartition,
     FindRequest,
     FoundPartition,
-    ObjectDescription,
-    ObjectKind,
     OffsetQuery,
     OffsetResult,
     OffsetsRequest,
-    OpenSession,
-    ReplacementRun,
-    RunProposal,
-    Sequencer,
-    SessionGrant,
-    SwapRequest,
-    TakeLease,
-    Topic,
-    uploaded_key,
 )
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
 from tests.support.sequencers import Factory, Opened

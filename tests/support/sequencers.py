@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from sequencer.api import Sequencer
+from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
 from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler

@@ -18,7 +18,8 @@ from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import StoreMetrics
-from sequencer.api import CreateTopic, SequencerUnavailable, Topic
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from compactor.cycle import CompactionSummary
 from compactor.rounds import Rounds
-from sequencer.api import CreateTopic
+from sequencer.api.topics import CreateTopic
 from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.rpc import RpcSecurity

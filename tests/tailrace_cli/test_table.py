@@ -17,14 +17,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from sequencer.api import (
-    AlterConfig,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    DeleteRecords,
-    DeleteRecordsPartition,
-)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import SqlRowStore

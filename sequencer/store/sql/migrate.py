@@ -10,7 +10,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from sequencer.api import SequencerError
+from sequencer.api.errors import SequencerError
 
 _ADVISORY_LOCK = 0x7461696C72616365  # "tailrace"
 _LAST_WITH_OLDER_MIGRATIONS = "c2f053fa2ab1"

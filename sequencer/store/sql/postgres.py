@@ -20,7 +20,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from sequencer.api import LeaseLost, ObjectKind, RequestFailed, SequencerUnavailable
+from sequencer.api.commits import ObjectKind
+from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import Changes, CounterRow, Row, RunRow
 from sequencer.store.sql.database import Lane, TableStatements, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables

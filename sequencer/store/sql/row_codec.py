@@ -15,7 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ObjectKind, Run, TransactionState
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
+from sequencer.api.transactions import TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, decode_markers, decode_table
 from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 

@@ -19,7 +19,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from sequencer.api import ObjectKind, TransactionState
+from sequencer.api.commits import ObjectKind
+from sequencer.api.transactions import TransactionState
 from sequencer.store.rows import (
     KEYS,
     AbortedRow,

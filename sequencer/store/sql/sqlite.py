@@ -23,7 +23,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
-from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import Changes, Row
 from sequencer.store.sql.database import Lane, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables

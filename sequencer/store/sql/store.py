@@ -12,7 +12,8 @@ from uuid import UUID
 
 from sqlalchemy import URL
 
-from sequencer.api import LeaseLost, Run, SequencerUnavailable
+from sequencer.api.errors import LeaseLost, SequencerUnavailable
+from sequencer.api.reads import Run
 from sequencer.store.rows import (
     HOT,
     LONGEST_LEASE_MS,

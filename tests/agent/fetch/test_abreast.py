@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.fetch.abreast import LEAST_ROOM_BYTES, MAX_ROOMS, NO_END, Rooms, ends_abreast
-from sequencer.api import ObjectKind, Run
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
 from tailrace.ids import TopicPartition
 
 OBJECT_BYTES = 1_000

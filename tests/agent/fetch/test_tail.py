@@ -13,7 +13,9 @@ import agent.fetch.tail as tail_module
 from agent.fetch.tail import ASK_AGAIN_S, LATE_S, Tail
 from agent.fetch.windows import FRESH_S
 from agent.telemetry import AgentTelemetry
-from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, Topic, WatchRequest
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.reads import FindRequest, PartitionChange, WatchRequest
+from sequencer.api.topics import Topic
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode

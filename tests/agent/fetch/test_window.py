@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from agent.fetch.window import MAX_WINDOW_RUNS, Window, WindowBroken, begin, emptied, find, follow
-from sequencer.api import AbortedTransaction, ObjectKind, PartitionChange, Run, RunBatch
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import AbortedTransaction, PartitionChange, Run, RunBatch
 
 TOPIC = UUID(int=1)
 

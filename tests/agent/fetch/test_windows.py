@@ -26,7 +26,14 @@ from agent.fetch.windows import (
     NothingNew,
     Windows,
 )
-from sequencer.api import FoundPartition, PartitionChange, PartitionError, Run, WatchAnswer, WatchRequest
+from sequencer.api.reads import (
+    FoundPartition,
+    PartitionChange,
+    PartitionError,
+    Run,
+    WatchAnswer,
+    WatchRequest,
+)
 from tailrace.ids import TopicPartition
 from tests.agent.fetch.test_window import TOPIC, change, run_at
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.gateway.event_text import MAX_PARTITIONS, event, event_id, parse_event_id
-from sequencer.api import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import assemble_like, read_header

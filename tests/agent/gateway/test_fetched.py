@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.gateway.fetched import MAX_UNPACKED_BYTES, ReadRoom, size_in_memory, visible
-from sequencer.api import AbortedTransaction as Aborted
+from sequencer.api.reads import AbortedTransaction as Aborted
 from tailrace.kafka.messages.fetch import AbortedTransaction
 from tailrace.record_batch import (
     HEADER_BYTES,

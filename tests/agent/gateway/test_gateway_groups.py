@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from sequencer.api import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
+from sequencer.api.groups import CommitOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.sequencer_bench import info
 

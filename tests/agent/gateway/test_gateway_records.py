@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from sequencer.api import CreateTopic
+from sequencer.api.topics import CreateTopic
 from tests.agent.gateway.serving import Served, run_served
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -13,15 +13,9 @@ import aiohttp
 import pytest
 
 from agent.gateway.routes import ROUTES
-from sequencer.api import (
-    AlterScram,
-    CommitOffsets,
-    CreateAcls,
-    CreateTopic,
-    OffsetPosition,
-    ScramMechanism,
-    ScramName,
-)
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, ScramName
+from sequencer.api.topics import CreateTopic
 from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.tls import Tls
 from tests.agent.gateway.serving import Served, run_served, served

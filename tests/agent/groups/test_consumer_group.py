@@ -25,7 +25,8 @@ from agent.groups.consumer_group import (
     ConsumerHeartbeat,
 )
 from agent.groups.topic_pattern import TopicPattern
-from sequencer.api import OffsetPosition, Topic
+from sequencer.api.groups import OffsetPosition
+from sequencer.api.topics import Topic
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.topic_config import topic_settings
 from tailrace.turns import at_once

@@ -14,19 +14,11 @@ from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.groups.group_bytes import PENDING_BYTES, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
-from sequencer.api import (
-    CLASSIC_GROUP,
-    CreateTopic,
-    Empty,
-    FetchOffsets,
-    GroupState,
-    LoadGroup,
-    OffsetPosition,
-    PartitionError,
-    SaveGroup,
-    SequencerUnavailable,
-    UnknownGroup,
-)
+from sequencer.api.errors import SequencerUnavailable, UnknownGroup
+from sequencer.api.groups import CLASSIC_GROUP, FetchOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
+from sequencer.api.reads import PartitionError
+from sequencer.api.topics import CreateTopic
+from sequencer.api.values import Empty
 from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
 from tests.agent.groups.test_classic_members import metadata

@@ -8,7 +8,7 @@ from itertools import accumulate, product
 from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import release
-from sequencer.api import Topic
+from sequencer.api.topics import Topic
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.record_batch import split
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of

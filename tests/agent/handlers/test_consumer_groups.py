@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.groups.subscription import read_assignment, write_assignment
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey
 from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.api import CreatePartitions, CreateTopic, DeleteTopic, Topic
+from sequencer.api.topics import CreatePartitions, CreateTopic, DeleteTopic, Topic
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_records import (

@@ -17,7 +17,7 @@ from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
-from sequencer.api import CreateTopic, DeleteTopic, Topic
+from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode

@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
-from sequencer.api import AbortedTransaction, Topic
+from sequencer.api.reads import AbortedTransaction
+from sequencer.api.topics import Topic
 from tailrace.ids import TopicPartition
 from tailrace.kafka.messages.fetch import PartitionData
 from tailrace.parquet_object.verify import verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.api import Empty
+from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode

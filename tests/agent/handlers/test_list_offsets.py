@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 import agent.handlers.list_offsets as list_offsets
-from sequencer.api import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.api import SequencerOverloaded, SequencerUnavailable
+from sequencer.api.errors import SequencerOverloaded, SequencerUnavailable
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.offset_commit import (

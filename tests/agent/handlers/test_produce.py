@@ -14,7 +14,9 @@ from agent.handlers.current_leaders import MAX_NAMED, name_leaders
 from agent.handlers.produce import PARTITIONS_IN_A_TURN, handle
 from agent.produce.lanes import Lanes
 from agent.services import Deferred
-from sequencer.api import CreateTopic, FindPartition, FindRequest, RenewAgent
+from sequencer.api.agents import RenewAgent
+from sequencer.api.reads import FindPartition, FindRequest
+from sequencer.api.topics import CreateTopic
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode

@@ -17,18 +17,10 @@ from agent.handlers import share_fetch
 from agent.handlers.dead_letters import copied, why_unusable
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
-from sequencer.api import (
-    AbortedTransaction,
-    AlterConfig,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    FoundPartition,
-    PartitionError,
-    ShareOffsetsRequest,
-    ShareRequest,
-    Value,
-)
+from sequencer.api.reads import AbortedTransaction, FoundPartition, PartitionError
+from sequencer.api.share_groups import ShareOffsetsRequest, ShareRequest
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.values import Value
 from sequencer.methods import Method
 from sequencer.pages import all_share_offsets
 from tailrace.kafka import ApiKey

@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 
 from agent.handlers.colliding_names import collisions
-from sequencer import api
-from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, DeleteTopic, SequencerUnavailable, Topic
+from sequencer.api import topics as api
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.topics import MAX_REPLICATION_FACTOR, CreateTopic, DeleteTopic, Topic
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

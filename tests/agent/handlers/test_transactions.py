@@ -7,17 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from sequencer.api import (
-    ANY_TRANSACTION,
-    AddToTransaction,
-    BatchError,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    Sequencer,
-    Topic,
-)
+from sequencer.api.commits import ANY_TRANSACTION, BatchError
+from sequencer.api.interface import Sequencer
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import DeleteTopic, Topic
+from sequencer.api.transactions import AddToTransaction
+from sequencer.api.values import Empty
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (

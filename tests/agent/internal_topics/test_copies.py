@@ -15,7 +15,8 @@ from agent.internal_topics.records import (
     STATUS,
     group_records,
 )
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, TransactionState
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.transactions import TransactionState
 from sequencer.settings import SequencerSettings
 from tailrace.internal_topics import GROUPS, KEPT, TRANSACTIONS, partition_of
 from tailrace.kafka import ApiKey

@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from agent.produce.current_transactions import QUERIES_IN_A_CALL, CurrentTransactions
-from sequencer.api import (
-    BatchError,
+from sequencer.api.commits import BatchError
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.interface import Sequencer
+from sequencer.api.transactions import (
     CurrentTransaction,
     CurrentTransactionQuery,
     CurrentTransactionsAnswer,
     CurrentTransactionsRequest,
-    Sequencer,
-    SequencerUnavailable,
 )
 
 

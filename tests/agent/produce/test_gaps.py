@@ -6,7 +6,7 @@ from uuid import UUID
 
 from agent.produce.active_buffer import BufferedBatch
 from agent.produce.gaps import MAX_RETRIED, Gap, gaps_to_retry
-from sequencer.api import BatchError, ObjectDescription, ObjectKind
+from sequencer.api.commits import BatchError, ObjectDescription, ObjectKind
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import read_header

@@ -13,18 +13,11 @@ from agent.produce import lanes
 from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.produce.sealing import Share
 from agent.settings import AgentSettings
-from sequencer.api import (
-    BatchError,
-    CommitAnswer,
-    CommitRequest,
-    FindPartition,
-    FindRequest,
-    InitProducer,
-    LimitReached,
-    SessionGrant,
-    SessionRef,
-    Topic,
-)
+from sequencer.api.commits import BatchError, CommitAnswer, CommitRequest, SessionGrant, SessionRef
+from sequencer.api.errors import LimitReached
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import FindPartition, FindRequest
+from sequencer.api.topics import Topic
 from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey

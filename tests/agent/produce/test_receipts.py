@@ -9,7 +9,9 @@ from agent.handlers.produce import handle_at_once
 from agent.produce.receipts import WARNING_SECONDS
 from agent.produce.request_memory import ELEMENT_BYTES
 from agent.services import Deferred
-from sequencer.api import BatchError, InitProducer, Topic
+from sequencer.api.commits import BatchError
+from sequencer.api.producers import InitProducer
+from sequencer.api.topics import Topic
 from tailrace.broker_config import check_broker_configs
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.topic_config import (

@@ -9,8 +9,8 @@ import pytest
 
 from agent.produce import transactional_producers
 from agent.produce.transactional_producers import TransactionalProducers
-from sequencer.api import (
-    Sequencer,
+from sequencer.api.interface import Sequencer
+from sequencer.api.transactions import (
     TransactionDescription,
     TransactionDescriptions,
     TransactionsRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.quotas.precedence import Holder, QuotaBook, book_of
-from sequencer.api import ClientConfig, ConfigScope
+from sequencer.api.topics import ClientConfig, ConfigScope
 from tailrace.quotas import (
     CONNECTION_CREATION_RATE,
     DEFAULT,

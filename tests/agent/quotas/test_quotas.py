@@ -12,7 +12,7 @@ from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
 from agent.quotas.quotas import MAX_HOLDERS
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest

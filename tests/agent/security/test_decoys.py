@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from agent.catalog import Catalog
 from agent.security.sasl import ScramExchange
 from agent.security.users import Users, decoy_key
-from sequencer.api import ScramMechanism
+from sequencer.api.security import ScramMechanism
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy

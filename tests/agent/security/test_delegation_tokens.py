@@ -17,14 +17,14 @@ from agent.catalog import Catalog
 from agent.security.delegation_tokens import TokenLogins, hmac_of
 from agent.security.sasl import ScramExchange
 from agent.security.users import Users
-from sequencer.api import (
+from sequencer.api.errors import SequencerUnavailable
+from sequencer.api.security import (
     AlterScram,
     AlterToken,
     CreateToken,
     DelegationToken,
     ScramMechanism,
     ScramName,
-    SequencerUnavailable,
 )
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from agent.http import AgentPages
-from sequencer.api import CreateAcls
+from sequencer.api.security import CreateAcls
 from tailrace.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.http_server import HttpServer
 from tests.agent.security.secured import PASSWORD, Secured, run_secured

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from scramp import ScramClient
 
-from sequencer.api import AlterScram, ScramMechanism, ScramName
+from sequencer.api.security import AlterScram, ScramMechanism, ScramName
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest

@@ -15,7 +15,7 @@ from agent.security import users as users_module
 from agent.security.delegation_tokens import TokenLogins, hmac_of
 from agent.security.sasl import LoginFailed, PlainExchange, ScramExchange
 from agent.security.users import Users, new_credentials
-from sequencer.api import AlterScram, AlterToken, ScramCredentials, ScramMechanism, ScramName
+from sequencer.api.security import AlterScram, AlterToken, ScramCredentials, ScramMechanism, ScramName
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tests.support.agents import TOKEN_SECRET, token_of

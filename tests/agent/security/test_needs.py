@@ -18,7 +18,9 @@ from agent.security.authorize import AclIndex
 from agent.security.guard import Need
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.needs import NEEDS, READ_TOPIC
-from sequencer.api import AddToTransaction, CommitOffsets, InitProducer, OffsetPosition, TransactionRef
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
+from sequencer.api.transactions import AddToTransaction, TransactionRef
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey, decode_response, encode_request

@@ -14,22 +14,11 @@ from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.users import new_credentials
 from agent.tenants.border import bordered, bordered_at_once
-from sequencer.api import (
-    AddToTransaction,
-    AlterConfig,
-    AlterScram,
-    BrokerConfigsRequest,
-    CommitOffsets,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    CreateAcls,
-    InitProducer,
-    OffsetPosition,
-    ScramMechanism,
-    ScramName,
-    TransactionRef,
-)
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
+from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, ScramName
+from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.pages import all_groups, all_transactions
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request

@@ -11,7 +11,8 @@ from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_t
 from agent.quotas.quotas import Charge
 from agent.tenants.consumer_protocol import translated_bytes
 from agent.tenants.names import inward, outward
-from sequencer.api import DeleteAcls, DeletedAcls, InitProducer
+from sequencer.api.producers import InitProducer
+from sequencer.api.security import DeleteAcls, DeletedAcls
 from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.counters import PlainCounters
 from tailrace.ids import NIL_TOPIC_ID

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import IncarnationChanged, SequencerUnavailable
+from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
 from sequencer.checkpoint import chain as chain_module
 from sequencer.checkpoint.chain import ChainState, Phase
 from sequencer.checkpoint.format import Head, HeadPlace, Part

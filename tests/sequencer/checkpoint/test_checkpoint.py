@@ -8,24 +8,20 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    AgentInfo,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     CommitAnswer,
     CommitRequest,
-    CreateTopic,
-    DeleteTopic,
-    Empty,
-    GarbageRequest,
-    IncarnationChanged,
-    LeaseLost,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunProposal,
-    SequencerUnavailable,
     SessionGrant,
-    Topic,
 )
+from sequencer.api.errors import IncarnationChanged, LeaseLost, SequencerUnavailable
+from sequencer.api.retention import GarbageRequest
+from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
+from sequencer.api.values import Empty
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import Checkpointer, DatabaseIsOlder, write_cluster_file
 from sequencer.checkpoint.format import CheckpointedRows, HeadPlace, InvalidCheckpoint

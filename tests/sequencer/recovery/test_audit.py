@@ -8,20 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    AddToTransaction,
-    CommitOffsets,
-    CommitRequest,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
-    InitProducer,
-    ObjectKind,
-    OffsetPosition,
-    OpenSession,
-    SessionRef,
-    TransactionRef,
-)
+from sequencer.api.commits import CommitRequest, ObjectKind, OpenSession, SessionRef
+from sequencer.api.groups import CommitOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.transactions import AddToTransaction, EndTransaction, TransactionRef
+from sequencer.api.values import Empty
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.recovery.audit import AuditReport, AuditSettings, audit
 from sequencer.recovery.invariants import check_partition

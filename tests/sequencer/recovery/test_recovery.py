@@ -9,35 +9,29 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api import (
-    AddToTransaction,
-    AgentInfo,
-    CommitOffsets,
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import (
     CommitRequest,
-    CreateTopic,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    EndTransaction,
-    FetchOffsets,
-    FindPartition,
-    FindRequest,
-    IncarnationChanged,
-    InitProducer,
-    MetadataRequest,
     ObjectDescription,
     ObjectKind,
-    OffsetPosition,
     OpenSession,
-    PartitionError,
-    ProducerFenced,
     RunProposal,
-    Topic,
-    TransactionRef,
-    TransactionsRequest,
-    TransactionState,
     WriteAnswer,
     WriteRequest,
     WrittenObject,
+)
+from sequencer.api.errors import IncarnationChanged, ProducerFenced
+from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition
+from sequencer.api.producers import InitProducer
+from sequencer.api.reads import FindPartition, FindRequest, PartitionError
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
+from sequencer.api.transactions import (
+    AddToTransaction,
+    EndTransaction,
+    TransactionRef,
+    TransactionsRequest,
+    TransactionState,
 )
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import ClusterFile

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from sequencer.api import DeleteRecords, DeleteRecordsPartition, Empty, SequencerError
+from sequencer.api.errors import SequencerError
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.values import Empty
 from sequencer.checkpoint.chain import Phase
 from sequencer.collector import collect
 from sequencer.recovery.audit import AuditSettings, audit

@@ -8,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
-from sequencer.api import (
+from sequencer.api.errors import InvalidRequest, LimitReached
+from sequencer.api.interface import Sequencer
+from sequencer.api.security import (
     AlterScram,
     CreateAcls,
     DeleteAcls,
-    InvalidRequest,
-    LimitReached,
     ScramCredentials,
     ScramMechanism,
     ScramName,
     Security,
     SecurityRequest,
-    Sequencer,
 )
 from sequencer.bounds import MAX_ANSWER_BYTES
 from sequencer.pages import whole_security

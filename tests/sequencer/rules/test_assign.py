@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from sequencer.api import BatchError, BatchStatus
+from sequencer.api.commits import BatchError, BatchStatus
 from sequencer.rules.assign import RunChecks, assign_offsets
 from sequencer.rules.producers import ProducerState
 from sequencer.store.rows import RememberedBatch

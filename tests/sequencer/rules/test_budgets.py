@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.api import AgentLease, RenewAgent
+from sequencer.api.agents import AgentLease, RenewAgent
 from sequencer.rules.budgets import (
     LEARN_SECONDS,
     LEAST_PART,

@@ -11,23 +11,17 @@ from compactor.cycle import output_under
 from compactor.lease import HeldLease, held_lease
 from compactor.plan import PlanSettings, plan
 from compactor.rewrite import RewriteResult, try_rewrite
-from sequencer.api import (
-    AlterConfig,
+from sequencer.api.compaction import (
     CleanPoint,
     CleanPointsRequest,
     CompactionRequest,
-    ConfigChange,
-    ConfigOperation,
-    ConfigScope,
-    DeleteTopic,
-    Empty,
-    InvalidRequest,
     KeyDrops,
     MarkClean,
-    SwapRefused,
     SwapRequest,
-    UnknownTopic,
 )
+from sequencer.api.errors import InvalidRequest, SwapRefused, UnknownTopic
+from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import CleanedRow

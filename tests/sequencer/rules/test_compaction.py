@@ -9,17 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
+from sequencer.api.commits import ObjectDescription, ObjectKind, OpenSession
+from sequencer.api.compaction import (
     CompactionCandidate,
     CompactionRequest,
-    ObjectDescription,
-    ObjectKind,
-    OpenSession,
     ReplacementRun,
-    SwapRefused,
     SwapRequest,
     TakeLease,
 )
+from sequencer.api.errors import SwapRefused
 from sequencer.engine.committer import Committer
 from sequencer.rules import garbage
 from tests.support.backlog import TOPIC, CountingStore, fill

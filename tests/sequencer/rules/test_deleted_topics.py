@@ -8,36 +8,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from sequencer.api import (
+from sequencer.api.agents import AgentInfo
+from sequencer.api.commits import CommitRequest, ObjectDescription, ObjectKind, OpenSession, RunProposal
+from sequencer.api.compaction import MarkClean, TakeLease
+from sequencer.api.groups import (
     SHARE_GROUP,
-    AddToTransaction,
-    AgentInfo,
     CommitOffsets,
-    CommitRequest,
-    CreateTopic,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
     FetchOffsets,
     GroupRef,
     GroupState,
-    InitProducer,
     LagsRequest,
     LocateGroup,
-    MarkClean,
-    ObjectDescription,
-    ObjectKind,
     OffsetPosition,
-    OpenSession,
-    RunProposal,
     SaveGroup,
-    ShareLimits,
-    ShareRequest,
-    ShareWork,
-    TakeLease,
-    TransactionRef,
-    TransactionsRequest,
 )
+from sequencer.api.producers import InitProducer
+from sequencer.api.share_groups import ShareLimits, ShareRequest, ShareWork
+from sequencer.api.topics import CreateTopic, DeleteTopic
+from sequencer.api.transactions import AddToTransaction, EndTransaction, TransactionRef, TransactionsRequest
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions

@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import AgentInfo, InvalidRequest
+from sequencer.api.agents import AgentInfo
+from sequencer.api.errors import InvalidRequest
 from sequencer.rules.leases import MAX_LISTENERS, register_agent
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.api import BatchError
+from sequencer.api.commits import BatchError
 from sequencer.rules.producers import (
     REMEMBERED_BATCHES,
     SEQUENCES,

@@ -10,19 +10,18 @@ from uuid import UUID
 import pytest
 import structlog
 
-from sequencer.api import (
+from sequencer.api.commits import ObjectKind
+from sequencer.api.reads import Run
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import (
     AlterConfig,
     ConfigChange,
     ConfigOperation,
     ConfigScope,
     CreateTopic,
-    DeleteRecords,
-    DeleteRecordsPartition,
     DeleteTopic,
-    Empty,
-    ObjectKind,
-    Run,
 )
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.rules import retention_watch, sizes
 from sequencer.rules.retention import (

@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan, ShareLimits
+from sequencer.api.share_groups import (
+    Acknowledged,
+    AcknowledgeType,
+    AcquiredRecords,
+    AcquireSpan,
+    ShareLimits,
+)
 from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
 from sequencer.store.rows import ShareLock
 

@@ -7,15 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import (
-    SHARE_GROUP,
+from sequencer.api.errors import GroupNotEmpty, InvalidRequest
+from sequencer.api.groups import SHARE_GROUP
+from sequencer.api.share_groups import (
     Acknowledged,
     AcknowledgeType,
     AcquiredRecords,
     AcquireSpan,
     AlterShareOffsets,
-    GroupNotEmpty,
-    InvalidRequest,
     ShareError,
     ShareLimits,
     ShareOffset,

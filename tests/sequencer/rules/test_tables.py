@@ -6,19 +6,13 @@ import asyncio
 
 import pytest
 
-from sequencer.api import (
-    DeleteTopic,
-    Empty,
-    ForgetObjects,
-    GarbageRequest,
-    InvalidRequest,
-    ObjectKind,
-    ObjectsRequest,
-    PinTable,
-    ReleaseTable,
-    TablePinsRequest,
-    UnknownTopic,
-)
+from sequencer.api.commits import ObjectKind
+from sequencer.api.compaction import PinTable, ReleaseTable, TablePinsRequest
+from sequencer.api.errors import InvalidRequest, UnknownTopic
+from sequencer.api.objects import ObjectsRequest
+from sequencer.api.retention import ForgetObjects, GarbageRequest
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.store.memory import MemoryRowStore

@@ -5,17 +5,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from sequencer.api import (
-    AlterToken,
-    CreateToken,
-    DelegationToken,
-    InvalidRequest,
-    LimitReached,
-    NotTokenOwner,
-    TokenExpired,
-    TokensRequest,
-    UnknownToken,
-)
+from sequencer.api.errors import InvalidRequest, LimitReached, NotTokenOwner, TokenExpired, UnknownToken
+from sequencer.api.security import AlterToken, CreateToken, DelegationToken, TokensRequest
 from sequencer.rules.kept import forget, kept_rows
 from sequencer.rules.tokens import alter_token, create_token, tokens
 from sequencer.settings import SequencerSettings

@@ -12,23 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.api import (
+from sequencer.api.commits import BatchError
+from sequencer.api.errors import InvalidProducerIdMapping, ProducerFenced, SequencerError
+from sequencer.api.groups import CommitOffsets, GroupRef, OffsetPosition
+from sequencer.api.producers import InitProducer, ProducerGrant
+from sequencer.api.reads import PartitionError
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.transactions import (
     AbortProducer,
     AddToTransaction,
-    BatchError,
-    CommitOffsets,
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
     EndTransaction,
-    GroupRef,
-    InitProducer,
-    InvalidProducerIdMapping,
-    OffsetPosition,
-    PartitionError,
-    ProducerFenced,
-    ProducerGrant,
-    SequencerError,
     TransactionRef,
     TransactionState,
 )

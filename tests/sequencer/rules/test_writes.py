@@ -9,24 +9,20 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer.api import (
-    DeleteTopic,
-    Empty,
-    GarbageRequest,
-    InvalidRequest,
-    LimitReached,
+from sequencer.api.commits import (
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunProposal,
-    SequencerError,
-    SessionClosed,
     SessionGrant,
     SessionRef,
-    UnknownPartition,
     WriteRequest,
     WrittenObject,
 )
+from sequencer.api.errors import InvalidRequest, LimitReached, SequencerError, SessionClosed, UnknownPartition
+from sequencer.api.retention import GarbageRequest
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.settings import SequencerSettings

@@ -7,14 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sequencer.api import (
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteTopic,
-    Empty,
-    ForgetObjects,
-    GarbageRequest,
-)
+from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition, ForgetObjects, GarbageRequest
+from sequencer.api.topics import DeleteTopic
+from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import StoreStatistics

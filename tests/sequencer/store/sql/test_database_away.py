@@ -19,7 +19,7 @@ import uvloop
 import sequencer.store.sql.postgres as postgres_module
 import sequencer.store.sql.sqlite as sqlite_module
 import sequencer.store.sql.store as store_module
-from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import CommitRow, CounterRow
 from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy

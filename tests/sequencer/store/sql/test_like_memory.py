@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sequencer.api import ObjectKind
+from sequencer.api.commits import ObjectKind
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     LOOKED_UP,

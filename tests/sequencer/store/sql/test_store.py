@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import sequencer.store.sql.store as store_module
-from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.api.errors import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.store.rows import (
     LOOKED_UP,
     Changes,
