@@ -1,4 +1,4 @@
-"""Kafka's wire protocol: messages declared once for all versions, compiled to codecs on first use.
+"""Kafka's wire protocol. Messages are declared once for all versions and compiled to codecs on first use.
 
 request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
 transport.writelines(encode_response(header.correlation_id, header.api_key, header.api_version, response))
@@ -44,20 +44,20 @@ _SIZE_BYTES = 4
 def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Any:
     """Decode the request in `frame` from `offset` (the header's `body_offset`) to its end.
 
-    Records are memoryviews into the frame; all else is copied.
+    Records are memoryviews of the frame; everything else is copied.
 
     Raises:
-        MalformedRequest: the bytes are no such request.
-        UnsupportedVersion: no such API, or no such version of it.
+        MalformedRequest: the bytes are not such a request.
+        UnsupportedVersion: the API is unknown, or has no such version.
 
-    Bytes that follow the request are ignored, as Kafka does: librdkafka appends 3 to a Metadata request for all topics.
+    Ignores bytes after the request, as Kafka does: librdkafka appends 3 to a Metadata request for all topics.
     """
     message, _ = request_codec(api_key, api_version).decode(memoryview(frame), offset)
     return message
 
 
 def decode_request_in_steps(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Steps[Any]:
-    """As `decode_request`, for a request that may be long."""
+    """Do the same as `decode_request` in steps, for a request that may be long."""
     spec = _spec(api_key, api_version)
     decode = step_decoder(spec.request, api_version, spec.is_flexible(api_version), spec.max_items)
     message, _ = yield from decode(memoryview(frame), offset)
@@ -65,14 +65,14 @@ def decode_request_in_steps(api_key: int, api_version: int, frame: Buffer, offse
 
 
 def encode_response(correlation_id: int, api_key: int, api_version: int, response: Any) -> Parts:
-    """A whole response frame, as buffers for `transport.writelines`.
+    """Encode a whole response frame as buffers for `transport.writelines`.
 
-    The frame begins with its size (4 bytes) and header. Only small records are copied: the others must not change
-    before the buffers are sent.
+    The frame begins with its size (4 bytes) and header. Only small records are copied; the others must not change until
+    the buffers are sent.
 
     Raises:
-        UnencodableMessage: the response does not fit the version.
-        UnsupportedVersion: no such API, or no such version of it.
+        UnencodableMessage: the version can't express the response.
+        UnsupportedVersion: the API is unknown, or has no such version.
     """
     return _encode(
         response_codec(api_key, api_version),
@@ -84,7 +84,7 @@ def encode_response(correlation_id: int, api_key: int, api_version: int, respons
 def encode_response_in_steps(
     correlation_id: int, api_key: int, api_version: int, response: Any
 ) -> Steps[Parts]:
-    """As `encode_response`, for a response that may be long. It must not change meanwhile."""
+    """Do the same as `encode_response` in steps, for a response that may be long. It must not change between steps."""
     spec = _spec(api_key, api_version)
     encode = step_encoder(spec.response, api_version, spec.is_flexible(api_version))
     out = _begun(response_header(api_key, api_version, correlation_id))
@@ -96,17 +96,17 @@ def encode_response_in_steps(
 def encode_request(
     correlation_id: int, api_key: int, api_version: int, request: Any, client_id: str | None = None
 ) -> Parts:
-    """A whole request frame with its size, as a client would send it."""
+    """Encode a whole request frame with its size, as a client sends it."""
     header = request_header(api_key, api_version, correlation_id, client_id)
     return _encode(request_codec(api_key, api_version), header, request)
 
 
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
-    """(correlation id, response) of a frame that comes without its size.
+    """Decode a response frame, given without its size. Return (correlation id, response).
 
     Raises:
-        MalformedRequest: the bytes are no such response.
-        UnsupportedVersion: no such API, or no such version of it.
+        MalformedRequest: the bytes are not such a response.
+        UnsupportedVersion: the API is unknown, or has no such version.
     """
     body = response_codec(api_key, api_version)
     if len(frame) < 4:
@@ -122,13 +122,13 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 
 
 def request_codec(api_key: int, api_version: int) -> Codec:
-    """The compiled codec of a request."""
+    """Return the compiled codec of a request."""
     spec = _spec(api_key, api_version)
     return codec(spec.request, api_version, spec.is_flexible(api_version), max_items=spec.max_items)
 
 
 def response_codec(api_key: int, api_version: int) -> Codec:
-    """The compiled codec of a response."""
+    """Return the compiled codec of a response."""
     spec = _spec(api_key, api_version)
     return codec(spec.response, api_version, spec.is_flexible(api_version))
 
@@ -154,14 +154,14 @@ def _encode(body: Codec, header: bytearray, message: Any) -> Parts:
 
 
 def _begun(header: bytearray) -> bytearray:
-    """A frame with its header, and with room for its size."""
+    """Start a frame: space for its size, then its header."""
     out = bytearray(_SIZE_BYTES)
     out += header
     return out
 
 
 def _with_size(first: bytearray, last: bytearray, parts: Parts) -> Parts:
-    """All parts of the frame that begins with `first`."""
+    """Write the size into `first`, the start of the frame, and return all parts."""
     if last or not parts:
         parts.append(last)
     size = sum(map(len, parts)) - _SIZE_BYTES

@@ -1,10 +1,10 @@
-"""Answers that are sent so often that they are not encoded field by field.
+"""Fast paths for frequent responses, which are not encoded field by field.
 
-A produce request of one batch that was stored is answered by the same bytes each time, but for five numbers. What the
-template gives is what the codec gives; where an answer is another shape, the codec makes it.
+The response to a successful produce request of one batch always has the same bytes, except for five numbers. A template
+gives the same bytes as the codec. The codec encodes responses of any other shape.
 
-A large answer that many clients get alike is encoded once (`encoded_once`) and sent with each one's correlation id
-(`sent_again`).
+A large response that is the same for many clients is encoded once (`encoded_once`) and sent with each client's
+correlation id (`sent_again`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tailrace.kafka.schema import fields_of
 from tailrace.turns import Steps
 
 TEMPLATES = 4_096
-"""Topics, times versions in use, whose template is kept."""
+"""The most templates that are kept: topics times versions in use."""
 FIRST_VERSION = 5
-"""From this version on an answer has all five numbers."""
+"""From this version on, a response has all five numbers."""
 _CORRELATION_AT = 4
 _REST_AT = 8
 _CORRELATION = Struct(">i")
@@ -41,7 +41,7 @@ _MARK = PartitionProduceResponse(
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """The answer to a produce request of one batch that was stored: all but its numbers."""
+    """The template of the response to a successful produce request of one batch."""
 
     frame: bytes
     row_at: int
@@ -54,7 +54,7 @@ class StoredAnswer:
         log_start_offset: int,
         log_append_time_ms: int = -1,
     ) -> bytearray:
-        """The whole frame with these numbers."""
+        """Return the whole frame with these numbers."""
         frame = bytearray(self.frame)
         _CORRELATION.pack_into(frame, _CORRELATION_AT, correlation_id)
         _ROW.pack_into(frame, self.row_at, index, 0, base_offset, log_append_time_ms, log_start_offset)
@@ -62,19 +62,19 @@ class StoredAnswer:
 
 
 def encoded_once(api_key: int, version: int, response: Any) -> Steps[bytes]:
-    """The response's frame from behind its correlation id on."""
+    """Encode the response's frame after its correlation id."""
     parts = yield from encode_response_in_steps(0, api_key, version, response)
     return b"".join(parts)[_REST_AT:]
 
 
 def sent_again(correlation_id: int, encoded: bytes) -> Parts:
-    """The whole frame of what `encoded_once` gave, which is not copied."""
+    """Return the whole frame for a result of `encoded_once`, which is not copied."""
     return [_HEAD.pack(_REST_AT - _CORRELATION_AT + len(encoded), correlation_id), encoded]
 
 
 def with_throttle_time(parts: Sequence[Buffer], api_key: int, version: int, ms: int) -> Parts:
-    """The same answer saying that its client is to be silent for so long. Only for answers that begin with that; others
-    are returned as they are."""
+    """Return the response with its throttle time set to `ms`. A response that does not begin with a throttle time is
+    returned unchanged."""
     spec = APIS[api_key]
     first = fields_of(spec.response)[0]
     if not ms or first.name != "throttle_time_ms" or version not in first.versions:
@@ -87,7 +87,7 @@ def with_throttle_time(parts: Sequence[Buffer], api_key: int, version: int, ms: 
 
 
 def produce_answer(correlation_id: int, version: int, response: ProduceResponse) -> Parts:
-    """As `encode_response`, for Produce."""
+    """Do the same as `encode_response` for Produce, with a template if possible."""
     if version < FIRST_VERSION or not _is_of_one_stored_batch(response):
         return encode_response(correlation_id, ApiKey.PRODUCE, version, response)
     topic = response.responses[0]
@@ -120,7 +120,7 @@ def _is_of_one_stored_batch(response: ProduceResponse) -> bool:
 
 @lru_cache(TEMPLATES)
 def stored_answer(version: int, name: str, topic_id: UUID) -> StoredAnswer:
-    """What the answers of this version (FIRST_VERSION or later) for this topic have in common."""
+    """Return the template of responses in this version (FIRST_VERSION or later) for this topic."""
     topic = TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[_MARK])
     frame = b"".join(encode_response(0, ApiKey.PRODUCE, version, ProduceResponse(responses=[topic])))
     marked = (_MARK.index, 0, _MARK.base_offset, _MARK.log_append_time_ms, _MARK.log_start_offset)

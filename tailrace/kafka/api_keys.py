@@ -6,9 +6,9 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """The number by which a request names its API. Every key here is served.
+    """The number of an API in requests. The broker serves every API here.
 
-    Its messages are in the module of `messages/` that has its name.
+    The messages of an API are in the module of `messages/` with the same name.
     """
 
     PRODUCE = 0

@@ -1,4 +1,4 @@
-"""The served APIs by key, as the classes of their requests declare them (`Api` in schema.py).
+"""The served APIs by key, as their request classes declare them (`Api` in schema.py).
 
 The messages of `ApiKey.LIST_GROUPS` are `ListGroupsRequest` and `ListGroupsResponse` in `messages/list_groups.py`.
 """
@@ -13,11 +13,11 @@ from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import Api, MessageType, Versions, parse_versions
 
 MAX_ITEMS = 20_000
-"""Elements of all arrays of one request together. Each costs some hundred bytes of memory and some microseconds of the
-loop, however few bytes it takes on the wire."""
+"""The most elements in all arrays of one request together. Each element costs some hundred bytes of memory and some
+microseconds of the loop, however few bytes it has on the wire."""
 MAX_ITEMS_BY_PARTITION = 200_000
-"""The same of requests that name the partitions, or topics, of a client: twice those of the largest cluster that is
-foreseen."""
+"""The same limit for requests that name the partitions or topics of a client: twice those of the largest planned
+cluster."""
 BY_PARTITION = frozenset(
     (
         ApiKey.PRODUCE,
@@ -41,8 +41,8 @@ BY_PARTITION = frozenset(
 class ApiSpec:
     """The versions and messages of one API.
 
-    `listed` is wider than `served` where clients want to see versions that Kafka refuses: such requests can be
-    decoded, and are answered with UNSUPPORTED_VERSION.
+    `listed` is wider than `served` if clients expect to see versions that Kafka refuses. Such requests can be decoded,
+    and are answered with UNSUPPORTED_VERSION.
     """
 
     key: ApiKey
@@ -54,12 +54,12 @@ class ApiSpec:
 
     @property
     def name(self) -> str:
-        """Kafka's name, such as ListGroups."""
+        """The API's name in Kafka, such as ListGroups."""
         return self.request.__name__.removesuffix("Request")
 
     @property
     def max_items(self) -> int:
-        """Elements of all arrays of a request together."""
+        """The most elements in all arrays of a request together."""
         return MAX_ITEMS_BY_PARTITION if self.key in BY_PARTITION else MAX_ITEMS
 
     def is_flexible(self, version: int) -> bool:
@@ -87,5 +87,5 @@ APIS: Mapping[int, ApiSpec] = {key: _spec(key) for key in sorted(ApiKey)}
 
 
 def listed_versions() -> list[tuple[int, int, int]]:
-    """(API key, first, last version) as ApiVersions lists them, by key."""
+    """Return (API key, first version, last version) of each API, sorted by key, as ApiVersions lists them."""
     return [(int(spec.key), spec.listed.first, spec.listed.last) for spec in APIS.values()]

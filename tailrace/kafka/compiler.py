@@ -1,14 +1,13 @@
-"""The compiler: from a declared message and a version to one flat decoder and one flat encoder.
+"""Compiles a declared message in a version to one flat decoder and one flat encoder.
 
-The code of a codec is straight-line Python, made on first use (1 to 3 ms) and kept. Nested structures are
-inlined. Values of fixed size that stand side by side, with the length or the first varint byte that follows
-them, are read by one `struct` call and written by one.
+The code of a codec is straight-line Python, generated on first use (1 to 3 ms) and kept. Nested structures are inlined.
+One `struct` call reads or writes adjacent values of fixed size, with the length or the first varint byte after them.
 
-Decoders trust nothing: every declared count and length is held against the bytes that are left before
-anything is allocated, and whatever is wrong with the bytes is MalformedRequest. Encoders write into a
-bytearray that the caller starts (with a header, say) and pass records on as they are.
+Decoders do not trust their input: every declared count and length is checked against the remaining bytes before
+anything is allocated, and any error in the bytes raises MalformedRequest. Encoders append to a bytearray that the
+caller starts, for example with a header, and do not copy records.
 
-Of each there is a variant that works in steps, for messages that may be long: it pauses after each STEP elements.
+Each has a variant that works in steps, for messages that may be long. It pauses after every STEP elements.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from tailrace.turns import Steps
 
 Parts = list[bytes | bytearray | memoryview]
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
-"""(buffer, offset) to (message, offset behind it)."""
+"""Maps (buffer, offset) to (message, offset after it)."""
 Encoder = Callable[[Any, bytearray, Parts], bytearray]
-"""(message, buffer to append to, finished parts) to the buffer that is last, not yet among the parts."""
+"""Takes (message, buffer to append to, finished parts). Returns the last buffer, which is not among the parts yet."""
 StepDecoder = Callable[[memoryview, int], Steps[tuple[Any, int]]]
 StepEncoder = Callable[[Any, bytearray, Parts], Steps[bytearray]]
 
 MAX_STRING = 32767
 MAX_MESSAGE_BYTES = 1_000
-"""An error message is cut to this: it may repeat names that a client sent, and must never be the reason why an answer
-can't be encoded."""
+"""An error message is truncated to this. It may repeat names from a client, and must never prevent the encoding of a
+response."""
 STEP = 2_000
-"""Elements that are read or written between two pauses: 1 to 3 ms."""
+"""Elements that are read or written between two pauses; they take 1 to 3 ms."""
 SMALL_RECORDS = 1024
-"""Records up to this many bytes are copied between their neighbours: cheaper than a part of their own."""
+"""Records of up to this many bytes are copied into the buffer, which is cheaper than a separate part."""
 
 _FORMATS = {
     Wire.BOOL: "?",
@@ -54,7 +53,7 @@ _FORMATS = {
     Wire.UUID: "16s",
 }
 _FEW = 16
-"""Arrays of fewer numbers (replicas, say) have their `struct` layouts ready."""
+"""For arrays of fewer numbers, such as replicas, the `struct` layouts are precomputed."""
 _FEW_LAYOUTS = {
     code: [struct.Struct(f">{count}{code}") for count in range(_FEW)] for code in _FORMATS.values()
 }
@@ -65,7 +64,7 @@ _LENGTH_FORMATS = {Wire.STRING: "h", Wire.BYTES: "i", Wire.RECORDS: "i"}
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """The compiled pair for one message in one version, with the source it was made from."""
+    """The compiled decoder and encoder of one message in one version, with their source."""
 
     decode: Decoder
     encode: Encoder
@@ -75,10 +74,10 @@ class Codec:
 
 @cache
 def codec(message: MessageType, version: int, flexible: bool, *, max_items: int | None = None) -> Codec:
-    """The codec of a message in a version; compiled on first use.
+    """Return the codec of a message in a version. It is compiled on first use.
 
     Args:
-        max_items: decoding refuses a message of which all arrays together have more elements.
+        max_items: the decoder refuses a message whose arrays together have more elements.
     """
     decoder = _DecoderWriter(version, flexible, max_items)
     encoder = _EncoderWriter(version, flexible)
@@ -92,7 +91,7 @@ def codec(message: MessageType, version: int, flexible: bool, *, max_items: int 
 
 @cache
 def step_decoder(message: MessageType, version: int, flexible: bool, max_items: int) -> StepDecoder:
-    """The decoder of a message that works in steps. For `max_items` see `codec`."""
+    """Return the decoder of a message that works in steps. For `max_items`, see `codec`."""
     writer = _DecoderWriter(version, flexible, max_items, is_stepping=True)
     decode: StepDecoder = _run(
         writer.write(message), writer.names, f"<{message.__name__} v{version} in steps>"
@@ -102,7 +101,7 @@ def step_decoder(message: MessageType, version: int, flexible: bool, max_items: 
 
 @cache
 def step_encoder(message: MessageType, version: int, flexible: bool) -> StepEncoder:
-    """The encoder of a message that works in steps."""
+    """Return the encoder of a message that works in steps."""
     writer = _EncoderWriter(version, flexible, is_stepping=True)
     encode: StepEncoder = _run(
         writer.write(message), writer.names, f"<{message.__name__} v{version} in steps>"
@@ -116,7 +115,8 @@ def _run(source: str, names: dict[str, Any], filename: str) -> dict[str, Any]:
 
 
 def minimum_size(message: MessageType, version: int, flexible: bool) -> int:
-    """The fewest bytes that this structure can have; at least 1, so that bytes always bound a count."""
+    """Return the fewest bytes that this structure can have. It is at least 1, so that the bytes always limit a
+    count."""
     size = 1 if flexible else 0
     for field in fields_of(message):
         if version not in field.versions or version in field.tagged:
@@ -140,7 +140,7 @@ def _minimum_wire_size(wire: Wire, flexible: bool) -> int:
 
 
 def uuid_of(data: bytes) -> UUID:
-    """A UUID of 16 bytes, in a third of the time that its constructor takes."""
+    """Return the UUID of 16 bytes, in a third of the time of its constructor."""
     if data == _NIL_BYTES:
         return NIL_UUID
     value = _new_object(UUID)
@@ -156,12 +156,12 @@ _set_attribute = object.__setattr__
 
 
 def total_size(buffers: list[Buffer]) -> int:
-    """Bytes of several buffers."""
+    """Return the total size of several buffers in bytes."""
     return sum(map(len, buffers))
 
 
 def append_records(records: Any, size: int, out: bytearray, parts: Parts) -> bytearray:
-    """Put records behind `out`: copied when small, as parts of their own otherwise."""
+    """Append records to `out` if they are small, else as separate parts. Return the last buffer."""
     several = isinstance(records, _SEVERAL)
     if size <= SMALL_RECORDS:
         for buffer in records if several else (records,):
@@ -176,7 +176,7 @@ def append_records(records: Any, size: int, out: bytearray, parts: Parts) -> byt
 
 
 def _skip(data: Buffer, offset: int, count: int) -> int:
-    """Skip tagged fields whose count starts with the byte `count`."""
+    """Skip tagged fields; `count` is the first byte of their number. Return the offset after them."""
     if count > 127:
         count, offset = finish_unsigned_varint(data, offset, count)
     return skip_tagged_fields(data, offset, count)
@@ -187,7 +187,7 @@ def _refuse(what: str) -> None:
 
 
 class _Writer:
-    """Lines of source, the constants they name, and the run of fixed-size values that is not yet written."""
+    """Collects lines of source, the constants they use, and the run of fixed-size values not yet written."""
 
     def __init__(self, version: int, flexible: bool, *, is_stepping: bool = False) -> None:
         self.version = version
@@ -207,13 +207,13 @@ class _Writer:
         return f"{stem}{self.counter}"
 
     def begin_steps(self) -> None:
-        """Pauses can follow: the function is a generator, also if its message has no arrays to pause in."""
+        """Prepare for pauses. This makes the function a generator, even if its message has no arrays."""
         if self.is_stepping:
             self.line(f"left = {STEP}")
             self.line("if not left: yield 0")
 
     def step(self) -> None:
-        """An element is done."""
+        """Count an element, and pause after STEP of them."""
         if self.is_stepping:
             self.line("left -= 1")
             self.line("if not left:")
@@ -229,7 +229,7 @@ class _Writer:
         return name
 
     def present(self, message: MessageType) -> list[Field]:
-        """The fields that stand on the wire in order, without the tagged ones."""
+        """Return the fields that are on the wire in this version, in order, without tagged ones."""
         return [
             field
             for field in fields_of(message)
@@ -256,8 +256,8 @@ class _Writer:
 class _DecoderWriter(_Writer):
     """Writes `decode(buffer, offset) -> (message, end)`.
 
-    In the code `o` is the offset and `end` the buffer's length. Where the message has no records the buffer
-    is copied into bytes at first: slices of bytes cost half of those of a view.
+    In the code, `o` is the offset and `end` the buffer's length. If the message has no records, the buffer is first
+    copied into bytes: slicing bytes costs half as much as slicing a view.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class _DecoderWriter(_Writer):
         self.run = []
 
     def structure(self, message: MessageType) -> str:
-        """Read a structure; answers the expression that builds it."""
+        """Read a structure. Return the expression that builds it."""
         values: dict[str, str] = {}
         for field in self.present(message):
             values[field.name] = self.field(field)
@@ -373,7 +373,7 @@ class _DecoderWriter(_Writer):
         return f"data[o:{stop}]"
 
     def length(self, code: str, nullable: bool, what: str) -> str:
-        """Read a length; it is -1 for null, and never less."""
+        """Read a length. Return its variable, which is -1 for null and never less."""
         length = self.fresh("n")
         if self.flexible:
             self.varint(length)
@@ -534,7 +534,7 @@ class _EncoderWriter(_Writer):
             self.tag_section(tagged, source)
 
     def differs(self, field: Field, source: str) -> str:
-        """The condition that a value is not the default."""
+        """Return the condition that a value is not the default."""
         default = field.default
         if default is None:
             return f"{source} is not None"
@@ -605,7 +605,7 @@ class _EncoderWriter(_Writer):
             self.line(f"{guard}out += {value}")
 
     def length(self, code: str, length: str) -> None:
-        """Write a length, -1 for null, behind the run."""
+        """Write a length (-1 for null) after the run."""
         if not self.flexible:
             self.run.append((code, length))
             return

@@ -1,4 +1,4 @@
-"""What members of a consumer group tell each other through the coordinator: a version (int16), then a message."""
+"""Messages that members of a consumer group exchange through the coordinator: a version (int16), then the message."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _LATEST = 3
 
 
 def known_version(data: bytes) -> int:
-    """The version in which these bytes are read: of a later one the latest known, as fields are only ever appended."""
+    """Return the version in which to read these bytes. A later version is read as the latest known one, because new
+    versions only append fields."""
     return min(int.from_bytes(data[:VERSION_BYTES], "big"), _LATEST)
 
 
 def read_embedded(kind: type[M], data: bytes) -> tuple[M, int]:
-    """The message, and where it ends. Raises MalformedRequest."""
+    """Decode a message. Return it and the offset after it. Raises MalformedRequest."""
     if len(data) < VERSION_BYTES:
         raise MalformedRequest(f"{len(data)} bytes where a version comes first")
     declared: MessageType = kind
@@ -37,7 +38,7 @@ def read_embedded(kind: type[M], data: bytes) -> tuple[M, int]:
 
 
 def write_embedded(message: Embedded, version: bytes) -> bytes:
-    """The message behind its version, given as it is written."""
+    """Encode a message after its version, which is given as its two bytes."""
     out = bytearray(version)
     last = codec(type(message), known_version(version), False).encode(message, out, [])
     assert last is out, "without records there is one part"

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What went wrong, in the numbers that clients know."""
+    """Kafka's error codes, by their numbers on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -146,7 +146,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether clients try again by themselves."""
+        """Whether clients retry after this error."""
         return self in _RETRIABLE
 
 

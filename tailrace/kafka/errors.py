@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Any error that the codecs raise."""
+    """Base class of the codecs' errors."""
 
 
 class MalformedRequest(ProtocolError):
-    """The bytes don't match their declared API and version; the connection can't be trusted further."""
+    """The bytes do not match their declared API and version. The connection can't be used any more."""
 
 
 class UnsupportedVersion(ProtocolError):
@@ -21,4 +21,4 @@ class UnsupportedVersion(ProtocolError):
 
 
 class UnencodableMessage(ProtocolError):
-    """A message doesn't fit its version: a null, a number or a field that the version can't carry."""
+    """The version can't express the message, because of a null, a number or a field."""

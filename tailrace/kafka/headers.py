@@ -1,4 +1,4 @@
-"""The headers of messages: request header v1 and v2, response header v0 and v1."""
+"""The headers of requests (v1 and v2) and responses (v0 and v1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED = struct.Struct(">hhih")
 
 
 class RequestHeader(msgspec.Struct, gc=False, frozen=True):
-    """A request's API, version and client; `body_offset` is where the message starts in the frame."""
+    """A request's API, version and client. `body_offset`: where the message starts in the frame."""
 
     api_key: int
     api_version: int
@@ -26,13 +26,13 @@ class RequestHeader(msgspec.Struct, gc=False, frozen=True):
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """Read the header of a frame (which comes without its size).
+    """Parse the header of a request frame, given without its size.
 
-    Unknown keys and versions are no error here, so that the caller can answer them: an ApiVersions request of a future
-    version is answered in version 0 (KIP-511).
+    Accepts unknown keys and versions, so that the caller can answer them: an ApiVersions request of a future version is
+    answered in version 0 (KIP-511).
 
     Raises:
-        MalformedRequest: the frame is no request.
+        MalformedRequest: the frame is not a request.
     """
     try:
         api_key, api_version, correlation_id, length = _FIXED.unpack_from(frame, 0)
@@ -55,13 +55,13 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version carry tagged fields in header and body (KIP-482)."""
+    """Whether requests of this version have tagged fields in header and body (KIP-482)."""
     spec = APIS.get(api_key)
     return spec is not None and spec.is_flexible(api_version)
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytearray:
-    """A request's header, as a client writes it."""
+    """Encode a request's header, as a client does."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     header = bytearray(_FIXED.pack(api_key, api_version, correlation_id, length))
@@ -72,7 +72,8 @@ def request_header(api_key: int, api_version: int, correlation_id: int, client_i
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytearray:
-    """A response's header. That of ApiVersions is never flexible: the client doesn't know our versions yet."""
+    """Encode a response's header. For ApiVersions it is never flexible, because the client does not know our versions
+    yet."""
     header = bytearray(correlation_id.to_bytes(4, "big", signed=True))
     if response_header_is_flexible(api_key, api_version):
         header.append(0)

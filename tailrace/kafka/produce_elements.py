@@ -1,8 +1,8 @@
-"""How many topics and partitions a Produce request names: found in its bytes, before anything is made of them. Pure.
+"""Counts the topics and partitions in the bytes of a Produce request, without decoding it. Pure.
 
     header | transactional id | acks, time-out | topics: each a name or id, and partitions: each an index and records
 
-Lengths are varints, and tagged fields follow each structure, from version 9 on.
+From version 9 on, lengths are varints, and tagged fields follow each structure.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ _Length = Callable[[memoryview, int], tuple[int, int]]
 
 
 def elements_of(frame: memoryview) -> Steps[int]:
-    """Topics and partitions together. Of a request that can't be read: at least as many as are decoded of it; of one
-    with more than is decoded: some more than that."""
+    """Count topics and partitions together.
+
+    For a malformed request, the count is at least the number of elements that a decoder would decode. For a request
+    above the decoder's limit, it is some number above that limit.
+    """
     counted = yielded = 0
     with suppress(MalformedRequest, IndexError, struct.error):
         header = parse_request_header(frame)
@@ -70,7 +73,7 @@ def _after_compact_partitions(frame: memoryview, at: int, partitions: int) -> in
         at += 1
         if length > 127:
             second = frame[at]
-            if second < 128:  # most lengths are of two bytes: no call for each
+            if second < 128:  # most lengths have two bytes: avoid a call for each
                 length += (second - 1) << 7
                 at += 1
             else:

@@ -1,11 +1,11 @@
-"""Produce requests of one client and topic are alike but for three things, so most are read without decoding.
+"""A fast path for Produce requests: those of one client and topic differ only in few fields, so most need no decoding.
 
     key, version | correlation id | client id, acks, time-out, topic | partition | length | records | tagged fields
     4 bytes      | 4              | the same each time               | 4         | 1 to 5 | length  | none: 3 zeros
 
-(The length takes four bytes, and nothing follows the records, before version 9.) A `ProduceShape` is learned from a
-request that was decoded, and reads those with the same bytes in the same places. What it gives is what the codec gives;
-what it does not know it leaves to the codec.
+(Before version 9, the length has four bytes, and nothing follows the records.) A `ProduceShape` is learned from a
+decoded request, and reads requests with the same bytes in the same places. It returns the same as the codec, and leaves
+all other requests to the codec.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest
 from tailrace.kafka.varints import unsigned_varint
 
 _OTHERS = Struct(">4sii")
-"""Key and version, correlation id, partition: what stands before the length besides what is the same."""
+"""Key and version, correlation id, partition: the fields before the length that differ."""
 _LENGTH = Struct(">i")
 _TAGS = b"\0\0\0"
-"""No tagged fields of the partition, of the topic, of the request."""
+"""The end of a request without tagged fields in its partition, its topic and itself."""
 MAX_SAME_BYTES = 1024
-"""A client id and a topic's name, with room to spare."""
+"""The most constant bytes: enough for a client id and a topic's name."""
 KNOWN_LENGTHS = 4_096
-"""Lengths of records whose encoding is kept: batches of one kind are of few lengths."""
+"""The most lengths of records whose encoding is kept. Similar batches have few different lengths."""
 
 
 class ProduceShape(msgspec.Struct, frozen=True):
-    """What is the same in all requests like this one. `fields` reads key and version, correlation id, what is the same
-    (`same`), and the partition."""
+    """The constant part of similar requests. `fields` reads key and version, correlation id, the constant bytes
+    (`same`) and the partition."""
 
     fields: Struct
     first: bytes
@@ -43,7 +43,7 @@ class ProduceShape(msgspec.Struct, frozen=True):
     request: ProduceRequest
 
     def read(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
-        """Header and message of a request with this shape; None of any other."""
+        """Return the header and message of a request with this shape; None for any other."""
         fields = self.find(frame, 0, len(frame))
         if fields is None:
             return None
@@ -64,8 +64,10 @@ class ProduceShape(msgspec.Struct, frozen=True):
         )
 
     def find(self, data: memoryview, start: int, end: int) -> tuple[int, int, int, int] | None:
-        """Of the request in `data[start:end]`: correlation id, partition, and where its records start and end; None
-        where it has another shape, or where the records and their length do not fill it."""
+        """Return the correlation id, partition, and start and end of the records of the request in `data[start:end]`.
+
+        None if it has another shape, or if the records and their length do not fill it.
+        """
         at = start + self.fields.size
         if at >= end:
             return None
@@ -91,15 +93,17 @@ class ProduceShape(msgspec.Struct, frozen=True):
 
 @lru_cache(KNOWN_LENGTHS)
 def _encoded_length(size: int) -> bytes | None:
-    """What stands first in so many bytes that are a length and the records: the records' length + 1, encoded. None
-    for a size that no encoder makes: with one byte fewer for the length, the records would need one more."""
+    """Return the encoded length (+ 1) at the start of `size` bytes that are a length and the records.
+
+    None for a size that no encoder produces, because the length's own size would not fit.
+    """
     length_bytes = 1 if size < 1 << 7 else 2 if size <= 1 << 14 else 3 if size <= (1 << 21) + 1 else 4
     encoded = unsigned_varint(size - length_bytes + 1)
     return encoded if len(encoded) == length_bytes else None
 
 
 def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceShape | None:
-    """The shape of a request that was decoded; None if it is not one batch's, or its bytes are not the usual ones."""
+    """Return the shape of a decoded request; None if it does not have exactly one batch, or has unusual bytes."""
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return None
     records = request.topic_data[0].partition_data[0].records

@@ -1,4 +1,4 @@
-"""The vocabulary in which messages are declared: wire types, and the versions a field is on the wire.
+"""The types with which messages are declared: wire types, and the versions that contain a field.
 
 A message is a `Message` whose annotations are its schema. The order of the fields is their order on the wire:
 
@@ -28,7 +28,7 @@ NIL_UUID = UUID(int=0)
 
 
 class Wire(Enum):
-    """How a single value stands on the wire."""
+    """How a single value is encoded on the wire."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -43,8 +43,7 @@ class Wire(Enum):
 
 
 class Entity(Enum):
-    """What a value names, where it names something that belongs to clients (`entityType` in Kafka's own schemas, and
-    what those leave out)."""
+    """What a value names, if that belongs to clients (`entityType` in Kafka's schemas, and some that they omit)."""
 
     TOPIC_NAME = "topic name"
     TOPIC_ID = "topic id"
@@ -57,11 +56,11 @@ class Entity(Enum):
     """A topic, a group or a broker: the structure's `resource_type` says which."""
     TOPIC_REGEX = "topic regex"
     SUBSCRIPTION = "subscription"
-    """A ConsumerProtocolSubscription, in bytes, where the group is one of consumers."""
+    """The bytes of a ConsumerProtocolSubscription, if the group is a consumer group."""
     ASSIGNMENT = "assignment"
-    """A ConsumerProtocolAssignment likewise."""
+    """The bytes of a ConsumerProtocolAssignment, if the group is a consumer group."""
     ERROR_MESSAGE = "error message"
-    """It may repeat a name."""
+    """A message that may contain a name."""
     CLUSTER_ID = "cluster id"
 
 
@@ -87,22 +86,22 @@ AssignmentBytes = Annotated[bytes, Wire.BYTES, Entity.ASSIGNMENT]
 ErrorMessage = Annotated[str, Wire.STRING, Entity.ERROR_MESSAGE]
 ClusterId = Annotated[str, Wire.STRING, Entity.CLUSTER_ID]
 RecordsView = Annotated[memoryview, Wire.RECORDS]
-"""Records as they arrive: a view into the frame, never copied."""
+"""Received records: a view of the frame, never copied."""
 RecordsGather = Annotated[Buffer | Sequence[Buffer], Wire.RECORDS]
-"""Records as they leave: one buffer, or several that follow each other; never copied unless small."""
+"""Records to send: one buffer, or several to concatenate. Only small ones are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """In which versions a field is on the wire, and how.
+    """The versions that contain a field, and how they encode it.
 
     Args:
-        versions: where the field exists.
-        nullable: where it may be null; None for nowhere.
-        tag: its number among the tagged fields (KIP-482), if it is one.
-        tagged: where it is tagged; None for wherever it exists.
-        ignorable: whether a value that a version can't carry is dropped. Where it is not, encoding a value
-            other than the default in such a version is an error.
+        versions: the versions with the field.
+        nullable: the versions in which it may be null; None for none.
+        tag: its number if it is a tagged field (KIP-482).
+        tagged: the versions in which it is tagged; None for all that contain it.
+        ignorable: whether its value is dropped in a version without the field. If not, encoding a value other than the
+            default in such a version is an error.
     """
 
     versions: str = "0+"
@@ -114,13 +113,13 @@ class On:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What the class of a request declares of its API. The response has the same versions.
+    """A request class's declaration of its API. The response has the same versions.
 
     Args:
-        key: the number by which requests name the API.
-        versions: those that are served.
-        flexible: those with tagged fields and compact lengths (KIP-482); None for none.
-        listed: those that ApiVersions lists, where they are more than the served ones.
+        key: the API's number in requests.
+        versions: the versions that are served.
+        flexible: the versions with tagged fields and compact lengths (KIP-482); None for none.
+        listed: the versions that ApiVersions lists, if they are more than the served ones.
     """
 
     key: ApiKey
@@ -130,11 +129,11 @@ class Api:
 
 
 class Message(msgspec.Struct, gc=False):
-    """A message, or a structure inside of one. Messages are trees, so the collector need not look at them."""
+    """A message, or a structure in one. Messages are trees, so the garbage collector need not scan them."""
 
 
 class MessageValue(msgspec.Struct, gc=False, frozen=True):
-    """A structure that is the default of a field, and therefore shared and immutable."""
+    """A structure that is the default value of a field. It is shared, and therefore immutable."""
 
 
 MessageType = type[Message] | type[MessageValue]
@@ -157,9 +156,9 @@ _NOWHERE = Versions(1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message, as its annotation says.
+    """One field of a message, from its annotation.
 
-    `kind` is a wire type or the structure's class; `is_array` says whether there are many of it.
+    `kind`: a wire type or the structure's class. `is_array`: whether the field is an array of that kind.
     """
 
     name: str
@@ -171,12 +170,12 @@ class Field:
     tagged: Versions
     ignorable: bool
     default: Any
-    """What a message has that does not set the field; an empty list for arrays."""
+    """The value in a message that does not set the field; an empty list for arrays."""
     entity: Entity | None = None
 
 
 def parse_versions(text: str | None) -> Versions:
-    """The range that Kafka writes as "3+", "0-12" or "4"; None is the empty range."""
+    """Parse a range of versions in Kafka's notation: "3+", "0-12" or "4". None is the empty range."""
     if text is None:
         return _NOWHERE
     if text.endswith("+"):
@@ -187,14 +186,14 @@ def parse_versions(text: str | None) -> Versions:
 
 @cache
 def fields_of(message: MessageType) -> tuple[Field, ...]:
-    """The fields of a message in wire order."""
+    """Return the fields of a message in wire order."""
     hints = get_type_hints(message, include_extras=True)
     return tuple(_field(info.name, hints[info.name], info) for info in msgspec.structs.fields(message))
 
 
 @dataclass(slots=True)
 class _Annotation:
-    """What a field's annotation says of it."""
+    """The parsed annotation of a field."""
 
     on: On = On()
     wire: Wire | None = None

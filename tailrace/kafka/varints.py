@@ -1,6 +1,6 @@
-"""Unsigned varints and tagged fields, which flexible versions (KIP-482) are made of.
+"""Unsigned varints and tagged fields, which flexible versions (KIP-482) use.
 
-The readers raise IndexError where the buffer ends; their callers turn it into MalformedRequest.
+The readers raise IndexError at the end of the buffer; their callers convert it to MalformedRequest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_SHIFT = 28  # five bytes carry 32 bits
 
 
 def read_unsigned_varint(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """(value, offset after it)."""
+    """Return (value, offset after it)."""
     first = buffer[offset]
     if first < 128:
         return first, offset + 1
@@ -22,7 +22,7 @@ def read_unsigned_varint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def finish_unsigned_varint(buffer: Buffer, offset: int, first: int) -> tuple[int, int]:
-    """(value, offset after it) of a varint whose first byte has been read and says that more follow."""
+    """Read the rest of a varint whose first byte says that more follow. Return (value, offset after it)."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -38,7 +38,7 @@ def finish_unsigned_varint(buffer: Buffer, offset: int, first: int) -> tuple[int
 
 @lru_cache(4_096)
 def unsigned_varint(value: int) -> bytes:
-    """The bytes of a non-negative value."""
+    """Encode a non-negative value."""
     out = bytearray()
     while value > 127:
         out.append(value & 0x7F | 0x80)
@@ -48,7 +48,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: Buffer, offset: int, count: int) -> int:
-    """The offset after `count` unknown tagged fields."""
+    """Return the offset after `count` unknown tagged fields."""
     end = len(buffer)
     if count * 2 > end - offset:
         raise MalformedRequest(f"{count} tagged fields in {end - offset} bytes")

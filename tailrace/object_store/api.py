@@ -1,7 +1,7 @@
-"""The object store: as little of it as Tailrace needs.
+"""The interface of the object store, with only the operations that Tailrace needs.
 
-An object is written once, whole, under a key that no other writer uses, and never changes. Keys are `/`-separated ASCII
-paths. Every implementation passes `tests/contracts/test_object_store.py`.
+An object is written once, completely, under a key that no other writer uses, and never changes. Keys are `/`-separated
+ASCII paths. Every implementation passes `tests/contracts/test_object_store.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.buffers import Buffer
 
 
 class StoreError(Exception):
-    """The store did not carry out the call; the message names the key and the cause."""
+    """The store did not execute the call; the message names the key and the cause."""
 
 
 class ObjectMissing(StoreError):
@@ -22,15 +22,15 @@ class ObjectMissing(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store failed, timed out or refused for now; the same call may succeed later."""
+    """The store failed, timed out or refused temporarily; the same call may succeed later."""
 
 
 class StoreFull(StoreError):
-    """No room is left (a full disk, a quota)."""
+    """No space is left (a full disk, a quota)."""
 
 
 class StoreRefused(StoreError):
-    """The store refuses this call for good: credentials, rights, a missing bucket."""
+    """The store refuses this call permanently: wrong credentials, no permission, a missing bucket."""
 
 
 class ObjectExists(StoreError):
@@ -39,7 +39,7 @@ class ObjectExists(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object of a listing. `size` in bytes, `modified_ms` since the Unix epoch."""
+    """One object of a listing. `size`: bytes. `modified_ms`: ms since the Unix epoch."""
 
     key: str
     size: int
@@ -50,10 +50,10 @@ class ObjectStore(Protocol):
     """Whole-object writes, ranged reads, listing and deletion."""
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """Write one object from the concatenated parts, durably, all or nothing.
+        """Write one object from the concatenated parts, durably and atomically.
 
         Raises ObjectExists (only with `if_absent`), StoreFull, StoreUnavailable, StoreRefused.
-        After StoreUnavailable the object may or may not exist.
+        After StoreUnavailable, the object may or may not exist.
         """
         ...
 
@@ -62,26 +62,26 @@ class ObjectStore(Protocol):
         ...
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | bytearray:
-        """Read `length` bytes from `start`; shorter only where the object ends. Raises as `get`.
+        """Read `length` bytes from `start`, fewer only at the end of the object. Raises the same as `get`.
 
-        A bytearray is memory of the caller's own.
+        If the result is a bytearray, the caller owns it.
         """
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """Describe an object. Raises as `get`."""
+        """Return an object's size and modification time. Raises the same as `get`."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in ascending key order, after `start_after`."""
+        """Yield every object whose key starts with `prefix` and is after `start_after`, in ascending key order."""
         ...
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
-        """The distinct next path parts below `prefix` (which ends in `/` or is empty), with their slash."""
+        """Return the distinct next path parts below `prefix`, with their slash. `prefix` ends in `/` or is empty."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing keys are fine. Raises StoreUnavailable if any object is left."""
+        """Delete objects. Ignores missing keys. Raises StoreUnavailable if any object is left."""
         ...
 
     async def close(self) -> None:

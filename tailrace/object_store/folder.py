@@ -1,13 +1,13 @@
-"""Objects as files of one folder: the store of a laptop or an edge box.
+"""Objects as files in one folder: the store for a laptop or an edge device.
 
-A file becomes visible whole or not at all: it is written under a temporary name, synced, renamed
-(linked for `if_absent`), and the directory entries are synced before `put` returns.
+A file becomes visible atomically: it is written under a temporary name, synced and renamed (linked for `if_absent`),
+and the directory entries are synced before `put` returns.
 
-The last of a file system's room is left to checkpoints (`_check_room`): as long as none is written, the
-collector deletes nothing, and a full folder would stay full.
+The last space of a file system is reserved for checkpoints (`_check_room`). Until a checkpoint is written, the
+collector deletes nothing, so a full folder would stay full.
 
-Two limits that S3 has not: `a` and `a/b` can't both be objects (the second one is refused), and a path
-part has at most 255 bytes.
+This store has two limits that S3 does not have: `a` and `a/b` can't both be objects (the second one is refused), and a
+path part has at most 255 bytes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from tailrace.object_store.keys import check_key, check_prefix, check_range
 T = TypeVar("T")
 
 UNFINISHED = ".unfinished"
-"""The directory below the root where files are written before they get their names."""
+"""The directory below the root in which files are written before they get their names."""
 
 _LOCK = "lock"
 _IOV_MAX = 1024  # Linux's limit for one writev
 _PLACE_ATTEMPTS = 100
 CHECKPOINT_ROOM_BYTES = 256 << 20
 CHECKPOINT_ROOM_SHARE = 16
-"""Room that only checkpoints may use, where it is less: this part of the file system."""
+"""Only checkpoints may use the last CHECKPOINT_ROOM_BYTES, or 1 / CHECKPOINT_ROOM_SHARE of the file system if that is
+less."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {
     errno.EACCES,
@@ -64,14 +65,14 @@ _REFUSED = {
 class FolderStore:
     """One file per object below `path`.
 
-    Several processes may share a folder. Each writes its unfinished files into a directory of its own,
-    which it holds locked; what a dead process left there is removed when the next store opens.
+    Several processes may share a folder. Each writes its unfinished files into its own directory, which it keeps
+    locked. The next store that opens removes the directories of dead processes.
 
     Args:
-        path: the root; made if it is missing. This much happens in the constructor, at start-up.
+        path: the root. The constructor creates it if it is missing.
         clock: gives objects their modification time.
-        executor: where all blocking calls run; the store owns it and shuts it down in `close`.
-        list_page: keys per hop to a thread while listing.
+        executor: runs all blocking calls. The store owns it and shuts it down in `close`.
+        list_page: how many keys a listing fetches per call to a thread.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class FolderStore:
         self._executor = executor
         self._list_page = list_page
         self._names = itertools.count()  # next() is atomic: one C call under the GIL
-        # Directories whose whole chain of entries is on disk, with their inode numbers: a directory that
-        # was removed and made again by somebody else is another inode, and synced again.
+        # Directories whose whole chain of entries is on disk, with their inode numbers. If somebody else removed a
+        # directory and created it again, it has another inode, and is synced again.
         self._synced_directories: dict[str, int] = {}
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -131,10 +132,10 @@ class FolderStore:
             await self._run(f"{keys[0]} (of {len(keys)} to delete)", lambda: self._remove(paths))
 
     async def close(self) -> None:
-        """Wait for running calls, then give back threads and the lock. May be called twice."""
+        """Wait for running calls, then release the threads and the lock. May be called twice."""
         await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
 
-    # -- below: blocking, on the executor --------------------------------------------------------------
+    # --- blocking, runs on the executor
 
     def _shut_down(self) -> None:
         self._executor.shutdown(wait=True)
@@ -186,13 +187,13 @@ class FolderStore:
                 _unlink_if_there(unfinished)
 
     def _place(self, path: str, place: Callable[[], None]) -> None:
-        """Give a finished file its name, durably, though directories come and go beside us."""
+        """Give a finished file its name durably, while other calls may create and remove directories."""
         directory = os.path.dirname(path)
         for _ in range(_PLACE_ATTEMPTS):
             try:
                 place()
             except FileNotFoundError:
-                # Never made, or a concurrent delete found it empty between our two steps.
+                # It never existed, or a concurrent delete removed it while it was empty.
                 _make_directories(directory)
             else:
                 self._sync_directory(directory)
@@ -209,7 +210,7 @@ class FolderStore:
                 above = os.path.dirname(above)
                 _sync(above)
         except FileNotFoundError:
-            return  # the object was deleted at once, and its directory with it: nothing left to sync
+            return  # the object was already deleted, and its directory with it: nothing to sync
         self._synced_directories[directory] = inode
 
     def _remove(self, paths: Sequence[str]) -> None:
@@ -221,17 +222,17 @@ class FolderStore:
                 continue
             except (IsADirectoryError, PermissionError):
                 if os.path.isdir(path):
-                    continue  # `a` is no object where `a/b` is one
+                    continue  # `a` is not an object if `a/b` is one
                 raise
             directories[os.path.dirname(path)] = None
         for directory in directories:
             self._remove_if_empty(directory)
 
     def _remove_if_empty(self, directory: str) -> None:
-        """Remove a directory and those above it that are empty now, then sync what is left."""
+        """Remove a directory and its parents as far as they are empty, then sync the first one left."""
         while directory != str(self._root):
             try:
-                os.rmdir(directory)  # refuses atomically if a put was faster; a slower put makes it again
+                os.rmdir(directory)  # fails atomically if a put was faster; a slower put creates it again
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -250,7 +251,7 @@ class FolderStore:
         yield from self._walk_directory(f"{above}/" if above else "", prefix, start_after)
 
     def _walk_directory(self, directory: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Everything below `directory` (empty, or with its slash), ascending by whole key."""
+        """Yield all objects below `directory` (empty, or with its slash) in ascending order of their keys."""
         for name in _names_in_key_order(os.path.join(self._root, directory)):
             key = directory + name
             if key == f"{UNFINISHED}/":
@@ -264,14 +265,14 @@ class FolderStore:
                 try:
                     yield _describe(key, os.path.join(self._root, key))
                 except FileNotFoundError:
-                    continue  # deleted since we read the directory
+                    continue  # deleted after we read the directory
 
     def _directories_below(self, prefix: str) -> Sequence[str]:
         above, _, beginning = prefix.rpartition("/")
         directory = f"{above}/" if above else ""
         names = _names_in_key_order(os.path.join(self._root, directory))
         directories = [name for name in names if name.endswith("/") and name.startswith(beginning)]
-        # A directory may be empty for a moment: before its first file is placed, after its last is gone.
+        # A directory may be empty for a moment: before its first file is placed and after its last is deleted.
         return [
             name[len(beginning) :]
             for name in directories
@@ -280,10 +281,10 @@ class FolderStore:
 
 
 def _claim_unfinished(place: Path) -> tuple[str, int]:
-    """Remove what dead processes left below `place`; make and lock a directory of our own there.
+    """Remove what dead processes left below `place`, then create and lock our own directory there.
 
-    The lock on `place` itself keeps a starting process from taking another's new directory, not locked
-    yet, for a dead one.
+    Another starting process may have created its directory and not locked it yet. The lock on `place` prevents us from
+    taking that directory for a dead process's.
     """
     place.mkdir(exist_ok=True)
     with open(place / _LOCK, "w") as everybody:
@@ -303,20 +304,20 @@ def _remove_unless_alive(left: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
     except BlockingIOError:
-        return  # its process lives
+        return  # its process is alive
     except FileNotFoundError:
-        return  # its process closed it meanwhile
+        return  # its process has removed it
 
 
 def _is_checkpoint(key: str) -> bool:
-    """Whether it is a key of `sequencer.checkpoint.format`: CLUSTER/meta/... or CLUSTER/cluster.json, without which no
-    checkpoint is written."""
+    """Whether the key is one of `sequencer.checkpoint.format`: CLUSTER/meta/..., or CLUSTER/cluster.json, which must
+    exist before a checkpoint is written."""
     return key.split("/", 2)[1:2] in (["meta"], ["cluster.json"])
 
 
 def _check_room(key: str, descriptor: int, parts: Sequence[Buffer]) -> None:
-    """Raise StoreFull where these bytes would take what is left to checkpoints. A file system that doesn't tell its
-    size is not checked."""
+    """Raise StoreFull if these bytes would use the space reserved for checkpoints. A file system that does not report
+    its size is not checked."""
     disk = os.fstatvfs(descriptor)
     kept = min(CHECKPOINT_ROOM_BYTES, disk.f_blocks * disk.f_frsize // CHECKPOINT_ROOM_SHARE)
     left = disk.f_bavail * disk.f_frsize - sum(memoryview(part).nbytes for part in parts)
@@ -367,7 +368,7 @@ def _describe(key: str, path: str) -> ObjectInfo:
 
 
 def _names_in_key_order(directory: str) -> list[str]:
-    """A directory's names, directories with a slash, which is what S3 sorts them by."""
+    """Return a directory's names in S3's order: directories are sorted with their slash."""
     try:
         with os.scandir(directory) as entries:
             return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
@@ -379,7 +380,7 @@ def _make_directories(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
     except FileNotFoundError:
-        return  # a concurrent delete took one from under us: the caller tries again
+        return  # a concurrent delete removed one of them: the caller tries again
     except FileExistsError as error:
         raise NotADirectoryError(
             errno.ENOTDIR, "an object has the name of this directory", directory
@@ -387,7 +388,7 @@ def _make_directories(directory: str) -> None:
 
 
 def _sync(directory: str) -> int:
-    """Write a directory's entries to disk; its inode number."""
+    """Sync a directory's entries to disk. Return its inode number."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

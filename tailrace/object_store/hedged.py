@@ -1,8 +1,8 @@
-"""A store that sends a second request when the first one is slow, and retries failed ones, until a deadline.
+"""A store that sends a second request when the first one is slow, and retries failed requests, until a deadline.
 
 "The Tail at Scale" (Dean, Barroso, 2013): a second request after the 95th percentile of latency cuts the tail for a few
-per cent more requests. Reads can always be repeated. So can plain PUTs: a key has one writer, which sends the same
-bytes. A conditional PUT can't: its second attempt could find the first one's object.
+per cent more requests. Reads can always be repeated. So can plain PUTs, because a key has one writer, which sends the
+same bytes. A conditional PUT can't: its second attempt could find the object of the first.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreUnavailable
 T = TypeVar("T")
 
 _Reason = Literal["first", "retry", "hedge", "lost"]
-"""Why an attempt is made."""
+"""Why an attempt starts."""
 
 _WINDOW = 200  # latencies remembered per operation
-_FREE_HEDGES = 10  # before the share of hedged calls is held
+_FREE_HEDGES = 10  # hedges before the limit on their share applies
 
 
 class RepeatObserver(Protocol):
-    """Called for each attempt but a call's first, on the event loop; must not block."""
+    """Called for each attempt except a call's first, on the event loop. Must not block."""
 
     def repeated(self, operation: str, reason: str) -> None:
-        """Another attempt was begun. `operation`: "put" or "get", which HEADs count as. `reason`: "hedge" (the one
-        before is slow), "lost" (it is silent for so long that it counts as lost) or "retry" (it failed)."""
+        """Another attempt has started.
+
+        `operation`: "put" or "get", which includes HEADs. `reason`: "hedge" (the attempt before is slow), "lost" (it
+        has been silent for so long that it counts as lost) or "retry" (it failed).
+        """
         ...
 
 
@@ -42,14 +45,14 @@ class Patience:
     """How long one kind of call may take, and when it is repeated.
 
     Attributes:
-        deadline_seconds: after this, StoreUnavailable is raised and all attempts are cancelled.
-        first_hedge_seconds: silence before a second attempt, until latencies are known; then their 95th percentile,
-            but never less than `least_hedge_seconds`.
-        attempts: at most this many in all.
-        backoff_seconds: pause after a failed attempt; doubled each time, with jitter.
-        hedged_share: share of calls that may be hedged, so that a slow store doesn't get twice the load. 0: none.
-        lost_seconds: silence after which an attempt counts as lost and another is made, whatever the share and
-            `attempts`; four times the median latency, if that is more. Doubled each time.
+        deadline_seconds: after this, all attempts are cancelled and StoreUnavailable is raised.
+        first_hedge_seconds: silence before a second attempt while latencies are unknown. Later it is their 95th
+            percentile, but at least `least_hedge_seconds`.
+        attempts: at most this many in total.
+        backoff_seconds: pause after a failed attempt; doubles each time, with jitter.
+        hedged_share: the share of calls that may be hedged, so that a slow store does not get twice the load. 0: none.
+        lost_seconds: silence after which an attempt counts as lost and another starts, regardless of `hedged_share` and
+            `attempts`. Four times the median latency if that is more. Doubles each time.
     """
 
     deadline_seconds: float
@@ -68,9 +71,9 @@ GET_PATIENCE = Patience(
 
 
 class HedgedStore:
-    """`inner`, with PUTs and GETs hedged and retried. Other calls pass through unchanged.
+    """Hedges and retries the PUTs and GETs of `inner`. Passes other calls through.
 
-    After a PUT that raised StoreUnavailable, or was cancelled, the object may exist or may still appear.
+    After a PUT that raised StoreUnavailable or was cancelled, the object may exist or may still appear.
     """
 
     def __init__(
@@ -89,17 +92,17 @@ class HedgedStore:
 
     @property
     def hedges(self) -> int:
-        """Attempts made because an earlier one was slow."""
+        """The attempts that started because an earlier one was slow."""
         return self._put.attempts["hedge"] + self._get.attempts["hedge"]
 
     @property
     def lost(self) -> int:
-        """Attempts made because the one before was silent for so long that it counts as lost."""
+        """The attempts that started because the one before counts as lost."""
         return self._put.attempts["lost"] + self._get.attempts["lost"]
 
     @property
     def retries(self) -> int:
-        """Attempts made because an earlier one failed."""
+        """The attempts that started because an earlier one failed."""
         return self._put.attempts["retry"] + self._get.attempts["retry"]
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -130,7 +133,7 @@ class HedgedStore:
 
 
 class _Schedule:
-    """When the attempts of one call start. Pure: `now` is monotonic seconds.
+    """Decides when the attempts of one call start. Pure: `now` is monotonic seconds.
 
     first   at once
     retry   a pause after an attempt has failed
@@ -138,7 +141,7 @@ class _Schedule:
     lost    when the newest attempt counts as lost, even if no attempts are left
 
     Args:
-        lost_seconds: silence after which an attempt counts as lost; doubled each time.
+        lost_seconds: silence after which an attempt counts as lost; doubles each time.
     """
 
     def __init__(self, now: float, *, deadline: float, attempts: int, lost_seconds: float) -> None:
@@ -152,11 +155,11 @@ class _Schedule:
 
     @property
     def is_over(self) -> bool:
-        """Whether no attempt is left, but for one that is lost."""
+        """Whether no attempt is left, except one for a lost attempt."""
         return not self._attempts_left
 
     def due(self, now: float, *, is_running: bool) -> _Reason | None:
-        """Why another attempt may start now. `is_running`: whether one is."""
+        """Return why another attempt may start now, or None. `is_running`: whether an attempt is running."""
         is_lost = self._is_lost(now, is_running)
         if not is_lost and (self.is_over or now < self._next):
             return None
@@ -170,7 +173,7 @@ class _Schedule:
         return is_running and now >= self._lost_at
 
     def started(self, now: float, hedge_seconds: float, *, is_running: bool) -> None:
-        """An attempt was started. `is_running`: whether another one is."""
+        """Note that an attempt has started. `is_running`: whether another one is running."""
         is_lost = self._is_lost(now, is_running)
         self._attempts_left = max(0, self._attempts_left - 1)
         self._next = now + hedge_seconds
@@ -179,41 +182,41 @@ class _Schedule:
         self._has_failed = False
 
     def refused_hedge(self) -> None:
-        """There is no hedge: the next attempt starts if one fails or is lost."""
+        """Note that no hedge is allowed: the next attempt starts only if one fails or is lost."""
         self._next = self._deadline
 
     def failed(self, now: float, backoff_seconds: float) -> None:
-        """An attempt failed."""
+        """Note that an attempt has failed."""
         self._next = min(self._next, now + backoff_seconds)
         self._has_failed = True
 
     def wakes_at(self, *, is_running: bool) -> float:
-        """When another attempt may be due if nothing happens."""
+        """Return when another attempt may be due if nothing happens until then."""
         until = self._deadline if self.is_over else min(self._next, self._deadline)
         return min(until, self._lost_at) if is_running else until
 
 
 class _Latencies:
-    """The last _WINDOW latencies, kept in order of size, too: they are asked for with each call."""
+    """The last _WINDOW latencies. They are also kept sorted, because every call needs a quantile."""
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque()
         self._sorted: list[float] = []
 
     def add(self, seconds: float) -> None:
-        """Note one; the oldest goes."""
+        """Add a latency and drop the oldest."""
         if len(self._newest) == _WINDOW:
             del self._sorted[bisect_left(self._sorted, self._newest.popleft())]
         self._newest.append(seconds)
         insort(self._sorted, seconds)
 
     def quantile(self, share: float, unknown: float) -> float:
-        """The latency that this share of calls do not exceed; `unknown` until enough were seen."""
+        """Return the latency that this share of calls does not exceed; `unknown` until enough calls were seen."""
         return self._sorted[int(len(self._sorted) * share)] if len(self._sorted) >= 20 else unknown
 
 
 class _Persistence:
-    """Repeats a call until it is answered or the deadline has passed; remembers latencies."""
+    """Repeats a call until it succeeds or the deadline has passed, and remembers latencies."""
 
     def __init__(
         self,
@@ -231,7 +234,7 @@ class _Persistence:
         self._patience = patience
         self._latencies = _Latencies()
         self.attempts: dict[_Reason, int] = {"first": 0, "retry": 0, "hedge": 0, "lost": 0}
-        """That were started, by why."""
+        """The number of started attempts, by reason."""
 
     async def ask(
         self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, may_repeat: bool = True
@@ -245,7 +248,7 @@ class _Persistence:
             lost_seconds=self._lost_seconds() if may_repeat else math.inf,
         )
         failures: list[StoreUnavailable] = []
-        running: list[tuple[asyncio.Task[T], float]] = []  # with when each began, in that order
+        running: list[tuple[asyncio.Task[T], float]] = []  # with each one's start, in that order
         try:
             while (now := self._clock.monotonic()) < deadline:
                 reason = schedule.due(now, is_running=bool(running))
@@ -279,7 +282,7 @@ class _Persistence:
             await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
 
     async def _wait(self, tasks: Sequence[asyncio.Task[T]], seconds: float) -> None:
-        """Until a task is done, or so many seconds on our clock have passed."""
+        """Wait until a task is done, or `seconds` on our clock have passed."""
         timer = asyncio.get_running_loop().create_task(self._sleep(seconds))
         try:
             await asyncio.wait([*tasks, timer], return_when=asyncio.FIRST_COMPLETED)

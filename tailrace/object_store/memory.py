@@ -1,4 +1,4 @@
-"""Objects in memory: the reference that every other store is compared with."""
+"""Objects in memory: the reference implementation of the object store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tailrace.object_store.keys import check_key, check_prefix, check_range, dis
 
 
 class MemoryStore:
-    """A complete, deterministic store; it never suspends, so each call is one step."""
+    """A complete, deterministic store. It never suspends, so each call is one step of a simulation."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._objects: dict[str, tuple[bytes, int]] = {}
-        self._keys: list[str] = []  # ascending; the same keys as _objects
+        self._keys: list[str] = []  # the keys of _objects, in ascending order
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         check_key(key)
@@ -49,7 +49,7 @@ class MemoryStore:
             last = self._keys[at]
             data, modified_ms = self._objects[last]
             yield ObjectInfo(last, len(data), modified_ms)
-            at = bisect.bisect_right(self._keys, last)  # the caller may have written or deleted meanwhile
+            at = bisect.bisect_right(self._keys, last)  # the caller may have written or deleted since
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
         check_prefix(prefix)
@@ -69,7 +69,7 @@ class MemoryStore:
                 del self._keys[bisect.bisect_left(self._keys, key)]
 
     async def close(self) -> None:
-        """Nothing to give back; the objects stay, so that a restarted agent finds them."""
+        """Do nothing. The objects stay, so that a restarted agent finds them."""
 
     def _find(self, key: str) -> tuple[bytes, int]:
         check_key(key)

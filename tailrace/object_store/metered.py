@@ -1,4 +1,4 @@
-"""Counts the requests to a store: their number, bytes, seconds and failures. Prometheus is elsewhere."""
+"""Counts the requests to a store with their bytes, seconds and failures. It does not depend on Prometheus."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tailrace.object_store.api import ObjectExists, ObjectInfo, ObjectMissing, O
 T = TypeVar("T")
 
 LIST_PAGE = 1000
-"""Keys in one LIST answer and one DELETE request of S3: how many requests a long one makes."""
+"""Keys in one LIST response and one DELETE request of S3. Determines how many requests a long call makes."""
 
 
 class StoreObserver(Protocol):
-    """Called for each call when it ends, on the event loop; must not block."""
+    """Called at the end of each call, on the event loop. Must not block."""
 
     def observe(
         self,
@@ -29,20 +29,20 @@ class StoreObserver(Protocol):
         seconds: float,
         error: str | None,
     ) -> None:
-        """One call ended.
+        """Note that a call has ended.
 
         Args:
             operation: "put", "get", "head", "list" or "delete".
-            requests: what S3 would bill for it.
-            error: None, or the name of the error's type. ObjectMissing and ObjectExists are answers of a
-                store that works; what counts as a failure is the observer's to say.
+            requests: how many requests S3 would bill.
+            error: None, or the name of the error's type. ObjectMissing and ObjectExists are responses of a working
+                store. The observer decides which errors count as failures.
         """
         ...
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """The requests so far. `head` calls are counted apart from GETs; S3 bills both as GET."""
+    """The requests so far. HEADs are counted separately from GETs; S3 bills both as GET."""
 
     puts: int = 0
     gets: int = 0
@@ -56,10 +56,10 @@ class StoreCounts:
 
 
 class MeteredStore:
-    """`inner`, counted in `counts` and reported to `observer`.
+    """Counts the calls of `inner` in `counts` and reports them to `observer`.
 
-    `counts.errors` counts StoreError other than ObjectMissing and ObjectExists. Retries inside a library are not
-    visible here.
+    `counts.errors` counts each StoreError except ObjectMissing and ObjectExists. Retries inside a library are not
+    counted.
     """
 
     def __init__(self, inner: ObjectStore, clock: Clock, observer: StoreObserver | None = None) -> None:
@@ -91,7 +91,7 @@ class MeteredStore:
         return await self._timed("head", self._inner.head(key))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
-        """Reported when it ends, with the time that the store took and not the time that the reader took."""
+        """List objects. The call is reported at its end, with the time that the store took but not the reader."""
         listing = self._inner.list(prefix, start_after=start_after)
         listed = 0
         seconds = 0.0

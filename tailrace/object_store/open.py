@@ -1,4 +1,4 @@
-"""From a store's URL (`--store`) to the store."""
+"""Opens the store that a URL (`--store`) names."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _OPTIONS = ("endpoint", "region", "backend", "path_style")
 
 
 class BadStoreUrl(ValueError):
-    """The URL names no store; the message says what was given and what is allowed."""
+    """The URL does not name a store; the message says what was given and what is allowed."""
 
 
 def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> ObjectStore:
     """Open the store that `url` names.
 
-    - `memory:` is empty each time;
-    - `/path`, `relative/path`, `file:///path`: a folder, made if it is missing;
+    - `memory:` is a new, empty store each time;
+    - `/path`, `relative/path`, `file:///path`: a folder, which is created if it is missing;
     - `s3://bucket[/prefix]`, with the options `endpoint` (default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
       then AWS itself), `region` (default: AWS_REGION, AWS_DEFAULT_REGION, then us-east-1), `backend`
       (obstore or aioboto3), `path_style` (true or false; default true with an endpoint).
       Credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, else the instance's role.
 
     Raises:
-        BadStoreUrl: no such kind of store, or options it doesn't have.
+        BadStoreUrl: an unknown kind of store or an unknown option.
         StoreRefused, StoreFull: the folder can't be used.
     """
     place = _parsed(url, environ)
@@ -53,12 +53,12 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
 
 
 def check_store_url(url: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises BadStoreUrl as `open_store` would; opens and makes nothing."""
+    """Raise BadStoreUrl if `open_store` would. Opens and creates nothing."""
     _parsed(url, environ)
 
 
 def object_url(store_url: str, key: str) -> str:
-    """The URL of an object for other programs: file:///path or s3://bucket/key."""
+    """Return the URL of an object for other programs: file:///path or s3://bucket/key."""
     split = urlsplit(store_url)
     if split.scheme == "s3":
         return f"s3://{split.netloc}/{s3_location(store_url).prefix}{key}"
@@ -67,18 +67,18 @@ def object_url(store_url: str, key: str) -> str:
 
 
 def load_backend(url: str | None) -> None:
-    """Import the libraries of this URL's store before the event loop starts: S3's would block it for a second."""
+    """Import the libraries for this URL's store. Call it before the event loop starts: S3's take a second."""
     if url is not None and url.startswith("s3:"):
         import_module("tailrace.object_store.s3_obstore")
 
 
 def shown(url: str) -> str:
-    """The URL for a message or a log, without its credentials."""
+    """Return the URL without credentials, for messages and logs."""
     return _LOGIN.sub("//", url)
 
 
 def s3_location(url: str, environ: Mapping[str, str] = os.environ) -> S3Location:
-    """The bucket, prefix and settings of an `s3://` URL; for tools with a client of their own."""
+    """Return the bucket, prefix and settings of an `s3://` URL, for tools that have their own client."""
     split = urlsplit(url)
     if split.scheme != "s3":
         raise BadStoreUrl(f"store {shown(url)!r}: not an s3:// URL")
@@ -86,7 +86,7 @@ def s3_location(url: str, environ: Mapping[str, str] = os.environ) -> S3Location
 
 
 def _parsed(url: str, environ: Mapping[str, str]) -> Path | tuple[S3Location, str] | None:
-    """The folder, or the location on S3 and the library to reach it by; None: memory."""
+    """Return the folder, or the location on S3 with the library for it; None for memory."""
     if url in ("memory:", "memory://"):
         return None
     split = urlsplit(url)
@@ -113,7 +113,7 @@ def _parsed_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> tupl
 
 
 def _open_s3(location: S3Location, backend: str) -> ObjectStore:
-    # Imported only here: together they cost a second that a broker on a folder need not pay.
+    # Imported only here: together they take a second, which a broker on a folder does not need.
     if backend == "aioboto3":
         from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 

@@ -1,6 +1,7 @@
-"""S3 by aioboto3: a full second backend, which also lists and deletes for `s3_obstore.py`.
+"""S3 through aioboto3: a complete second backend, which also lists and deletes for `s3_obstore.py`.
 
-A PUT costs four times as much CPU as obstore's, all of it on the loop (decision 77); it covers more of S3's API.
+A PUT costs four times as much CPU as with obstore, all of it on the loop (decision 77). aioboto3 covers more of S3's
+API.
 """
 
 from __future__ import annotations
@@ -54,20 +55,20 @@ _RETRIABLE_CODES = {
 
 
 class Aioboto3Store:
-    """One bucket, or one prefix of it. Sockets are opened with the first call."""
+    """One bucket, or one prefix of it. The first call opens the sockets."""
 
     def __init__(self, location: S3Location) -> None:
         self._location = location
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._session: Any = aioboto3.Session()
-        self._clients: dict[bool, Any] = {}  # by whether the library repeats what failed
+        self._clients: dict[bool, Any] = {}  # by whether the library retries failed requests
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         check_key(key)
         body = b"".join(parts)
-        # A conditional put is never repeated by the library: if the answer to a first attempt that took
-        # effect were lost, the second would find its own object and call it somebody else's.
+        # The library must not retry a conditional put: if the response to a successful first attempt were lost, the
+        # second would find the object of the first and report that it exists.
         client = await self._client(retries=not if_absent)
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         try:
@@ -125,7 +126,7 @@ class Aioboto3Store:
         await self._stack.aclose()
 
     async def create_bucket(self) -> None:
-        """Make the bucket; fine if it is ours already. For set-up and tests."""
+        """Create the bucket unless we own it already. For set-up and tests."""
         client = await self._client()
         elsewhere = self._location.region != "us-east-1"
         where: dict[str, Any] = (
@@ -139,7 +140,7 @@ class Aioboto3Store:
         except (BotoCoreError, OSError) as error:
             raise _as_store_error(error, self._location.bucket) from error
 
-    # -- below: details --------------------------------------------------------------------------------
+    # --- details
 
     async def _client(self, *, retries: bool = True) -> Any:
         async with self._opening:
@@ -182,7 +183,7 @@ class Aioboto3Store:
                 return data
         except ClientError as error:
             if _status(error) == 416:
-                return b""  # the range begins where the object ends, or later
+                return b""  # the range starts at the end of the object or after it
             raise _as_store_error(error, key) from error
         except (BotoCoreError, OSError) as error:
             raise _as_store_error(error, key) from error
@@ -235,7 +236,7 @@ def _status(error: ClientError) -> int:
 
 
 def _as_store_error(error: Exception, what: str, *, is_listing: bool = False) -> StoreError:
-    """`is_listing`: a 404 means the bucket, for there is no object that could be missing."""
+    """Convert an error. `is_listing`: a 404 means that the bucket is missing, because a listing names no object."""
     if isinstance(error, ClientError):
         return _of_answer(error, what, is_listing)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | ParamValidationError):

@@ -1,4 +1,4 @@
-"""Where an S3 bucket is and how it is reached: the same value for both S3 stores."""
+"""The location and settings of an S3 bucket, for both S3 stores."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class S3Credentials:
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """A bucket, a prefix in it, and the patience to have with it.
+    """A bucket, a prefix in it, and the time-outs for it.
 
     Attributes:
-        prefix: put before every key; empty, or ends in `/`.
-        endpoint: of another service than AWS; None is AWS itself in `region`. What is given here wins over
-            AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_S3, which the libraries would read by themselves.
-        path_style: bucket in the path rather than in the host name. Default: with an endpoint yes, else no.
-        credentials: None leaves it to the library: web identity, container or instance roles.
-        request_seconds: for one attempt of one request, body included.
-        retry_seconds: no attempt begins later than this after the first one did.
-        connections: sockets that may be open to the store at once.
-        list_page: keys per LIST request; S3 gives 1,000 at most.
+        prefix: prepended to every key; empty, or ends in `/`.
+        endpoint: the URL of a service other than AWS; None means AWS in `region`. It overrides AWS_ENDPOINT_URL and
+            AWS_ENDPOINT_URL_S3, which the libraries would otherwise read.
+        path_style: puts the bucket into the path, not into the host name. Default: yes with an endpoint, else no.
+        credentials: None leaves them to the library: web identity, container or instance roles.
+        request_seconds: time-out of one attempt, including the body.
+        retry_seconds: no attempt starts later than this after the first one.
+        connections: the most open sockets to the store.
+        list_page: keys per LIST request; S3 returns at most 1,000.
     """
 
     bucket: str

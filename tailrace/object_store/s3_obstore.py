@@ -1,6 +1,6 @@
-"""S3 by obstore: uploads and reads off the event loop, listings and deletions by `s3_aioboto3.py`.
+"""S3 through obstore: uploads and reads outside the event loop. Lists and deletes through `s3_aioboto3.py`.
 
-obstore's listing knows whole path parts only, and no `start_after`; listing and deleting are rare.
+obstore's listing only takes prefixes of whole path parts, and has no `start_after`. Listing and deleting are rare.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class ObstoreStore:
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         check_key(key)
-        # An upload is one request whatever its size, and its buffers are not joined. One without any
-        # buffer would not be recognised as a body, and one of signed bytes (pyarrow's) would be refused.
+        # An upload of any size is one request, and its buffers are not joined. obstore does not accept an empty list
+        # as a body, and refuses buffers of signed bytes (pyarrow's).
         body = [memoryview(part).cast("B") for part in parts if len(part)] or [memoryview(b"")]
         try:
             if if_absent:
-                # Without retries, or a repeated attempt would find its own object and call it another's.
+                # Without retries: a second attempt would find the object of the first and report that it exists.
                 await obstore.put_async(self._once, self._at(key), body, mode="create", use_multipart=False)
             else:
                 await obstore.put_async(self._retrying, self._at(key), body, use_multipart=False)
@@ -105,11 +105,11 @@ class ObstoreStore:
         await self._rest.delete(keys)
 
     async def create_bucket(self) -> None:
-        """Make the bucket; fine if it is ours already. For set-up and tests."""
+        """Create the bucket unless we own it already. For set-up and tests."""
         await self._rest.create_bucket()
 
     async def close(self) -> None:
-        """Close the sockets. obstore's own close when the last reference goes."""
+        """Close the sockets. obstore closes its own when the last reference is dropped."""
         await self._rest.close()
 
     def _at(self, key: str) -> str:
@@ -121,10 +121,10 @@ def _open(location: S3Location, max_retries: int) -> Any:
         "region": location.region,
         "virtual_hosted_style_request": not location.is_path_style,
         "unsigned_payload": True,  # SHA-256 over the body costs more than the upload
-        "checksum_algorithm": "CRC64NVME",  # and this is what guards it
+        "checksum_algorithm": "CRC64NVME",  # protects the body instead
     }
     if location.endpoint is not None:
-        # AWS_ENDPOINT_URL_S3 in the environment would beat `endpoint` without a word; it doesn't beat this.
+        # AWS_ENDPOINT_URL_S3 in the environment would silently override `endpoint`, but not this name.
         config["endpoint"] = config["aws_endpoint_url_s3"] = _with_bucket(location, location.endpoint)
     if location.credentials is not None:
         config["access_key_id"] = location.credentials.access_key_id
@@ -153,7 +153,7 @@ def _open(location: S3Location, max_retries: int) -> Any:
 
 
 def _with_bucket(location: S3Location, endpoint: str) -> str:
-    """obstore wants the bucket in the endpoint's host name where it isn't to be in the path."""
+    """Return the endpoint with the bucket in its host name, unless it is path-style. obstore does not add it."""
     if location.is_path_style:
         return endpoint
     scheme, _, host = endpoint.partition("://")
@@ -170,7 +170,7 @@ def _is_past_the_end(error: Exception) -> bool:
 
 
 def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> StoreError:
-    """By exception type, then by the status in the text: obstore has no field for it."""
+    """Convert an error by its type, then by the HTTP status in its text: obstore has no field for the status."""
     text = str(error)
     status = _status(error)
     message = f"{what}: {type(error).__name__}: {text.splitlines()[0] if text else ''}"

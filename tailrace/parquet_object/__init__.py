@@ -1,5 +1,5 @@
-"""Parquet objects: old records as tables, from which every record batch can be made again.
+"""Parquet objects: older records as tables, from which every record batch can be rebuilt.
 
-`write` turns record batches into one Parquet file, `read` finds and rebuilds them by ranged reads, `verify`
-proves the one against the other. pyarrow and numba are imported by those modules only, never by this one.
+`write` writes record batches into one Parquet file, `read` finds and rebuilds them with ranged reads, and `verify`
+compares the file with its sources. Only those modules import pyarrow and numba, never this one.
 """

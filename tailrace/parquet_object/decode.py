@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns, straight into the buffers that Arrow keeps."""
+"""Decodes record batches into Arrow columns, directly into the buffers that Arrow keeps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tailrace.record_batch import HEADER_BYTES, BatchHeader
 from tailrace.records import InvalidRecords
 
 Array = Any
-"""A numpy or pyarrow array; neither library's types are checked here."""
+"""A numpy or pyarrow array; mypy does not check either library's types."""
 
 _MIN_RECORD_BYTES = 7
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedBatch:
-    """A batch whose records are no longer compressed. `header` has the offsets that were assigned."""
+    """A batch with decompressed records. `header` has the assigned offsets."""
 
     header: BatchHeader
     records: Buffer
@@ -34,7 +34,7 @@ class UnpackedBatch:
 class DecodedRows:
     """The records of some batches as columns, in the batches' order.
 
-    `exact[b]` is 1 where batch b's records are canonical: encoding the rows again gives the same bytes.
+    `exact[b]` is 1 if batch b's records are canonical: encoding the rows again gives the same bytes.
     """
 
     columns: dict[str, Array]
@@ -53,9 +53,9 @@ def unpack(header: BatchHeader, batch: Buffer, *, max_bytes: int = MAX_UNPACKED_
 
 
 def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
-    """Decode the records of all batches: less than 2 GiB of them at a time (Arrow's 32-bit offsets).
+    """Decode the records of all batches. They must be less than 2 GiB in total (Arrow's 32-bit offsets).
 
-    Raises InvalidRecords, naming the batch, where records are not what the batch's header says.
+    Raises InvalidRecords with the batch if records do not match the batch's header.
     """
     headers = [batch.header for batch in batches]
     _check_counts(batches)
@@ -104,7 +104,7 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
 
 
 def _check_counts(batches: Sequence[UnpackedBatch]) -> None:
-    """No room is made for records that the bytes cannot hold. Raises InvalidRecords."""
+    """Raise InvalidRecords if a batch declares more records than its bytes can contain. Nothing is allocated before."""
     for batch in batches:
         if batch.header.record_count * _MIN_RECORD_BYTES > len(batch.records):
             raise InvalidRecords(
@@ -114,9 +114,9 @@ def _check_counts(batches: Sequence[UnpackedBatch]) -> None:
 
 
 class _Rows:
-    """Room for the columns of `count` records in `size` bytes, which the kernel fills.
+    """Buffers for the columns of `count` records in `size` bytes, which the kernel fills.
 
-    Sized for the worst case, and mapped only where written: pages that stay empty cost nothing.
+    They have the size of the worst case. The system maps only written pages, so unused ones cost nothing.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -129,7 +129,7 @@ class _Rows:
         self.names, self.header_values = _Binary(most_headers, size, 0), _Binary(most_headers, size, 0)
 
     def columns(self, totals: Array, counts: Array, has_append_time: Array) -> dict[str, Array]:
-        """The columns by name. `totals` are the kernel's; the others are of each batch."""
+        """Return the columns by name. `totals` come from the kernel; the other arguments have a value per batch."""
         return {
             "offset": _numbers(self.offsets, pa.int64()),
             "timestamp": _numbers(self.timestamps, pa.timestamp("ms", tz="UTC")),
@@ -155,7 +155,7 @@ class _Rows:
 
 
 class _Binary:
-    """Room for a column of byte strings: offsets, data, and a bitmap of what is not null."""
+    """Buffers for a column of byte strings: offsets, data, and a validity bitmap."""
 
     __slots__ = ("data", "offsets", "valid")
 

@@ -1,9 +1,9 @@
-"""Arrow columns to record batches again, with the boundaries, headers and offsets that they had.
+"""Encodes Arrow columns as record batches, with their original boundaries, headers and offsets.
 
-A batch whose records were uncompressed and canonical comes back byte for byte: its old CRC must fit the new
-bytes, or the rows are corrupt. Any other comes back record for record: its records are encoded canonically,
-compressed by the same codec (recompression never gives the same bytes), and CRC and length are computed anew.
-Offsets, last offset delta, timestamps, producer, sequence and delete horizon are the header's own throughout.
+A batch whose records were uncompressed and canonical is rebuilt byte for byte. Its old CRC must match the new bytes;
+otherwise the rows are corrupt. Any other batch is rebuilt record for record: its records are encoded canonically and
+compressed with the same codec, and CRC and length are computed again, because recompression does not give the same
+bytes. Offsets, last offset delta, timestamps, producer, sequence and delete horizon always come from the header.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _CRC = Struct(">I")
 def encode_records(
     table: Any, headers: Sequence[BatchHeader], record_counts: Sequence[int]
 ) -> list[memoryview]:
-    """The canonical, uncompressed records of each batch. `table` holds just their rows, in order.
+    """Encode the canonical, uncompressed records of each batch. `table` has exactly their rows, in order.
 
-    Raises InvalidParquetObject where the rows are not as many as the batches count.
+    Raises InvalidParquetObject if the number of rows differs from the batches' record counts.
     """
     rows = sum(record_counts)
     if table.num_rows != rows:
@@ -78,7 +78,7 @@ def encode_records(
 def rebuild(
     header: BatchHeader, header_bytes: bytes, records: memoryview, record_count: int, *, is_exact: bool
 ) -> tuple[Buffer, ...]:
-    """One batch, in parts, of its old header (read, and as bytes) and its canonical records.
+    """Rebuild one batch, as parts, from its old header (parsed and as bytes) and its canonical records.
 
     Raises InvalidParquetObject.
     """
@@ -121,5 +121,5 @@ def _binary(array: Array) -> tuple[Array, Array, Array]:
 
 
 def _compact(array: Array) -> Array:
-    """The same values from the start of buffers of their own."""
+    """Copy the array's values into new buffers that start with them."""
     return array.take(np.arange(len(array)))

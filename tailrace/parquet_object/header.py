@@ -1,8 +1,8 @@
-"""What a Parquet object says of itself, beyond its rows: runs, row groups, and per batch what replay needs.
+"""A Parquet object's description of itself: runs, row groups, and what replay needs per batch.
 
-It travels in the file's key-value metadata under `tailrace`: `1:` for the version, then base64 (the value is
-a string to other readers) of unpacked length uint32, CRC-32C uint32, zstd of MessagePack of `ParquetHeader`.
-Pure; no pyarrow here.
+It is in the file's key-value metadata under `tailrace`: `1:` for the version, then base64 (other readers expect a
+string) of unpacked length uint32, CRC-32C uint32, and zstd of MessagePack of `ParquetHeader`. Pure; does not use
+pyarrow.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tailrace.record_batch import HEADER_BYTES, Compression
 METADATA_KEY = b"tailrace"
 VERSION = 1
 READABLE_VERSIONS = (VERSION - 1, VERSION)
-"""A reader takes the version it writes and the one before (0 was never written)."""
+"""A reader accepts the version that it writes and the one before (0 was never written)."""
 MAX_HEADER_UNPACKED_BYTES = 256 << 20
 _PREFIX = b"1:"
 _SUMS = Struct(">II")
 
 
 class InvalidParquetObject(Exception):
-    """The bytes are not a Parquet object of ours, or corrupt; the message says what was seen."""
+    """The bytes are corrupt or not a Tailrace Parquet object; the message says what was seen."""
 
 
 class ParquetRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One partition's part of the file. Offsets `base_offset` to `end_offset` (exclusive) may have holes."""
+    """One partition's part of the file. Its offsets, `base_offset` to `end_offset` (exclusive), may have holes."""
 
     topic_id: UUID
     topic_name: str
@@ -51,12 +51,12 @@ class ParquetRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition whose records these are."""
+        """The partition of the run."""
         return TopicPartition(self.topic_id, self.partition)
 
 
 class RowGroupBatches(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which batches a row group holds. A batch is never split over two."""
+    """The batches in a row group. A batch is never split over two row groups."""
 
     first_batch: int
     batch_count: int
@@ -67,11 +67,11 @@ class RowGroupBatches(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The object's own description.
 
-    `batch_headers` are the 61 header bytes of each batch, one after the other; `record_counts` and `exact`
-    (one byte a batch) belong to them in order. `exact` is 1 where the records, unpacked, are canonical: such
-    a batch is given back byte for byte if it was uncompressed; any other record for record.
-    `beyond_rows` (uint32, little-endian, rising) are the rows whose own time microseconds do not hold, `beyond_times`
-    (int64) these times in milliseconds.
+    `batch_headers` are the 61 header bytes of each batch, concatenated. `record_counts` and `exact` (one byte per
+    batch) are in the same order. `exact` is 1 if the decompressed records are canonical. Such a batch is rebuilt byte
+    for byte if it was uncompressed; any other is rebuilt record for record. `beyond_rows` (uint32, little-endian,
+    ascending) are the rows whose time does not fit into 64-bit microseconds. `beyond_times` (int64) are their times in
+    milliseconds.
     """
 
     version: int
@@ -89,7 +89,7 @@ class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def batch_count(self) -> int:
-        """Batches of all runs."""
+        """The number of batches in all runs."""
         return len(self.record_counts)
 
 
@@ -98,7 +98,7 @@ _decoder = msgspec.msgpack.Decoder(ParquetHeader)
 
 
 def pack_header(header: ParquetHeader) -> bytes:
-    """The value of the file's `tailrace` metadata. Raises ValueError for one that no reader would take."""
+    """Encode the value of the file's `tailrace` metadata. Raises ValueError if it is too large for readers."""
     unpacked = _encoder.encode(header)
     if len(unpacked) > MAX_HEADER_UNPACKED_BYTES:
         raise ValueError(f"a header of {len(unpacked)} bytes; at most {MAX_HEADER_UNPACKED_BYTES}")
@@ -107,7 +107,7 @@ def pack_header(header: ParquetHeader) -> bytes:
 
 
 def unpack_header(value: bytes) -> ParquetHeader:
-    """Read `pack_header`'s value. Raises InvalidParquetObject."""
+    """Decode a value of `pack_header`. Raises InvalidParquetObject."""
     if not value.startswith(_PREFIX):
         raise InvalidParquetObject(f"metadata begins with {value[:8]!r}; this version reads {_PREFIX!r}")
     try:
@@ -133,7 +133,7 @@ def unpack_header(value: bytes) -> ParquetHeader:
 
 
 def _check(header: ParquetHeader) -> None:
-    """Runs and row groups must each tile the batches and the rows."""
+    """Check the header's consistency: runs and row groups must each cover all batches and rows without a gap."""
     if header.version not in READABLE_VERSIONS:
         raise InvalidParquetObject(f"header version {header.version}; this one reads {READABLE_VERSIONS}")
     batches = len(header.record_counts)
@@ -159,7 +159,7 @@ def _check(header: ParquetHeader) -> None:
 
 
 def _check_beyond(header: ParquetHeader) -> None:
-    """Each of these rows must be there once, with a time."""
+    """Check that the rows with times beyond microseconds exist, occur once and have a time."""
     if len(header.beyond_rows) % 4 or len(header.beyond_times) != 2 * len(header.beyond_rows):
         raise InvalidParquetObject(
             f"{len(header.beyond_times)} bytes of times beyond microseconds for {len(header.beyond_rows)} of rows"

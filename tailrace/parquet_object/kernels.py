@@ -1,10 +1,10 @@
-"""The two loops that touch every record, compiled by numba: records to columns, columns to records.
+"""The two loops that process every record, compiled by numba: records to columns, and columns to records.
 
-They read and write raw bytes at computed places, so every length is checked against what is left before it is
-used. Integer arithmetic wraps at 64 bits, as Java's does. Nothing here allocates.
+They read and write raw bytes at computed positions, so every length is checked against the remaining bytes before it is
+used. Integer arithmetic wraps at 64 bits, as in Java. Nothing here allocates memory.
 
-Each loop is one long function: its state is a place in every array, and a part of it would be given all of these and
-would have to return them.
+Each loop is one long function. Its state is a position in every array, and a helper would have to take and return all
+of them.
 """
 
 # mypy: ignore-errors
@@ -35,13 +35,13 @@ REASONS = {
     TOO_FEW: "fewer records than the batch's header counts",
 }
 
-# Places in `totals`.
+# Indexes in `totals`.
 KEY_NULLS, VALUE_NULLS, HEADER_NULLS, HEADER_COUNT, NOT_ASCII, TOTALS = 0, 1, 2, 3, 4, 5
 
 
 @intrinsic
 def copy_bytes(typingctx, target, target_at, source, source_at, count):
-    """memcpy between two byte arrays that don't overlap."""
+    """Copy bytes between two byte arrays that do not overlap, with memcpy."""
     signature = types.void(target, types.int64, source, types.int64, types.int64)
 
     def codegen(context, builder, sig, args):
@@ -57,7 +57,7 @@ def copy_bytes(typingctx, target, target_at, source, source_at, count):
 
 @intrinsic
 def _copy16(typingctx, target, target_at, source, source_at):
-    """Always 16 bytes, without a call: for short keys, where both arrays have the room."""
+    """Copy exactly 16 bytes without a call. For short keys, if both arrays are long enough."""
     signature = types.void(target, types.int64, source, types.int64)
 
     def codegen(context, builder, sig, args):
@@ -74,7 +74,7 @@ def _copy16(typingctx, target, target_at, source, source_at):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(source, position, end):
-    """Value, position after it (-1: bad), and whether it was written in the fewest bytes."""
+    """Return the value, the position after it (-1 if it is invalid), and whether it has the fewest possible bytes."""
     if position < end:
         first = np.int64(source[position])
         if first < 128:
@@ -130,11 +130,11 @@ def decode(
     header_offsets, name_offsets, name_data, header_value_offsets, header_value_data, header_nulls,
     exact, totals,
 ):  # fmt: skip
-    """Records of many batches (batch b: source[starts[b]:starts[b + 1]]) into Arrow's buffers.
+    """Decode the records of many batches (batch b: source[starts[b]:starts[b + 1]]) into Arrow's buffers.
 
-    `key_valid` and `value_valid` come filled with ones, `header_nulls` (mostly unused) with zeros.
+    The caller fills `key_valid` and `value_valid` with ones and `header_nulls` (mostly unused) with zeros.
 
-    Returns (reason, batch): OK, or what is wrong with which batch.
+    Returns (reason, batch): OK, or the error and the number of the batch.
     """
     row = np.int64(0)
     key_at = np.int64(0)
@@ -261,9 +261,9 @@ def encode(
     key_offsets, key_data, key_valid, value_offsets, value_data, value_valid,
     header_offsets, name_offsets, name_data, header_value_offsets, header_value_data, header_valid,
 ):  # fmt: skip
-    """Rows into the canonical records of batch b at target[starts[b]:starts[b + 1]]; `starts` is filled.
+    """Encode rows as the canonical records of batch b at target[starts[b]:starts[b + 1]]. Fills `starts`.
 
-    An empty bitmap means that nothing is null. `target` is as large as `bound` says.
+    An empty bitmap means that no value is null. `target` must have the size that `bound` returns.
     """
     at = np.int64(0)
     for batch in range(base_offsets.shape[0]):
@@ -320,5 +320,5 @@ def encode(
 
 
 def bound(rows: int, headers: int, data_bytes: int) -> int:
-    """Bytes that `encode` writes at most: 36 of numbers a record, 10 a header, and the data itself."""
+    """Return the most bytes that `encode` writes: 36 per record and 10 per header for numbers, plus the data."""
     return 36 * rows + 10 * headers + data_bytes

@@ -1,8 +1,8 @@
-"""May a row group hold a key? Answered from bounds and bloom filters, which are a small part of the object.
+"""Decides whether a row group may contain a key, from key bounds and Bloom filters, a small part of the object.
 
-Each row group has a split block bloom filter of its keys: blocks of eight 32-bit words. A key's hash (XXH64) chooses a
-block, and one bit in each of its words; where a bit is missing, the key is not there. So a look-up needs 32 bytes of a
-row group. https://github.com/apache/parquet-format/blob/master/BloomFilter.md,
+Each row group has a split block Bloom filter of its keys: blocks of eight 32-bit words. A key's hash (XXH64) selects a
+block and one bit in each of its words. If a bit is not set, the row group does not contain the key. So a look-up needs
+32 bytes per row group. https://github.com/apache/parquet-format/blob/master/BloomFilter.md,
 https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 
 No I/O: `key_filter` says which bytes to fetch.
@@ -41,24 +41,25 @@ _PRIMES = (
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """The bloom filter of a row group's keys: `blocks` blocks from byte `start` on."""
+    """The Bloom filter of a row group's keys: `blocks` blocks from byte `start` of the object."""
 
     start: int
     blocks: int
 
     def places(self, hashes: Array) -> Array:
-        """The byte of the object at which each key's block begins."""
+        """Return the byte of the object at which each key's block starts."""
         chosen = ((hashes >> np.uint64(32)) * np.uint64(self.blocks)) >> np.uint64(32)
         return self.start + BLOCK_BYTES * chosen.astype(np.int64)
 
 
 def key_filter(index: ParquetIndex, row_group: int) -> KeyFilter | None:
-    """Where the row group's filter is; None in an object that was written without. Raises InvalidParquetObject."""
+    """Locate the row group's filter; None in an object that was written without filters. Raises
+    InvalidParquetObject."""
     column = index.metadata.row_group(row_group).column(_KEY_COLUMN)
     start, length = column.bloom_filter_offset, column.bloom_filter_length
     if start is None or length is None:
         return None
-    # A header of less than 32 bytes stands before the bits, and these are a power of two.
+    # A header of less than 32 bytes precedes the bits, whose size is a power of two.
     size = 1 << (int(length).bit_length() - 1) if length > 0 else 0
     if size < BLOCK_BYTES or not 0 <= start <= start + length <= index.size:
         raise InvalidParquetObject(f"row group {row_group}: a bloom filter of {length} bytes at {start}")
@@ -66,7 +67,7 @@ def key_filter(index: ParquetIndex, row_group: int) -> KeyFilter | None:
 
 
 def within_bounds(index: ParquetIndex, row_group: int, keys: Iterable[bytes]) -> Iterator[bool]:
-    """Whether each key is between the row group's first and last key."""
+    """Yield for each key whether it is between the row group's least and greatest key."""
     column = index.metadata.row_group(row_group).column(_KEY_COLUMN)
     bounds = column.statistics
     if bounds is None or not bounds.has_min_max:
@@ -79,14 +80,14 @@ def within_bounds(index: ParquetIndex, row_group: int, keys: Iterable[bytes]) ->
 
 
 def may_hold(blocks: Array, hashes: Array) -> Array:
-    """Whether each key's block has all bits of its hash. `blocks`: a row of 8 words of 32 bits for each key."""
+    """Return for each key whether its block has all bits of its hash. `blocks`: 8 words of 32 bits per key."""
     low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     bits = np.uint32(1) << ((low[:, None] * _SALT) >> np.uint32(27))
     return ((blocks & bits) == bits).all(axis=1)
 
 
 def key_hashes(keys: Iterable[bytes]) -> Array:
-    """XXH64 of each key, as the filters have it."""
+    """Return the XXH64 hash of each key, as the filters use it."""
     return np.array([_xxh64(key) for key in keys], np.uint64)
 
 

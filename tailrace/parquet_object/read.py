@@ -1,7 +1,7 @@
-"""Find an offset in a Parquet object and rebuild its record batches, from byte ranges that a caller fetches.
+"""Finds an offset in a Parquet object and rebuilds record batches, from byte ranges that the caller fetches.
 
-Three steps, no I/O in any: `read_index` from the file's last bytes; `index.row_groups_for` says which range
-to fetch; `record_batches` turns that range into batches. The index of an object never changes: keep it.
+There are three steps, none with I/O: `read_index` parses the file's last bytes, `index.row_groups_for` says which range
+to fetch, and `record_batches` decodes that range. The index of an object never changes, so callers can keep it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tailrace.parquet_object.schema import REPLAY_COLUMNS, TIME_COLUMNS
 from tailrace.record_batch import HEADER_BYTES, BatchHeader, Compression, InvalidBatch, read_header
 
 TAIL_BYTES = 256 << 10
-"""A first read of this many bytes from the end holds most footers whole."""
+"""A first read of this many bytes from the end contains most footers completely."""
 MAX_FOOTER_BYTES = 256 << 20
 _OFFSETS = np.dtype(
     {"names": ["base", "last_delta"], "formats": [">i8", ">i4"], "offsets": [0, 23], "itemsize": HEADER_BYTES}
 )
-"""Of a batch's header."""
+"""The fields of a batch's header from which its offsets follow."""
 _END = 8
 _MAGIC = b"PAR1"
 
 
 class FooterNeedsMore(InvalidParquetObject):
-    """The footer begins before the bytes given: read the last `needed` bytes and ask again."""
+    """The footer begins before the given bytes. Read the last `needed` bytes and try again."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(f"the footer takes the last {needed} bytes of the object; read as many")
@@ -53,10 +53,10 @@ class FooterNeedsMore(InvalidParquetObject):
 
 @dataclass(frozen=True, slots=True)
 class RowGroupRange:
-    """Row group `number`: `length` bytes from `start`. Its offsets are those of the partition asked for.
+    """Row group `number`: `length` bytes from `start`. Its offsets are those of the requested partition.
 
-    In `WrittenParquet.row_groups` and `ParquetIndex.row_groups` they are those of its first batch and its
-    last, which may be of two partitions.
+    In `WrittenParquet.row_groups` and `ParquetIndex.row_groups`, they are those of its first and last batch, which may
+    belong to two partitions.
     """
 
     number: int
@@ -68,7 +68,7 @@ class RowGroupRange:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One rebuilt record batch, ready to be sent: `parts`, one after the other. `end_offset` is exclusive."""
+    """One rebuilt record batch, ready to send: the concatenated `parts`. `end_offset` is exclusive."""
 
     partition: TopicPartition
     base_offset: int
@@ -79,7 +79,7 @@ class StoredBatch:
 
     @property
     def length(self) -> int:
-        """Bytes of the batch."""
+        """The size of the batch in bytes."""
         return sum(map(len, self.parts))
 
     @property
@@ -89,9 +89,9 @@ class StoredBatch:
 
 
 class PlainBatch(NamedTuple):
-    """A batch as a Parquet object holds it: its header as it was, its records canonical and uncompressed.
+    """A batch as a Parquet object stores it: its original header, and its canonical, uncompressed records.
 
-    `is_exact`: uncompressed, the batch was just these bytes.
+    `is_exact`: the original batch's records, decompressed, are exactly these bytes.
     """
 
     header: BatchHeader
@@ -102,7 +102,7 @@ class PlainBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class ParquetIndex:
-    """All that the footer says."""
+    """The parsed footer of a Parquet object."""
 
     size: int
     header: ParquetHeader
@@ -111,7 +111,7 @@ class ParquetIndex:
 
     @cached_property
     def batches(self) -> list[BatchHeader]:
-        """The header of each batch, as it was before."""
+        """The original header of each batch."""
         data = self.header.batch_headers
         try:
             return [read_header(data, position) for position in range(0, len(data), HEADER_BYTES)]
@@ -139,17 +139,17 @@ class ParquetIndex:
 
     @cached_property
     def _offsets(self) -> tuple[Any, Any]:
-        """Of each batch the first offset and the end: all that a look-up needs, without an object for each batch."""
+        """The first and end offsets of all batches, as arrays. A look-up needs no more, and no object per batch."""
         headers = np.frombuffer(self.header.batch_headers, _OFFSETS)
         return headers["base"].astype(np.int64), headers["base"] + headers["last_delta"].astype(np.int64) + 1
 
     @cached_property
     def _beyond(self) -> tuple[Any, Any]:
-        """The rows whose own time microseconds do not hold, and these times."""
+        """The rows whose time does not fit into 64-bit microseconds, and their times in ms."""
         return np.frombuffer(self.header.beyond_rows, "<u4"), np.frombuffer(self.header.beyond_times, "<i8")
 
     def with_own_times(self, row_group: int, table: Any) -> Any:
-        """The row group's rows with the times that its records had."""
+        """Return the row group's rows with the original times of their records."""
         group = self.header.row_groups[row_group]
         rows, times = self._beyond
         first, end = np.searchsorted(rows, [group.first_row, group.first_row + group.row_count])
@@ -179,11 +179,11 @@ class ParquetIndex:
         return [run for run in self.header.runs if run.batch_count]
 
     def run_of(self, topic_id: UUID, partition: int) -> ParquetRun | None:
-        """The partition's part of the object."""
+        """Return the partition's run in the object, None if it has none."""
         return self._runs.get((topic_id, partition))
 
     def row_groups_for(self, topic_id: UUID, partition: int, offset: int) -> list[RowGroupRange]:
-        """The row groups that hold the partition's records at or above `offset`, in offset order."""
+        """Return the row groups with the partition's records at or after `offset`, in offset order."""
         run = self.run_of(topic_id, partition)
         if run is None or not run.batch_count:
             return []
@@ -210,18 +210,18 @@ class ParquetIndex:
         return found
 
     def rows_of(self, row_group: int, topic_id: UUID, partition: int) -> tuple[int, int]:
-        """Where the rows of a partition of the object begin in a row group that has some, and how many there are."""
+        """Return the first row and the number of rows of a partition in a row group that contains some of it."""
         group, run = self.header.row_groups[row_group], self._runs[topic_id, partition]
         first = max(group.first_row, run.first_row)
         end = min(group.first_row + group.row_count, run.first_row + run.row_count)
         return first - group.first_row, end - first
 
     def partition_of(self, batch: int) -> TopicPartition:
-        """Whose batch number `batch` is."""
+        """Return the partition of batch number `batch`."""
         return self._run_at(batch).topic_partition
 
     def is_shared(self, row_group: int) -> bool:
-        """Whether the row group holds batches of several partitions."""
+        """Whether the row group contains batches of several partitions."""
         group = self.header.row_groups[row_group]
         run = self._run_at(group.first_batch)
         return group.first_batch + group.batch_count > run.first_batch + run.batch_count
@@ -234,7 +234,10 @@ class ParquetIndex:
         return self.bytes_of(number, REPLAY_COLUMNS)
 
     def bytes_of(self, number: int, columns: Sequence[str]) -> tuple[int, int]:
-        """Start and length of the bytes from the first of these columns to the last; for a replay, of all columns."""
+        """Return the start and length of the bytes from the first to the last of these columns.
+
+        For REPLAY_COLUMNS, they cover all columns.
+        """
         group = self.metadata.row_group(number)
         start, end = self.size, 0
         for place in range(group.num_columns):
@@ -252,13 +255,13 @@ class ParquetIndex:
 
 
 def read_index(tail: Buffer, size: int, *, crc: int = 0) -> ParquetIndex:
-    """The index, from the last bytes of an object of `size` bytes.
+    """Parse the index from the last bytes of an object of `size` bytes.
 
-    Read `min(size, TAIL_BYTES)` bytes first; where that is not enough, FooterNeedsMore says how many are.
+    Read `min(size, TAIL_BYTES)` bytes first. If they are too few, FooterNeedsMore says how many are needed.
 
     Args:
-        crc: CRC-32C of `tail`; 0: not known. Parquet's footer has no checksum, and Arrow may end the process
-            over a corrupt one: what the caller knows is compared before Arrow sees a byte.
+        crc: CRC-32C of `tail`; 0 if it is not known. Parquet's footer has no checksum, and a corrupt one can crash
+            Arrow. So a known CRC is compared before Arrow parses a byte.
 
     Raises InvalidParquetObject.
     """
@@ -302,14 +305,14 @@ def record_batches(
     partition: TopicPartition | None = None,
     from_offset: int = 0,
 ) -> list[StoredBatch]:
-    """The row group's batches, rebuilt.
+    """Rebuild the row group's batches.
 
     Args:
-        data: the bytes of the row group's range, all of them.
-        partition: leave out other partitions' batches.
-        from_offset: leave out batches that end at or before it.
+        data: all bytes of the row group's range.
+        partition: skip other partitions' batches.
+        from_offset: skip batches that end at or before it.
 
-    Raises InvalidParquetObject where the bytes are not what was written: rot is reported, never served.
+    Raises InvalidParquetObject if the bytes are not what was written. Corrupt data is reported, never served.
     """
     records = row_group_records(index, row_group, data)
     return stored_batches(index, row_group, records, partition=partition, from_offset=from_offset)
@@ -323,7 +326,10 @@ def stored_batches(
     partition: TopicPartition | None = None,
     from_offset: int = 0,
 ) -> list[StoredBatch]:
-    """As `record_batches`, of what `row_group_records` gave: a row group of many partitions is decoded once for all."""
+    """Rebuild batches like `record_batches`, from the result of `row_group_records`.
+
+    So a row group of many partitions is decoded once for all of them.
+    """
     group = index.header.row_groups[row_group]
     places = range(group.first_batch, group.first_batch + group.batch_count)
     if partition is not None:
@@ -353,9 +359,10 @@ def stored_batches(
 def plain_batches(
     index: ParquetIndex, row_group: int, records: Sequence[memoryview], run: ParquetRun
 ) -> Iterator[PlainBatch]:
-    """The run's batches in the row group, of what `row_group_records` gave, for another Parquet object.
+    """Yield the run's batches in the row group, to be written to another Parquet object.
 
-    Raises InvalidParquetObject where an uncompressed batch does not have its CRC.
+    `records` is the result of `row_group_records`. Raises InvalidParquetObject if an uncompressed batch does not match
+    its CRC.
     """
     group = index.header.row_groups[row_group]
     places = range(group.first_batch, group.first_batch + group.batch_count)
@@ -377,7 +384,7 @@ def _common(places: range, first: int, count: int) -> range:
 
 
 def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:
-    """The records of each batch of the row group, canonical and uncompressed."""
+    """Return the canonical, uncompressed records of each batch in the row group."""
     table = row_group_table(index, row_group, data)
     group = index.header.row_groups[row_group]
     batches = range(group.first_batch, group.first_batch + group.batch_count)
@@ -388,9 +395,10 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
 def row_group_table(
     index: ParquetIndex, row_group: int, data: Buffer, columns: Sequence[str] = REPLAY_COLUMNS
 ) -> pa.Table:
-    """The row group's rows; `data` are the bytes of `index.bytes_of(row_group, columns)`.
+    """Read the row group's rows. `data` are the bytes of `index.bytes_of(row_group, columns)`.
 
-    For a replay the times are the records' own; else those that microseconds hold, as in the file.
+    With REPLAY_COLUMNS, times are the records' original times. Otherwise they are those in the file, which fit into
+    microseconds.
     """
     start, length = index.bytes_of(row_group, columns)
     if len(data) != length:
@@ -409,7 +417,7 @@ def row_group_table(
 
 
 class PartialFile(io.RawIOBase):
-    """A file of `size` bytes of which only those of `data`, at `start`, are there: all that a row group needs."""
+    """A file of `size` bytes that contains only `data`, at `start`: the bytes that a row group needs."""
 
     def __init__(self, data: memoryview, start: int, size: int) -> None:
         self._data = data
@@ -432,7 +440,7 @@ class PartialFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> memoryview:
-        """A view: Arrow takes any buffer."""
+        """Return a view; Arrow accepts any buffer."""
         begin = self._position - self._start
         if begin < 0 or size < 0 or begin + size > len(self._data):
             raise OSError(f"bytes {self._position} to {self._position + size} are not of this row group")

@@ -1,9 +1,10 @@
 """The columns of a Parquet object, and how they are stored.
 
-`timestamp` is what a consumer sees: the producer's time, or the broker's where the topic says LogAppendTime.
-In that case `create_timestamp` keeps the producer's own, without which the batch could not be rebuilt; it is
-null (and takes no room) otherwise. A time that microseconds do not hold stands in both as the nearest that they do; the
-object's header has the record's own. `batch` counts the batches of the file: rows of one number were one batch.
+`timestamp` is the time that a consumer sees: the producer's, or the broker's if the topic uses LogAppendTime. In that
+case `create_timestamp` keeps the producer's time, which is needed to rebuild the batch. Otherwise it is null and takes
+no space. A time that does not fit into 64-bit microseconds is stored in both columns as the nearest one that does, and
+the object's header has the record's original time. `batch` numbers the batches of the file: rows with the same number
+were one batch.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ SCHEMA = pa.schema(
 )
 
 LOG_SCHEMA = SCHEMA.set(SCHEMA.get_field_index("topic"), pa.field("topic", pa.string(), nullable=False))
-"""The same without a dictionary, which Iceberg does not have; the files keep theirs."""
+"""The schema without the dictionary type, which Iceberg does not have. The files keep their dictionaries."""
 
 REPLAY_COLUMNS = ["offset", "timestamp", "create_timestamp", "key", "value", "headers"]
-"""All that rebuilding batches needs; the rest stands in the header."""
+"""The columns that are needed to rebuild batches. The rest is in the header."""
 
 _DICTIONARY = ["topic", "partition", "timestamp_type", "headers.list.element.key"]
 _ENCODINGS = {
@@ -55,18 +56,19 @@ _ENCODINGS = {
 }
 TIME_COLUMNS = ("timestamp", "create_timestamp")
 LEAST_TIME_MS, GREATEST_TIME_MS = -9_223_372_022_400_000, 9_223_372_036_854_775
-"""What Iceberg, Arrow, Spark and DuckDB hold in microseconds of 64 bits; DuckDB's times begin a little later."""
+"""The range of times that 64-bit microseconds hold in Iceberg, Arrow, Spark and DuckDB; DuckDB's starts a little
+later."""
 
 COLUMNS_WITH_BOUNDS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
 
 
 _KEY_FILTER = {"key": {"ndv": 1 << 17, "fpp": 0.05}}
-"""A bloom filter of the keys for each row group: 128 KiB while it is written, then folded to what its distinct keys
-need: 1 to 1.6 bytes a key. With more than 131,072 keys it has more false positives."""
+"""Each row group has a Bloom filter of its keys. It takes 128 KiB while it is written, and is then folded to 1 to 1.6
+bytes per distinct key. With more than 131,072 keys it has more false positives."""
 
 
 def within_microseconds(times: Any) -> Any:
-    """A column of times in milliseconds, in which those that microseconds do not hold are the nearest that they do."""
+    """Clip a column of times in milliseconds to the range that 64-bit microseconds hold."""
     numbers = times.cast(pa.int64())
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is None or (ends["min"] >= LEAST_TIME_MS and ends["max"] <= GREATEST_TIME_MS):
@@ -76,7 +78,7 @@ def within_microseconds(times: Any) -> Any:
 
 
 def writer(sink: Any) -> pq.ParquetWriter:
-    """A Parquet writer with Tailrace's settings."""
+    """Return a Parquet writer with Tailrace's settings."""
     sorting = [pq.SortingColumn(SCHEMA.get_field_index(name)) for name in ("topic", "partition", "offset")]
     return pq.ParquetWriter(
         sink,

@@ -1,8 +1,8 @@
-"""Record batches into one Parquet file, in memory or at a path.
+"""Writes record batches into one Parquet file, in memory or at a path.
 
-Rows are sorted by topic, partition, offset. Row groups are cut between batches only, so that replay needs one row group
-for any offset. A row group of more than SHARED_GROUP_BYTES holds one partition: whoever replays a partition decodes
-little else.
+Rows are sorted by topic, partition and offset. A row group ends only between batches, so that replay needs one row
+group for any offset. A row group of more than SHARED_GROUP_BYTES contains only one partition, so a replay of a
+partition decodes little else.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tailrace.records import InvalidRecords
 
 ROW_GROUP_BYTES = 16 << 20
 MAX_BATCH_BYTES = 128 << 20
-"""Of one batch, unpacked: some kilobytes can unpack to half a gigabyte, which no task has the memory for."""
+"""The most decompressed bytes of one batch. Some kilobytes can decompress to half a gigabyte, too much for a task."""
 SHARED_GROUP_BYTES = 1 << 20
-"""Partitions with less than this share row groups of about as much: each row group costs some 2 KB of footer."""
+"""Partitions with fewer bytes share row groups of about this size, because each row group costs some 2 KB of footer."""
 _READ_BACK_BYTES = 1 << 20
 
 
 class SourceBatch(NamedTuple):
-    """A stored batch and the offset and epoch that it was given at its commit."""
+    """A stored batch, with the base offset and epoch that its commit assigned."""
 
     data: Buffer
     base_offset: int
@@ -59,11 +59,11 @@ class SourceBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRun:
-    """All that one partition brings. `batches` rise in offset and are gone through once; they come as they were stored,
-    or out of other Parquet objects.
+    """The input from one partition. `batches` ascend in offset and are iterated once. They are stored batches, or come
+    from other Parquet objects.
 
-    `base_offset` and `end_offset` (exclusive) name the range that the object stands for where it is more than
-    the batches cover (aborted ones were left out); None: from the first batch to the last.
+    `base_offset` and `end_offset` (exclusive) are the range that the object replaces, if it is larger than the range of
+    the batches, because aborted ones are missing. None means from the first batch to the last.
     """
 
     partition: TopicPartition
@@ -75,8 +75,8 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquet:
-    """What was written. `data` holds the file where no path was given. `crc`: CRC-32C of the whole file;
-    `index_crc`: of the bytes from `index_start` on."""
+    """The result of a write. `data`: the file, if no path was given. `crc`: the CRC-32C of the whole file. `index_crc`:
+    that of the bytes from `index_start` on."""
 
     path: str | None
     data: Buffer | None
@@ -90,7 +90,7 @@ class WrittenParquet:
 
     @property
     def index_start(self) -> int:
-        """The byte at which the footer begins: what a reader fetches first goes from here to the end."""
+        """The byte at which the footer begins. A reader first fetches the bytes from here to the end."""
         return self.size - self.index.footer_bytes
 
 
@@ -103,14 +103,14 @@ def write_parquet(
     path: str | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> WrittenParquet:
-    """Write the runs' records, sorted by topic and partition, each partition once.
+    """Write the runs' records, sorted by topic and partition. Each partition must occur once.
 
     Args:
         path: a local file; None keeps the file in memory.
-        row_group_bytes: a row group is cut before its records (unpacked) pass this.
+        row_group_bytes: the most decompressed bytes of records in a row group, unless one batch has more.
 
-    Raises InvalidBatch or InvalidRecords for a batch that is not sound, ValueError for partitions that come
-    twice or offsets that do not rise.
+    Raises InvalidBatch or InvalidRecords for an invalid batch, ValueError for a partition that occurs twice or offsets
+    that do not ascend.
     """
     ordered = sorted(
         runs, key=lambda run: (run.topic_name, run.partition.topic_id.int, run.partition.partition)
@@ -146,7 +146,7 @@ def write_parquet(
 
 
 def _sum_up(path: str) -> tuple[int, int, memoryview]:
-    """Size, CRC-32C and footer of the file that was written."""
+    """Return the size, CRC-32C and footer of the written file."""
     size = crc = 0
     with open(path, "rb") as file:
         while piece := file.read(_READ_BACK_BYTES):
@@ -159,7 +159,7 @@ def _sum_up(path: str) -> tuple[int, int, memoryview]:
 
 
 class _Pending(NamedTuple):
-    """A batch that waits for its row group."""
+    """A batch that is not written to a row group yet."""
 
     topic_name: str
     partition: int
@@ -169,8 +169,8 @@ class _Pending(NamedTuple):
 
 @dataclass(slots=True)
 class _Sheet:
-    """The file as it grows: batches wait in `pending` until they fill a row group. `others`: how many of them are of
-    runs before the one that is added."""
+    """The file while it is written. Batches wait in `pending` until they fill a row group. `others`: how many pending
+    batches belong to runs before the current one."""
 
     parquet: Any
     row_group_bytes: int
@@ -220,7 +220,7 @@ class _Sheet:
         )
 
     def _add(self, run: SourceRun, batch: SourceBatch | PlainBatch) -> BatchHeader:
-        """Take one batch in, unless it holds no records."""
+        """Add one batch, unless it has no records. Return its header."""
         if isinstance(batch, PlainBatch):
             header, header_bytes, records, may_be_exact = batch
             unpacked = UnpackedBatch(header, records)
@@ -243,7 +243,7 @@ class _Sheet:
         return header
 
     def header(self, cluster_id: str, object_id: UUID, created_ms: int) -> ParquetHeader:
-        """The object's description, when all is written."""
+        """Return the object's description, once all rows are written."""
         return ParquetHeader(
             version=VERSION,
             cluster_id=cluster_id,
@@ -260,12 +260,12 @@ class _Sheet:
         )
 
     def cut(self) -> None:
-        """Write what is pending as one row group."""
+        """Write all pending batches as one row group."""
         if self.pending:
             self._cut(len(self.pending))
 
     def _cut(self, count: int) -> None:
-        """Write the first of what is pending."""
+        """Write the first `count` pending batches as one row group."""
         batches = self.pending[:count]
         rows = decode_batches([batch.unpacked for batch in batches])
         first_batch = len(self.headers) - len(self.pending)
@@ -290,7 +290,7 @@ class _Sheet:
         self.others = 0
 
     def _bounded(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """The next rows with times that microseconds hold; a row's own time is noted where they do not."""
+        """Clip the next rows' times to microseconds, and note the original time of each row that does not fit."""
         bounded = {name: within_microseconds(columns[name]) for name in TIME_COLUMNS}
         if any(bounded[name] is not columns[name] for name in TIME_COLUMNS):
             own = pc.coalesce(columns["create_timestamp"], columns["timestamp"])
@@ -302,7 +302,7 @@ class _Sheet:
 
 
 def _stored_header(batch: SourceBatch) -> tuple[BatchHeader, bytes]:
-    """The header with the offset and epoch of the commit, read and as bytes. Raises InvalidBatch."""
+    """Return the header with the commit's offset and epoch, parsed and as bytes. Raises InvalidBatch."""
     data = memoryview(batch.data)
     check_crc(data)
     stored = read_header(data)

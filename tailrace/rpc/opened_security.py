@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SecurityFiles:
-    """The given secret or file of secrets (the first has precedence), and the TLS files, if any."""
+    """The given secret or file of secrets (the first one is preferred), and the TLS files, if any."""
 
     secret: str = field(default="", repr=False)
     secret_file: Path | None = None

@@ -1,4 +1,4 @@
-"""Kafka's messages, one module per API, each declared once for all versions (schema.py says how).
+"""Kafka's messages, one module per API. Each is declared once for all versions, with the types of schema.py.
 
-The facts are those of Kafka 4.3's message definitions.
+They follow the message definitions of Kafka 4.3.
 """

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: move partitions to other brokers, or stop doing so."""
+"""AlterPartitionReassignments: move partitions to other brokers, or cancel a move."""
 
 from __future__ import annotations
 

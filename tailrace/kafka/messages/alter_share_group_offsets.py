@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets: have a share group without members begin anew in some partitions (KIP-932)."""
+"""AlterShareGroupOffsets: set the start offsets of a share group without members (KIP-932)."""
 
 from __future__ import annotations
 

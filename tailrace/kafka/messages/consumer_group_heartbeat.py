@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: everything that a member of a consumer group asks and is told (KIP-848)."""
+"""ConsumerGroupHeartbeat: join, stay in and leave a consumer group, and get its assignment (KIP-848)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of consumer groups tell each other through the coordinator (never flexible)."""
+"""Messages that members of consumer groups exchange through the coordinator. They are never flexible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TopicPartition(Message):
 
 
 class ConsumerProtocolSubscription(Message):
-    """What a member of a consumer group asks for."""
+    """What a member of a consumer group subscribes to."""
 
     topics: list[TopicName] = []
     user_data: Annotated[Bytes | None, On(nullable="0+")] = None
@@ -23,7 +23,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignment(Message):
-    """What the leader of a consumer group gives a member."""
+    """What the leader of a consumer group assigns to a member."""
 
     assigned_partitions: list[TopicPartition] = []
     user_data: Annotated[Bytes | None, On(nullable="0+")] = None

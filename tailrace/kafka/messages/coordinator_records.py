@@ -1,6 +1,6 @@
-"""What Kafka's coordinators write to their topics: keys and values of records.
+"""The keys and values of the records that Kafka's coordinators write to their topics.
 
-The number of its type stands before a key, that of its version before a value (int16). Keys are never flexible.
+An int16 precedes each: the type of a key, or the version of a value. Keys are never flexible.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.kafka.schema import NIL_UUID, Bytes, Int8, Int16, Int32, Int64, Me
 
 
 class OffsetCommitKey(Message):
-    """Of __consumer_offsets, type 1."""
+    """A key in __consumer_offsets, type 1."""
 
     group: String = ""
     topic: String = ""
@@ -19,7 +19,7 @@ class OffsetCommitKey(Message):
 
 
 class OffsetCommitValue(Message):
-    """Versions 3 and, flexible, 4."""
+    """The value of an offset commit, version 3 or 4 (flexible)."""
 
     offset: Int64 = 0
     leader_epoch: Int32 = -1
@@ -29,7 +29,7 @@ class OffsetCommitValue(Message):
 
 
 class GroupMetadataKey(Message):
-    """Of __consumer_offsets, type 2: a classic group."""
+    """A key in __consumer_offsets, type 2: a classic group."""
 
     group: String = ""
 
@@ -46,7 +46,7 @@ class MemberMetadata(Message):
 
 
 class GroupMetadataValue(Message):
-    """Version 3."""
+    """The value of a classic group, version 3."""
 
     protocol_type: String = ""
     generation: Int32 = 0
@@ -57,7 +57,7 @@ class GroupMetadataValue(Message):
 
 
 class TransactionLogKey(Message):
-    """Of __transaction_state, type 0."""
+    """A key in __transaction_state, type 0."""
 
     transactional_id: String = ""
 
@@ -68,7 +68,7 @@ class PartitionsSchema(Message):
 
 
 class TransactionLogValue(Message):
-    """Version 1, flexible."""
+    """The value of a transaction, version 1 (flexible)."""
 
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0

@@ -1,4 +1,4 @@
-"""CreateDelegationToken: a secret by which others log in as a user (KIP-48)."""
+"""CreateDelegationToken: create a secret with which other clients log in as a user (KIP-48)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeAcls: the bindings that a filter matches, by their resource pattern."""
+"""DescribeAcls: the bindings that a filter matches, grouped by resource pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: which quotas are set, and for whom (KIP-546)."""
+"""DescribeClientQuotas: the quotas that are set, with their entities (KIP-546)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: which delegation tokens there are (KIP-48)."""
+"""DescribeDelegationToken: list delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 

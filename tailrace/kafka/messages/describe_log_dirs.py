@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how many bytes partitions hold, and where."""
+"""DescribeLogDirs: the size of partitions, by log directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum: who leads the cluster's metadata, and who follows."""
+"""DescribeQuorum: the leader and followers of the cluster's metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets: where share groups are in the partitions that they read (KIP-932)."""
+"""DescribeShareGroupOffsets: the start offsets of share groups by partition (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics with their partitions, page by page."""
+"""DescribeTopicPartitions: topics with their partitions, in pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: who has SCRAM credentials of which mechanism (KIP-554)."""
+"""DescribeUserScramCredentials: users with SCRAM credentials, and their mechanisms (KIP-554)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders: have the preferred replicas lead."""
+"""ElectLeaders: make the preferred replicas the leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: end a delegation token, now or later (KIP-48)."""
+"""ExpireDelegationToken: expire a delegation token, now or later (KIP-48)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tailrace.kafka.schema import (
 
 
 class ReplicaState(MessageValue, frozen=True):
-    """Which follower fetches (KRaft only)."""
+    """The follower that fetches (KRaft only)."""
 
     replica_id: Annotated[Int32, On("15+")] = -1
     replica_epoch: Annotated[Int64, On("15+")] = -1
@@ -73,7 +73,7 @@ class FetchRequest(Message):
 
 
 class EpochEndOffset(MessageValue, frozen=True):
-    """The largest epoch, and its end, from which on the logs are known to differ."""
+    """The largest epoch with its end offset, after which the logs are known to diverge."""
 
     epoch: Annotated[Int32, On("12+")] = -1
     end_offset: Annotated[Int64, On("12+")] = -1
@@ -87,7 +87,7 @@ class LeaderIdAndEpoch(MessageValue, frozen=True):
 
 
 class SnapshotId(MessageValue, frozen=True):
-    """Where a snapshot ends that is to be fetched instead (KRaft only)."""
+    """The end of the snapshot that the follower must fetch instead (KRaft only)."""
 
     end_offset: Int64 = -1
     epoch: Int32 = -1
@@ -119,7 +119,7 @@ class FetchableTopicResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """Where a leader listens that the response names."""
+    """The address of a leader that the response names."""
 
     node_id: Annotated[Int32, On("16+")] = 0
     host: Annotated[String, On("16+")] = ""

@@ -1,4 +1,4 @@
-"""InitProducerId: get, or renew, a producer's id and epoch."""
+"""InitProducerId: get a producer id and epoch, or raise the epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: become a member of a group's next generation."""
+"""JoinGroup: join a group's next generation."""
 
 from __future__ import annotations
 

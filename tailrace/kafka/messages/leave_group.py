@@ -1,4 +1,4 @@
-"""LeaveGroup: stop being a member of a group."""
+"""LeaveGroup: leave a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListConfigResources: which resources have settings."""
+"""ListConfigResources: list the resources that have configs."""
 
 from __future__ import annotations
 

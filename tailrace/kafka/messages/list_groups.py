@@ -1,4 +1,4 @@
-"""ListGroups: which groups there are."""
+"""ListGroups: list the groups of a coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: the offset that belongs to a timestamp, or to an end of the log."""
+"""ListOffsets: find the offset for a timestamp, or of an end of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: which partitions are on their way to other brokers."""
+"""ListPartitionReassignments: list the partitions that are being moved to other brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListTransactions: which transactions there are."""
+"""ListTransactions: list transactions with their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetDelete: delete a group's positions."""
+"""OffsetDelete: delete a group's committed offsets."""
 
 from __future__ import annotations
 

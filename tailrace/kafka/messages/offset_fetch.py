@@ -1,4 +1,4 @@
-"""OffsetFetch: a group's stored positions."""
+"""OffsetFetch: get a group's committed offsets."""
 
 from __future__ import annotations
 

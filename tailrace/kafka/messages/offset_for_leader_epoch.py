@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ends."""
+"""OffsetForLeaderEpoch: find the end offset of a leader epoch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OffsetForLeaderEpochRequest(Message):
 
 
 class EpochEndOffset(Message):
-    """The largest epoch, and its end, from which on the logs are known to differ."""
+    """The largest epoch with its end offset, after which the logs are known to diverge."""
 
     error_code: Int16 = 0
     partition: Int32 = 0

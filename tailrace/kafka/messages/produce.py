@@ -35,7 +35,7 @@ class TopicProduceData(Message):
 
 
 class ProduceRequest(Message):
-    # librdkafka checks whether brokers list Produce 0 to 2 (KAFKA-18659).
+    # librdkafka checks that brokers list Produce 0 to 2 (KAFKA-18659).
     api: ClassVar[Api] = Api(ApiKey.PRODUCE, "3-13", flexible="9+", listed="0-13")
 
     transactional_id: Annotated[TransactionalId | None, On("3+", nullable="3+")] = None
@@ -76,7 +76,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """Where a leader listens that the response names."""
+    """The address of a leader that the response names."""
 
     node_id: Annotated[Int32, On("10+")] = 0
     host: Annotated[String, On("10+")] = ""

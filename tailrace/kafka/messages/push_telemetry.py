@@ -1,4 +1,4 @@
-"""PushTelemetry: a client's metrics, as OTLP has them (KIP-714)."""
+"""PushTelemetry: push a client's metrics, encoded as OTLP (KIP-714)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RenewDelegationToken: let a delegation token live longer (KIP-48)."""
+"""RenewDelegationToken: extend the life of a delegation token (KIP-48)."""
 
 from __future__ import annotations
 

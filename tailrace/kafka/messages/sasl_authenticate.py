@@ -1,4 +1,4 @@
-"""SaslAuthenticate: one token of a login (KIP-152), and how long the login is good for (KIP-368)."""
+"""SaslAuthenticate: exchange one token of a login (KIP-152). The response has the session's lifetime (KIP-368)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslHandshake: the mechanism by which a client is going to log in."""
+"""SaslHandshake: choose the mechanism of a login."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.kafka.schema import Api, Int16, Message, String
 
 
 class SaslHandshakeRequest(Message):
-    # After version 0 come bare tokens, without requests around them (kafka-python before 2.1).
+    # After version 0, tokens follow without requests around them (kafka-python before 2.1).
     api: ClassVar[Api] = Api(ApiKey.SASL_HANDSHAKE, "0-1")
 
     mechanism: String = ""

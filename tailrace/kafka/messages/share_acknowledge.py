@@ -1,4 +1,4 @@
-"""ShareAcknowledge: what a member of a share group says of records that it has acquired (KIP-932, KIP-1222)."""
+"""ShareAcknowledge: acknowledge records that a member of a share group has acquired (KIP-932, KIP-1222)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from tailrace.kafka.schema import (
 
 
 class AcknowledgementBatch(Message):
-    """`acknowledge_types`: 0 gap, 1 accept, 2 release, 3 reject, 4 renew; one for all offsets, or one for each."""
+    """A range of offsets. `acknowledge_types` (0 gap, 1 accept, 2 release, 3 reject, 4 renew) has one element for all
+    offsets, or one for each."""
 
     first_offset: Int64 = 0
     last_offset: Int64 = 0
@@ -97,7 +98,7 @@ class ShareFetchableTopicResponse(Message):
 
 
 class ShareNodeEndpoint(Message):
-    """Where a leader listens that the response names."""
+    """The address of a leader that the response names."""
 
     node_id: Int32 = 0
     host: String = ""

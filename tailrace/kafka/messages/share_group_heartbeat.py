@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat: everything that a member of a share group asks and is told of the group (KIP-932)."""
+"""ShareGroupHeartbeat: join, stay in and leave a share group, and get its assignment (KIP-932)."""
 
 from __future__ import annotations
 

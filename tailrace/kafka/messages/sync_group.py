@@ -1,4 +1,4 @@
-"""SyncGroup: hand out, or receive, the assignment of a generation."""
+"""SyncGroup: send (as the leader) and receive the assignment of a generation."""
 
 from __future__ import annotations
 

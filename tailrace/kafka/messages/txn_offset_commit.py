@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: store a group's positions as a part of a transaction."""
+"""TxnOffsetCommit: commit a group's offsets as part of a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures: finalize other levels of the cluster's features."""
+"""UpdateFeatures: change the finalized levels of the cluster's features."""
 
 from __future__ import annotations
 

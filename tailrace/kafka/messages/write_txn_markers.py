@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: write a transaction's end into its partitions."""
+"""WriteTxnMarkers: write the markers that end a transaction into its partitions."""
 
 from __future__ import annotations
 
