@@ -52,7 +52,7 @@ from tailrace.rpc import (
 )
 
 _log = structlog.get_logger(__name__)
-_OVER = "the committer's lease is over; ask again with the same ids"
+_OVER = "the committer's lease has ended; retry with the same ids"
 
 
 class NotConfirmed(SequencerUnavailable):
@@ -261,7 +261,9 @@ class SequencerServer:
             try:
                 await self._confirm_at_length(local)
             except SequencerUnavailable as error:
-                await self._step_down(f"the committer's lease is over ({error}); ask the next one")
+                await self._step_down(
+                    f"the committer's lease has ended ({error}); retry at the next committer"
+                )
         if self._local is None:
             await self._try_to_lead()
 
@@ -443,7 +445,7 @@ class SequencerServer:
         try:
             found = await self._store.committer_address() or ""
         except SequencerError as other:
-            _log.warning("the sequencer's store is away", reason=str(other))
+            _log.warning("the sequencer's store is unreachable", reason=str(other))
             self._committer, self._no_committer = "", str(other)
             return
         self._committer = "" if found == self._address else found
@@ -552,11 +554,11 @@ class SequencerServer:
         except NotCommitter as error:
             address = str(error)
             if not address:
-                raise SequencerUnavailable("there is no committer now; ask again with the same ids") from None
+                raise SequencerUnavailable("there is no committer now; retry with the same ids") from None
         try:
             return await (await self._forward_to(address)).call(method, request)
         except NotCommitter:
-            raise SequencerUnavailable(f"{address} is not the committer any more; ask again") from None
+            raise SequencerUnavailable(f"{address} is no longer the committer; retry") from None
 
     async def _forward_to(self, address: str) -> SequencerClient:
         if self._forwarder is not None and self._forwarder[0] == address:

@@ -215,7 +215,7 @@ class ChainState:
             if row.end_offset > reserved:
                 raise SequencerUnavailable(
                     f"partition {row.topic_id}-{row.partition}: offsets up to {reserved} are reserved, {row.end_offset}"
-                    " is asked; the next checkpoint reserves more"
+                    " is requested; the next checkpoint reserves more"
                 )
 
     # --- exporting

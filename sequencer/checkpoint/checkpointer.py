@@ -176,7 +176,7 @@ class Checkpointer:
         waiting.append(answer)
         try:
             if not await wait_for(self._clock, answer, SAVED_WAIT_S):
-                raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; ask again")
+                raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; retry")
         finally:
             for others in (self._waiting, self._promised, self._for_snapshot):
                 if answer in others:
@@ -395,7 +395,7 @@ class Checkpointer:
         except StoreError as error:
             _log.warning("older checkpoints are left for the next time", reason=str(error))
 
-    # --- is it our bucket
+    # --- whether the bucket belongs to this database
 
     async def _check_bucket(self, chain: ChainState) -> None:
         """Refuse permanently if the bucket is ahead of this database."""
@@ -427,7 +427,7 @@ class Checkpointer:
         try:
             found = await read_cluster_file(self._store, identity.cluster_id)
         except InvalidCheckpoint as error:
-            _log.error("cluster.json can't be read and is written anew", reason=str(error))
+            _log.error("cluster.json can't be read and is rewritten", reason=str(error))
             found = None
         if found is None or found.incarnation < identity.incarnation:
             await write_cluster_file(self._store, identity)
@@ -487,7 +487,7 @@ async def forget_checkpoints(store: ObjectStore, cluster_id: str) -> None:
     Raises StoreError."""
     keys = [info.key async for info in store.list(checkpoint.meta_prefix(cluster_id))]
     if keys:
-        _log.warning("checkpoints are turned off: those that there were are deleted", objects=len(keys))
+        _log.warning("checkpoints are turned off: existing ones are deleted", objects=len(keys))
     for first in range(0, len(keys), _DELETED_AT_ONCE):
         await store.delete(keys[first : first + _DELETED_AT_ONCE])
 

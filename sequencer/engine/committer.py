@@ -246,7 +246,7 @@ class Committer(SequencerMethods):
     async def _leave_last_write(self, committing: asyncio.Task[None]) -> None:
         where = io.StringIO()
         committing.print_stack(file=where)
-        _log.error("the last write of a term does not end; it is left to itself", where=where.getvalue())
+        _log.error("the last write of a term does not end; it is abandoned", where=where.getvalue())
         self._term.end("its last write did not end")
         committing.cancel()
         await self._end_keeping()
@@ -320,7 +320,7 @@ class Committer(SequencerMethods):
     async def ensure_ready(self) -> None:
         """Return when the lease holds and the state equals the store's. Raises SequencerUnavailable."""
         if self._is_closed:
-            raise SequencerUnavailable("the sequencer is closing; ask another")
+            raise SequencerUnavailable("the sequencer is closing; retry at another server")
         await self._term.confirm()
         if not self._view.is_stale:
             return
@@ -376,7 +376,7 @@ class Committer(SequencerMethods):
         if (now.cluster_id, now.incarnation) != (was.cluster_id, was.incarnation):
             self._lost = IncarnationChanged(
                 f"the database is incarnation {now.incarnation} of cluster {now.cluster_id!r} now, it was"
-                f" {was.incarnation} of {was.cluster_id!r}: drop all state and start anew"
+                f" {was.incarnation} of {was.cluster_id!r}: drop all state and restart"
             )
             raise self._lost
 
@@ -384,7 +384,7 @@ class Committer(SequencerMethods):
         """End expired agent leases, sessions and transactions, regularly."""
         while self._term.over is None:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
-            with outlived(_log, "what ran out is not ended yet", SequencerError):
+            with outlived(_log, "expired leases and transactions could not be ended yet", SequencerError):
                 try:
                     await self._expiry.end_expired()
                 except SequencerUnavailable:

@@ -120,13 +120,13 @@ class Follower:
         """Follow the journal until the copy is handed over."""
         while not self.is_handed_over:
             pause = self._pause_s
-            with outlived(_log, "the committer is not followed for a while", SequencerError):
+            with outlived(_log, "the committer can't be followed for now", SequencerError):
                 try:
                     await self.load()
                     if self._shown is not None:
                         await self.catch_up()
                 except JournalGap as error:
-                    _log.info("the copy of the rows can't be continued; it is loaded anew", reason=str(error))
+                    _log.info("the copy of the rows can't be continued; it is reloaded", reason=str(error))
                     pause = RELOAD_PAUSE_S
             await self._clock.sleep(pause)
 
@@ -225,7 +225,7 @@ class Follower:
                 now = await self._store.identity()
                 if now != shown.identity:
                     raise IncarnationChanged(
-                        f"the database is {now} now, and was {shown.identity}: start anew"
+                        f"the database is {now} now, and was {shown.identity}: drop all state and restart"
                     )
                 for row in continuing(shown.state, rows):
                     changes = await in_turns(changes_of(row, shown.state), turns)

@@ -241,7 +241,7 @@ class GroupCommit:
 
     def _enqueue(self, request: _Queued) -> None:
         if self._is_stopped or self._term is None:
-            raise SequencerUnavailable("the sequencer is not running; ask another")
+            raise SequencerUnavailable("the sequencer is not running; retry at another server")
         if len(self._queue) >= self._settings.max_queued_requests:
             raise SequencerOverloaded(f"{len(self._queue)} requests are queued (max_queued_requests)")
         self._queue.append(request)
@@ -281,12 +281,12 @@ class GroupCommit:
                 except Exception as error:  # noqa: BLE001 - a dead committer would keep its lease
                     _log.exception("the committer broke down: it ends", cause=cause_of(error))
                     self._end_term(f"it broke down: {cause_of(error)}")
-                    self._fail_group(group, [], SequencerUnavailable("the committer ended; ask again"))
+                    self._fail_group(group, [], SequencerUnavailable("the committer has ended; retry"))
         self.refuse_waiting()
 
     def refuse_waiting(self) -> None:
         """Fail all requests that are still queued or early."""
-        closing = SequencerUnavailable("the sequencer is closing; ask another")
+        closing = SequencerUnavailable("the sequencer is closing; retry at another server")
         for request in [*self._queue, *self._early]:
             _fail(request, closing)
         self._queue.clear()
@@ -342,7 +342,7 @@ class GroupCommit:
         except SequencerError as error:
             if not isinstance(error, SequencerUnavailable):
                 self._end_term(cause_of(error))
-            fail(SequencerUnavailable(f"not committed, ask again: {error}"))
+            fail(SequencerUnavailable(f"not committed, retry: {error}"))
             return []
         except Exception as error:  # noqa: BLE001 - the outermost edge: the committer lives on
             _log.exception("a group failed in a way that was not foreseen", cause=cause_of(error))
@@ -355,7 +355,7 @@ class GroupCommit:
             self._view.journal = None
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
             self._end_term(f"what was written can't be shown: {cause_of(error)}")
-            fail(SequencerUnavailable("the committer ended; ask again"))
+            fail(SequencerUnavailable("the committer has ended; retry"))
             return []
         for outcome in outcomes:
             if outcome.error is not None:
@@ -472,9 +472,7 @@ class GroupCommit:
         longer than its lease, and its reads before and after belong to different terms."""
         assert self._term is not None, "begin comes before run"
         if not self._term.left_s:
-            return SequencerUnavailable(
-                f"the lease ran out during {request.name}; ask again: {cause_of(error)}"
-            )
+            return SequencerUnavailable(f"the lease expired during {request.name}; retry: {cause_of(error)}")
         return self._failed_alone(request, error)
 
     def _failed_alone(self, request: _Queued, error: Exception) -> RequestFailed:

@@ -140,7 +140,7 @@ class Term:
                 raise
             self.check()
         if self.left_s <= margin_s:
-            raise SequencerUnavailable("the committer's lease was renewed too late; ask again")
+            raise SequencerUnavailable("the committer's lease was renewed too late; retry")
 
     async def _renewed(self) -> None:
         """Wait for the renewal in progress, or for a new one. The renewal continues if its waiters give up."""

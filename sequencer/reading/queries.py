@@ -152,7 +152,7 @@ class Reader:
                     partitions.append(look_up.answer())
                     await turns.did(1 + len(look_up.aborted) // RANGES_AS_A_PARTITION)
                 return FindAnswer(number, partitions)
-        raise SequencerUnavailable("the log changed at each attempt to read; ask again")
+        raise SequencerUnavailable("the log changed at each attempt to read it; retry")
 
     async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int, turns: Turns) -> bool:
         """Look up runs, in order, until the answer is full. Return False if the log has changed meanwhile."""

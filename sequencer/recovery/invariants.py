@@ -267,7 +267,9 @@ def check_positions(state: HotState, rows: Iterable[GroupOffsetRow | PendingOffs
             yield Finding("group_offset", subject, "a position of a group that has no row")
         elif is_committed and row.expires_ms is not None and group is not None and not group.has_expiries:
             yield Finding(
-                "group_offset", subject, "has an expiry of its own; its group's row says that none has"
+                "group_offset",
+                subject,
+                "has its own expiry time; its group's row says that no position has one",
             )
         if is_of_deleted_topic(state, row.topic_id, row.partition):
             continue

@@ -681,7 +681,7 @@ class _Planner:
             )
         if count.out_of_sequence:
             report.notes.append(
-                f"{count.out_of_sequence} batches are left out: what goes before them never came"
+                f"{count.out_of_sequence} batches are left out: the batches before them never arrived"
             )
         if not report.is_exact:
             report.lost.append(
@@ -689,7 +689,7 @@ class _Planner:
             )
         if self._rows.all(TransactionRow):
             report.notes.append(
-                f"{len(self._rows.all(TransactionRow))} transactional ids are fenced: producers have to start anew"
+                f"{len(self._rows.all(TransactionRow))} transactional ids are fenced: producers must be restarted"
             )
         if self._objects.garbage:
             report.notes.append(f"{len(self._objects.garbage)} objects were garbage already")

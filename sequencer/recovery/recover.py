@@ -79,7 +79,7 @@ async def read_bucket(
         )
     newest = checkpoints.heads[max(checkpoints.heads)]
     if is_watched and newest.reservation > 0:
-        # A live committer writes again within its interval, unless nothing at all happens.
+        # A live committer writes another head within its interval, unless there are no changes at all.
         await clock.sleep(newest.interval_ms * 2.5 / 1000)
         if max(await list_heads(store, cluster_id)) > max(checkpoints.heads):
             raise RecoveryRefused(
@@ -164,7 +164,7 @@ async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, e
                 changes.put(row)
             if not await rows.renew_committer_lease(epoch, LEASE_MS):
                 raise SequencerError(
-                    "another took the database's lease while it was filled; empty it and begin anew"
+                    "another took the database's lease while it was filled; empty it and start again"
                 )
             await rows.write(changes, epoch)
     await rows.adopt(identity.cluster_id, identity.incarnation, epoch)

@@ -41,7 +41,7 @@ def check_lease(draft: Draft, epoch: int) -> None:
     """Raise SwapRefused unless the compactor's lease with this epoch is live."""
     lease = draft.get(LeaseRow, COMPACTOR_LEASE)
     if lease is None or lease.epoch != epoch or lease.expires_ms <= draft.now_ms:
-        raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {epoch}; take it anew")
+        raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {epoch}; take it again")
 
 
 def check_drops(draft: Draft, replacement: ReplacementRun) -> None:

@@ -198,7 +198,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
     """Store positions for a member of the current generation or for an empty group; positions of a transaction stay
     pending."""
     if any(position.leader_epoch not in INT32 for position in request.offsets):
-        raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
+        raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is not an int32")
     row = _check_committer(draft, request, settings)
     producer_id: int | None = None
     if request.transaction is not None:

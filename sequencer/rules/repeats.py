@@ -67,7 +67,7 @@ def _encoded(decided: Value | SequencerError) -> bytes:
 
 def _kept(stored: bytes, answer: type[A]) -> A | SequencerError:
     if stored.startswith(REFUSED):
-        return ERRORS[stored[1:].decode()]("this was refused when it was first asked for")
+        return ERRORS[stored[1:].decode()]("this request was refused at its first attempt")
     if stored.startswith(_COMPRESSED):
         stored = zlib.decompress(stored)
     return msgspec.msgpack.decode(stored, type=answer)

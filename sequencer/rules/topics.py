@@ -218,7 +218,7 @@ def _check_partitions(draft: Draft, before: int, partitions: int, settings: Sequ
     others = draft.count(PartitionRow) - before
     if others + partitions > settings.max_partitions:
         raise LimitReached(
-            f"{partitions} partitions beside {others} of other topics; max_partitions is {settings.max_partitions}"
+            f"{partitions} partitions and {others} of other topics; max_partitions is {settings.max_partitions}"
         )
 
 

@@ -161,7 +161,7 @@ def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
     if named.producer_epoch < row.producer_epoch:
         raise ProducerFenced(
             f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch},"
-            f" {named.producer_epoch} is over"
+            f" {named.producer_epoch} is fenced"
         )
     if named.producer_epoch > row.producer_epoch:
         raise InvalidProducerEpoch(
@@ -600,7 +600,7 @@ def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
 def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:
     """Abort what a producer of this epoch has open in these partitions: its transaction, or a range without one."""
     if request.producer_epoch not in INT16:
-        raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
+        raise InvalidRequest(f"producer epoch {request.producer_epoch} is not an int16")
     row = transaction_of(draft, request.producer_id)
     errors: list[PartitionError] = []
     for topic_id, partition in request.partitions:

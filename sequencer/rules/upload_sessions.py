@@ -102,7 +102,9 @@ def open_session(
     elif request.broker_id == COMPACTOR_BROKER_ID:
         lease = draft.get(LeaseRow, COMPACTOR_LEASE)
         if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
-            raise LeaseLost(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it anew")
+            raise LeaseLost(
+                f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it again"
+            )
         folder = "parquet"
     else:
         agent = draft.get(AgentRow, request.broker_id)

@@ -140,7 +140,7 @@ def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exis
             topic = await bench.sequencer.inner.create_topic(request)
             if len(asked) < 4:
                 await bench.clock.sleep(4.0)
-                raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; ask again")
+                raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; retry")
             return topic
 
         monkeypatch.setattr(bench.sequencer, "create_topic", slow, raising=False)
@@ -163,7 +163,7 @@ def test_what_was_carried_out_is_answered_although_the_sequencer_is_away_right_a
 
         async def metadata(request: api.MetadataRequest) -> api.Metadata:
             if is_away:
-                raise SequencerUnavailable("there is no committer now; ask again with the same ids")
+                raise SequencerUnavailable("there is no committer now; retry with the same ids")
             return await inner.metadata(request)
 
         def last(change: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
