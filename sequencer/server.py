@@ -163,7 +163,7 @@ class SequencerServer:
             max_connections=self._settings.max_rpc_connections,
         )
 
-    # --- life
+    # --- start and stop
 
     async def start(self, *, listen: bool = True) -> None:
         """Open the store, serve, and try to become the committer. Raises SequencerUnavailable, OSError."""
@@ -512,7 +512,7 @@ class SequencerServer:
                 await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
         except asyncio.CancelledError:
             if ticket in self._waiting:
-                raise  # the caller was cancelled, not this call by `_refuse_waiting`
+                raise  # the caller was cancelled; `_refuse_waiting` did not do it
             if task.uncancel() > 0:
                 raise
             raise SequencerUnavailable(_OVER) from None

@@ -188,7 +188,7 @@ class Committer(SequencerMethods):
     async def _catch_up(self) -> None:
         await self._group_commit.catch_up()
 
-    # --- life
+    # --- start and stop
 
     async def start(self, check: Callable[[Identity], None] | None = None) -> None:
         """Become the committer and load the state. Raises SequencerUnavailable while another process is the committer.

@@ -72,9 +72,7 @@ class Expiry:
 
     async def end_expired(self) -> None:
         """End everything that has expired by now."""
-        await (
-            self._ensure_ready()
-        )  # also without requests: notice at once that another database is behind the store
+        await self._ensure_ready()  # even without requests, to notice at once that the database was replaced
         if self._has_expired(await self._context.store.now_ms()):
             await self._group_commit.decide("expire", self._expire)
 

@@ -191,7 +191,7 @@ def _looks_up(method: Declared[R, A], answer: Callable[[R, Context], Awaitable[A
     return Query(method.__name__, answer)
 
 
-# --- what takes more than a rule
+# --- methods that need more than a rule
 
 
 def _register_agent(draft: Draft, request: AgentInfo, context: Context) -> AgentLease:

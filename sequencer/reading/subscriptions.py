@@ -329,7 +329,7 @@ class Subscriptions:
             is_start=is_start,
         )
 
-    # --- who is forgotten
+    # --- dropped subscribers
 
     def _forget(self, subscriber: _Subscriber) -> None:
         """Drop a subscriber; its next call is told so."""

@@ -192,7 +192,7 @@ def renew_agent(
     row = live_agent(draft, request.broker_id, request.epoch)
     begins_to_drain = (
         request.draining and not row.draining
-    )  # an agent that drains ends: a late renewal is older
+    )  # draining is final: a renewal without it was sent earlier
     if begins_to_drain:
         draft.bump_once(RING_GENERATION)
     left_ms, lease_ms = row.expires_ms - draft.now_ms, settings.agent_lease_ms + slack_ms
