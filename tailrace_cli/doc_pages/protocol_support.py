@@ -18,29 +18,29 @@ HEAD = """# Protocol support
 
 <!-- Generated from the code. Do not edit: run `python -m tailrace_cli.doc_pages.protocol_support`. -->
 
-What an agent answers. Versions are declared in `tailrace/kafka/messages/`, topic configs in
-`tailrace/topic_config.py`; this page is written from them and a test holds it to them.
+This page lists what an agent supports. It is generated from the declarations of versions (`tailrace/kafka/messages/`)
+and of topic configs (`tailrace/topic_config.py`), and a test compares it with them.
 """
 
-VERSIONS = """"Refused" versions are listed to clients, because librdkafka judges brokers by them, and answered with
-UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
-A request of an API or a version that is not listed closes the connection, as Kafka does.
+VERSIONS = """"Refused" versions are listed to clients, because librdkafka derives a broker's features from them, but
+answered with UNSUPPORTED_VERSION, as by Kafka 4. An unknown version of ApiVersions gets error 35 in a version 0 body.
+As in Kafka, a request with an API or a version that is not listed closes the connection.
 """
 
 BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
 follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be altered.
-The defaults of topic configs below can be altered for the whole cluster (`--entity-default`). Every other config that
-Kafka changes at run time can be altered as well: the value is stored and described, without effect. So is a value that
-is set for one broker alone, as any agent serves any partition.
+The defaults of the topic configs below can be altered for the whole cluster (`--entity-default`). Every other config
+that Kafka can change at run time can be altered, too: the value is stored and described, without effect. The same
+holds for a value that is set for a single broker, because any agent serves any partition.
 """
 
 GROUPS = """\
-Set for one group (`--entity-type groups`), whether or not it exists. They hold from a member's next heartbeat on. The
-defaults are the agent's settings. There are no streams groups (KIP-1071), and none of their configs.
+Set them for one group (`--entity-type groups`), whether or not it exists. They apply from a member's next heartbeat on.
+The defaults are the agent's settings. Streams groups (KIP-1071) and their configs are not supported.
 """
 
-TOOLS = """`make compat` tries these unchanged, where the machine has what they need (Java and Maven, Go, Node, cargo,
-kcat). It leaves the others out, and says why.
+TOOLS = """`make compat` tests these clients unchanged, as far as the machine has what they need (Java and Maven, Go,
+Node, cargo, kcat). It skips the others, and says why.
 
 | client | produce | consume | groups | admin | transactions |
 |---|---|---|---|---|---|
@@ -59,73 +59,69 @@ kcat). It leaves the others out, and says why.
 | MirrorMaker 4.3.1 | from Kafka | to Kafka | | | |
 | Spark's Kafka connector 4.1.1 | batches, streams | batches, streams | | | committed records |
 
-An empty cell is not tried on its own: the checks beside it need those areas too. Each client produces with the codecs
-that it has. Karapace and Kafka UIs are not tried: PyPI has no Karapace, and no UI was found that Maven brings.
+An empty cell has no separate check: the other checks of its row need those areas too. Each client produces with all
+codecs that it has. Karapace and Kafka UIs are not tested.
 
-Tools and their limits, with Kafka 4.3.1, most by `make compat`, the others by hand:
+Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the others by hand:
 
 - kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
   kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
   kafka-consumer-groups, kafka-get-offsets, kafka-delete-records, kafka-transactions, kafka-log-dirs,
   kafka-broker-api-versions, kafka-client-compatibility-test and kafka-streams-application-reset work. A
-  replication factor is reported as it was asked for, and has no effect: the object store replicates.
-- Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
-  application and when the broker was killed, and when its changelog was read back from Parquet. After the compactor had
-  compacted the changelog by key (100 of 6,000 records were left), an application without state restored these and no
-  more, had the whole table, and counted on from it.
-- A distributed worker of Kafka Connect keeps its configs, offsets and status in compacted topics, and reads them again
-  after it was killed. With `exactly.once.source.support=enabled` each line of its file source was in the topic once. By
-  hand, it also read its topics again after the compactor had rewritten them.
+  replication factor is reported as requested, and has no effect: the object store replicates.
+- Kafka Streams works with `processing.guarantee=exactly_once_v2`. In the check, a word count stays exact when the
+  application or the broker is killed, and when it reads its changelog back from Parquet. After compaction by key, which
+  left 100 of 6,000 records, an application without state restored the whole table from these 100 and continued from it.
+- A distributed worker of Kafka Connect keeps its configs, offsets and status in compacted topics, and reads them
+  again after it was killed. With `exactly.once.source.support=enabled` each line of its file source is in the topic
+  once. Tested by hand: it also reads its topics again after the compactor has rewritten them.
 - MirrorMaker 2 copies topics with their configs, headers and timestamps, groups' offsets (offset syncs, checkpoints)
-  and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. ACLs are not part of the check.
+  and heartbeats from Kafka 4.3.1 and to it; from Kafka exactly once. The check does not cover ACLs.
 - Spark's own Kafka source and sink (`spark-sql-kafka-0-10`, with Java's clients 3.9.1) work under PySpark 4.1: batches
-  with keys and headers, a structured stream from topic to topic that goes on from its checkpoint, offsets by time,
-  `minPartitions`, and `kafka.isolation.level=read_committed`. Tailrace has a [source and a sink](compactor.md) of its
-  own.
-- kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
-  and addresses (an address, not a host's name), and configs of groups. kafka-acls works on an agent whose listeners
-  authenticate.
-- kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
-  are those of the code. There are no features of Kafka's own metadata, so `upgrade --release-version` fails.
-- kafka-streams-groups lists none: there are no streams groups, and it says so by UnsupportedVersionException.
-- kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
-  is told that partitions lie on no broker, and that no reassignment is under way; it can set and clear its throttles,
+  with keys and headers, a structured stream from topic to topic that resumes from its checkpoint, offsets by time,
+  `minPartitions`, and `kafka.isolation.level=read_committed`. Tailrace also has its own
+  [source and sink](compactor.md#hot-tail-and-parquet-as-one-table).
+- kafka-configs works for topics, brokers and groups, users' SCRAM credentials, and the quotas of users, clients and
+  addresses (IP addresses, not host names). kafka-acls works on an agent whose listeners authenticate.
+- kafka-cluster supports cluster-id and list-endpoints; no broker can be unregistered. kafka-features describes
+  features, whose levels are fixed. Kafka's metadata features do not exist, so `upgrade --release-version` fails.
+- kafka-streams-groups reports UnsupportedVersionException, because there are no streams groups.
+- kafka-leader-election reports that no election is needed: leaders follow the live agents. kafka-reassign-partitions
+  reports that partitions are on no broker, and that no reassignment is in progress; it can set and clear its throttles,
   which have no effect. kafka-metadata-quorum shows the agent with the lowest id as the leader of the metadata, and the
   others as its observers.
-- kafka-delegation-tokens creates, describes, renews and expires tokens, and clients log in by them, where
-  `security.delegation_token_secret_file` is set; else it gets the answers of a Kafka without a secret key for them. As
-  with Kafka, `--describe` without `--owner-principal` shows none.
-- Subscriptions to clients' metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs);
-  what clients push is `tailrace_client_metric` at the agent that they push to. GetTelemetrySubscriptions and
-  PushTelemetry are listed while there is a subscription, so a client that connected before learns of the first one
-  when it connects again. Patterns of `match` are RE2's.
-- `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
-  members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
-  for; one with members changes from the classic protocol to the new one, and back, client by client
-  (`agent.group_consumer_migration_policy`). A member whose group is not known is answered UNKNOWN_MEMBER_ID, so it
-  joins again; Kafka answers GROUP_ID_NOT_FOUND, on which Java's consumer gives up.
-- Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
-  serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
-  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config,
-  which may also be a time (`by_duration:P7D`).
-  A group without members is forgotten, with what it has read, after `sequencer.share_offsets_retention_ms`; Kafka
-  keeps it until it is deleted. Locks are looked at when a member asks: a record whose last lock ran out is given up,
-  and goes to the group's dead-letter topic, with the next request of any member for its partition. In Kafka the
-  broker's own timers do so.
-- OffsetCommit and TxnOffsetCommit take at most 20,000 positions; more are refused with INVALID_COMMIT_OFFSET_SIZE.
-  Kafka does so, too, when they don't fit into one batch of its own topic (some 15,000 with its defaults).
-- OffsetCommit versions 2 to 4 may ask for offsets to be kept for some time; `sequencer.max_offsets_retention_ms`
-  bounds it.
-- The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
-  ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
-  state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
-- `__consumer_offsets` and `__transaction_state` are copies of what is in SQL, in Kafka's format. Agents keep those that
-  the cluster's config `tailrace.internal.topics` names, by default none
-  ([decision 80](decisions/0080-internal-topics-are-copies.md)). kafka-console-consumer reads them with
-  OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter. Changes are copied once a
-  second. Groups of KIP-848 and share groups are there by their positions only; what is forgotten by age stays for 14
-  days. Clients can't write to topics of these names. Without the config, kafka-consumer-groups, kafka-transactions,
-  `tailrace group`, `tailrace transaction` and the metrics show the same.
+- kafka-delegation-tokens creates, describes, renews and expires tokens, and clients log in with them, if
+  `security.delegation_token_secret_file` is set; otherwise it gets the answers of a Kafka broker without a secret
+  key. As with Kafka, `--describe` without `--owner-principal` shows none.
+- Subscriptions to client metrics (KIP-714) are configs of type client-metrics (kafka-client-metrics, kafka-configs).
+  Pushed metrics appear as `tailrace_client_metric` at the agent that received them. GetTelemetrySubscriptions and
+  PushTelemetry are listed only while there is a subscription, so a client that is already connected learns of the first
+  one when it connects again. Patterns of `match` are RE2 expressions.
+- `group.protocol=consumer` (KIP-848) works, with the assignors uniform and range, regular expressions (RE2) and
+  static members. The next coordinator knows everything that its predecessor knew. An empty group takes the protocol
+  of its next member. A group with members changes from the classic protocol to the new one, and back, client by
+  client (`agent.group_consumer_migration_policy`). A member of an unknown group gets UNKNOWN_MEMBER_ID, so it joins
+  again; Kafka answers GROUP_ID_NOT_FOUND, on which Java's consumer gives up.
+- Share groups (KIP-932) work, with renewal of locks (KIP-1222) and a strict number of records (KIP-1206). Any agent
+  serves any partition: the sequencer decides which member gets which record, and stores it in SQL.
+  `agent.group_share_auto_offset_reset`, or the group's own config, sets where a group starts in a partition that it has
+  never read; the group's config may also be a time (`by_duration:P7D`). A group without members expires, with its
+  offsets, after `sequencer.share_offsets_retention_ms`; Kafka keeps it until it is deleted. Locks are checked when a
+  member makes a request: a record whose last lock expired is given up, and goes to the group's dead-letter topic, with
+  the next request of any member for its partition. In Kafka, the broker's timers do this.
+- OffsetCommit and TxnOffsetCommit accept at most 20,000 positions; more are refused with INVALID_COMMIT_OFFSET_SIZE.
+  Kafka does the same if they don't fit into one batch of its internal topic (some 15,000 with its defaults).
+- OffsetCommit versions 2 to 4 may set a retention time; `sequencer.max_offsets_retention_ms` bounds it.
+- The APIs with which Kafka's brokers store the state of share groups (InitializeShareGroupState, ReadShareGroupState,
+  WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not supported: the sequencer has that
+  state. FindCoordinator refuses keys of that type (2) for the same reason.
+- `__consumer_offsets` and `__transaction_state` are copies of the rows in SQL, in Kafka's format. Agents keep those
+  that the cluster config `tailrace.internal.topics` names, by default none ([decision
+  80](decisions/0080-internal-topics-are-copies.md)). kafka-console-consumer reads them with OffsetsMessageFormatter,
+  GroupMetadataMessageFormatter and TransactionLogMessageFormatter. Changes are copied once a second. Of KIP-848
+  groups and share groups, only the positions are copied. Entries that expire by age stay for 14 days. Clients can't
+  write to topics of these names. Without the config, kafka-consumer-groups, kafka-transactions, `tailrace group`,
+  `tailrace transaction` and the metrics show the same information.
 """
 
 
