@@ -150,8 +150,8 @@ class Catalog:
         )
 
     async def refresh_if_possible(self) -> None:
-        """`refresh`, unless the sequencer is away. For what was carried out and has to be answered: a client that gets
-        no answer asks again, and is told that its new topic exists."""
+        """As `refresh`, but ignore an unreachable sequencer. Used after a change was made: the client needs its answer.
+        Without one it would retry, and be told that its new topic already exists."""
         with suppress(SequencerError):
             await self.refresh()
 

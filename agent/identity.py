@@ -10,10 +10,10 @@ from sequencer.api.agents import AgentInfo, AgentLease
 
 @dataclass(slots=True)
 class AgentIdentity:
-    """Who this agent is in the ring, as the last renewed lease says. Times are on the monotonic clock.
+    """This agent's identity in the ring, as of the last renewed lease. Times are on the monotonic clock.
 
-    `valid_until`: the lease ends then, if it is not renewed. `coordinates_until`: no other agent can have this one's
-    groups before then; after it the lease may have been ended, because the agent is silent.
+    `valid_until`: when the lease ends if it is not renewed. `coordinates_until`: no other agent can take over this
+    agent's groups before then. After it the sequencer may have ended the lease because the agent was silent.
     """
 
     broker_id: int

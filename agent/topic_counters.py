@@ -1,4 +1,4 @@
-"""What each topic uses of an agent: the counters from which its part of the bill follows (`agent.topic_usage`).
+"""What each topic uses of an agent: the counters from which its part of the bill is computed (`agent.topic_usage`).
 
 At most MAX_TOPICS topics have their own counters; all others share one set. Counters of deleted topics are kept until
 another topic needs the room, and are then added up. Used by the loop's thread alone.
@@ -23,9 +23,9 @@ DELETED_TOPICS = "(deleted topics)"
 
 @dataclass(slots=True)
 class TopicCounts:
-    """`objects`: a topic's parts of the objects that were stored, by bytes. `missed_bytes`: fetched out of objects that
-    others uploaded, or this agent longer ago, and not kept ready to be sent. `cross_zone_bytes`: from and to clients
-    that name another zone than the agent's."""
+    """`objects`: the topic's parts of stored objects, by bytes. `missed_bytes`: bytes fetched from objects that other
+    agents uploaded, or this agent longer ago, and that were not kept ready to be sent. `cross_zone_bytes`: bytes from
+    and to clients that name another zone than the agent's."""
 
     stored_bytes: float = 0
     objects: float = 0.0
@@ -51,7 +51,7 @@ _DOCS = {
 
 
 class TopicCounters(Collector):
-    """The counters of every topic that this agent has stored or sent something of."""
+    """The counters of all topics that this agent has stored or sent records of."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.topics: dict[str, TopicCounts] = {}
@@ -60,12 +60,12 @@ class TopicCounters(Collector):
         registry.register(self)
 
     def forget_deleted_of(self, existing: Callable[[], Container[str]]) -> None:
-        """Make room by the counters of topics that are deleted. `existing` returns the names of the topics that exist,
-        and another object after each change."""
+        """Add up the counters of deleted topics when there is no room. `existing` returns the names of the topics that
+        exist, as a new object after each change."""
         self._existing = existing
 
     def of(self, topic: str) -> TopicCounts:
-        """The topic's counters, to be added to."""
+        """Return the topic's counters, to be added to."""
         counts = self.topics.get(topic)
         if counts is None:
             if len(self.topics) >= MAX_TOPICS:
@@ -88,11 +88,11 @@ class TopicCounters(Collector):
             self.topics.setdefault(DELETED_TOPICS, TopicCounts()).add(self.topics.pop(name))
 
     def describe(self) -> Iterable[Metric]:
-        """The counters' names, so that a part of the registry can be asked for them."""
+        """Return the counters' names, so that the registry can be restricted to them."""
         return self.collect()
 
     def stored(self, runs: Sequence[tuple[str, int]]) -> None:
-        """An object was stored and committed; `runs`: topic and bytes of each."""
+        """Count a stored object. `runs`: the topic and the bytes of each run."""
         size = sum(length for _, length in runs)
         for topic, length in runs:
             counts = self.of(topic)
@@ -101,7 +101,7 @@ class TopicCounters(Collector):
             counts.rows += 1
 
     def collect(self) -> Iterable[Metric]:
-        """The counts now."""
+        """Return the current counts."""
         for field in fields(TopicCounts):
             family = CounterMetricFamily(
                 f"tailrace_topic_{field.name}_total", _DOCS[field.name], labels=["topic"]
@@ -112,7 +112,7 @@ class TopicCounters(Collector):
 
 
 class TopicDollars(Collector):
-    """What each topic cost since this process's start, by the counters of the same moment."""
+    """What each topic cost since this process's start, computed from the current counters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._bills: Callable[[], Mapping[str, Bill]] = dict
@@ -120,17 +120,17 @@ class TopicDollars(Collector):
         registry.register(self)
 
     def show(self, bills: Callable[[], Mapping[str, Bill]], prices: str, database: str) -> None:
-        """`bills` gives the bills of the moment, by topic; `prices` is the name of their table, `database` the kind
-        of the process's own."""
+        """Set the sources. `bills` returns the current bills by topic; `prices` is the name of their price table,
+        `database` the kind of the process's own database."""
         self._bills, self._prices, self._database = bills, prices, database
 
     def describe(self) -> Iterable[Metric]:
-        """The names, with no bill made: other counters are not there yet."""
+        """Return the names without computing a bill: the other counters are not registered yet."""
         yield CounterMetricFamily("tailrace_topic_cost_dollars_total", "", labels=["topic", "item"])
         yield GaugeMetricFamily("tailrace_prices_info", "", labels=["name", "database"])
 
     def collect(self) -> Iterable[Metric]:
-        """The dollars now. Not storage's: a process does not know for how long bytes were stored."""
+        """Return the current dollars, except for storage: a process does not know for how long bytes were stored."""
         table = GaugeMetricFamily(
             "tailrace_prices_info",
             "The price table in use, and the kind of database; 1.",

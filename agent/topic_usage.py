@@ -1,9 +1,9 @@
-"""From the counters of a process to what each topic used, as `tailrace.cost` bills it. Pure.
+"""Computes what each topic used from the counters of a process, as `tailrace.cost` bills it. Pure.
 
-The input is metrics: a registry's own, or a scraped page's. Requests and CPU are counted for the process and divided:
-PUTs by the objects that a topic is part of, GETs by the bytes that were read out of objects that the agent had not
-just uploaded, CPU by bytes stored and sent, rows as counted. What no topic caused, as a sequencer's checkpoints, is
-NO_TOPIC's.
+The input is metrics: from a registry, or from a scraped page. Requests and CPU are counted per process, then divided:
+PUTs by the objects that a topic is part of, GETs by the bytes read from objects that the agent had not just uploaded,
+CPU by bytes stored and sent. Rows are counted per topic. What no topic caused, such as a sequencer's checkpoints, is
+billed to NO_TOPIC.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OF_TOPICS = {f"tailrace_topic_{count.name}_total": count.name for count in fiel
 _STARTED_AT, _OBJECT_BYTES = "process_start_time_seconds", "tailrace_sequencer_object_bytes"
 _PRICES = "tailrace_prices_info"
 COUNTED = (_REQUESTS, *_TOTALS, *_OF_TOPICS, _STARTED_AT, _OBJECT_BYTES)
-"""The names of the samples that are read here."""
+"""The names of the samples that `read_counts` reads."""
 
 
 @dataclass(slots=True)
 class ProcessCounts:
-    """What a process has counted since its start. `started_at`: Unix time in seconds, 0 if it is not said.
-    `object_bytes`: of the whole cluster's objects, where the process knows. `prices`: the name of its price table.
-    `database`: `sqlite`, `postgresql`, or nothing where other processes have it."""
+    """What a process has counted since its start. `started_at`: Unix time in seconds, 0 if unknown. `object_bytes`:
+    bytes of the whole cluster's objects, if the process knows them. `prices`: the name of its price table. `database`:
+    `sqlite`, `postgresql`, or empty if other processes have the database."""
 
     process: Usage = field(default_factory=Usage)
     topics: dict[str, TopicCounts] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class ProcessCounts:
     database: str = ""
 
     def since(self, before: ProcessCounts) -> ProcessCounts:
-        """What was counted after `before`, or all if the process started anew in between. Topics whose counters were
-        added to those of the deleted ones meanwhile are subtracted there."""
+        """Return what was counted after `before`, or everything if the process restarted in between. If a topic's
+        counters were added to those of deleted topics meanwhile, its earlier counts are subtracted there."""
         if self.started_at != before.started_at:
             return self
         topics = {name: replace(counts) for name, counts in self.topics.items()}
@@ -58,7 +58,7 @@ class ProcessCounts:
 
 
 def read_counts(families: Iterable[Metric]) -> ProcessCounts:
-    """The counters that matter here, out of all metrics."""
+    """Read the relevant counters out of all metrics."""
     found, totals = ProcessCounts(), dict[str, float]()
     for sample in (sample for family in families for sample in family.samples):
         name, value = sample.name, sample.value
@@ -83,7 +83,7 @@ def read_counts(families: Iterable[Metric]) -> ProcessCounts:
 
 
 def usage_by_topic(counts: ProcessCounts) -> dict[str, Usage]:
-    """What each topic used of what was counted; all of them together used all of it."""
+    """Return what each topic used. All topics together used everything that was counted."""
     whole, topics = counts.process, counts.topics
     by_objects = _shares(topics, lambda topic: topic.objects)
     by_misses = _shares(topics, lambda topic: topic.missed_bytes)
@@ -107,6 +107,6 @@ def usage_by_topic(counts: ProcessCounts) -> dict[str, Usage]:
 
 
 def _shares(topics: Mapping[str, TopicCounts], weight: Callable[[TopicCounts], float]) -> dict[str, float]:
-    """Each topic's part of the sum of all weights; NO_TOPIC has all where that is nothing."""
+    """Return each topic's part of the sum of all weights. If the sum is 0, NO_TOPIC gets everything."""
     whole = sum(map(weight, topics.values()))
     return {name: weight(topic) / whole for name, topic in topics.items()} if whole else {NO_TOPIC: 1.0}

@@ -48,7 +48,7 @@ class SentBounds(NamedTuple):
 
 @dataclass(slots=True)
 class RequestedPartition:
-    """What is requested of one partition, and what the client was sent last of it."""
+    """What the client requests of one partition, and what it was last sent."""
 
     key: PartitionKey
     fetch_offset: int
@@ -74,7 +74,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True)
 class FetchContext:
-    """One fetch as it is to be done: all its partitions, and the session it belongs to, if any."""
+    """One fetch: all its partitions, and its session, if any."""
 
     partitions: list[RequestedPartition]
     session: FetchSession | None

@@ -27,7 +27,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Records of a partition that a group gave up, and the member in whose name it is asked."""
+    """Records of a partition that a group gave up, and the member on whose behalf the sequencer is asked."""
 
     group_id: str
     member_id: str

@@ -73,7 +73,8 @@ class NothingNew:
 @dataclass(slots=True)
 class _Watched:
     """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
-    `is_added`: whether the sequencer was asked to watch it. `nothing`: what fetches at its end are told meanwhile."""
+    `is_added`: whether the sequencer was asked to watch it. `nothing`: the answer to fetches at its end until it has a
+    window."""
 
     read_at: float
     last_sent: int
@@ -196,8 +197,8 @@ class Windows:
         return window
 
     def _number_of(self, window: Window) -> int:
-        """Return the commit number as of which the window is true. Its last change may be part of an answer that goes
-        on."""
+        """Return the commit number as of which the window is true. An answer of the subscription may end within the
+        window's last commit; then the window's own number is the higher one."""
         return max(window.commit_number, self._commit_number)
 
     # --- the subscription

@@ -126,8 +126,8 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
 
 @dataclass(slots=True)
 class _Share:
-    """The topics that the same members read, in order. `held`: their partitions, by member; `free`: those nobody has
-    yet."""
+    """The topics that the same members read, in order. `held`: their partitions by member; `free`: partitions without
+    a member yet."""
 
     held: dict[str, list[tuple[UUID, int]]]
     free: dict[UUID, set[int]]

@@ -131,10 +131,7 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
                 has_synced=True,
             )
         )
-    for (
-        ticket,
-        answer,
-    ) in group.take_answers():  # e.g. to a static member that took the place of the last new member
+    for ticket, answer in group.take_answers():  # a static client may have replaced the last new one
         into.answer(ticket, answer)
     into.leader = next(iter(into.members), None)
     into.rebalance(now)

@@ -268,10 +268,11 @@ def _has_unknown(partitions: list[PartitionFetch]) -> bool:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of the partitions that a fetch may read. `is_cut`: the sequencer's answer had no room for all that one could
-    send, or one is held back, so that waiting would add nothing. `expected_bytes`: what a read may give, so the
-    available bytes; with Parquet runs, whose batches are rebuilt, the bound. `first_batch_bytes`: of the batch that
-    must be sent whole, however small the request; 0 where rows don't show it."""
+    """Sums over the partitions that a fetch may read. `is_cut`: the sequencer's answer had no room for all that a
+    partition could send, or a partition is held back, so waiting would add nothing. `expected_bytes`: what a read may
+    return: the available bytes, or with Parquet runs, whose batches are rebuilt, the partition's limit.
+    `first_batch_bytes`: size of the batch that must be sent whole, however small the request; 0 if the rows don't show
+    it."""
 
     available_bytes: int = 0
     expected_bytes: int = 0
