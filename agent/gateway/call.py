@@ -1,4 +1,4 @@
-"""One HTTP request under way: its client, its path and query, its body, and the shape of its answers."""
+"""One HTTP request in progress: its client, its path and query, its body, and the format of its answers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tailrace.tenants import Tenant
 T = TypeVar("T")
 JSON = "application/json"
 DECODES_AT_ONCE = 2
-"""Reads whose records are unpacked at once, and are counted only then."""
+"""How many reads decompress their records at the same time. Their memory is counted only afterwards."""
 
 
 @dataclass(slots=True)
 class OpenStreams:
-    """How many event streams there are."""
+    """The number of open event streams."""
 
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What all requests of a gateway share. `draining` is done once the gateway is to end."""
+    """What all requests of a gateway share. `draining` is done once the gateway is shutting down."""
 
     settings: GatewaySettings
     clock: Clock
@@ -52,13 +52,13 @@ class GatewayParts:
     streams: OpenStreams = field(default_factory=OpenStreams)
 
     def seen_by(self, tenant: Tenant | None) -> GatewayParts:
-        """As a tenant's client sees them."""
+        """Return the parts as a tenant's client sees them."""
         if tenant is None:
             return self
         return replace(self, cluster_id=lambda: tenant.cluster_id(self.cluster_id()))
 
     async def done(self, awaited: asyncio.Future[Any], seconds: float) -> bool:
-        """Wait until this is done (True), or the gateway is to end or the time has passed (False)."""
+        """Wait. Return True when `awaited` is done, False if the gateway shuts down or the time passes first."""
         bell = asyncio.ensure_future(self.clock.sleep(seconds))
         try:
             await asyncio.wait({awaited, self.draining, bell}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,8 +70,8 @@ class GatewayParts:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """`root`: the path below which the API is served. `check_login`: raises HttpRefusal once the client may not be
-    logged in any more."""
+    """`root`: the path below which the API is served. `check_login` raises HttpRefusal if the client's login is no
+    longer valid."""
 
     request: web.Request
     client: GatewayClient
@@ -80,11 +80,12 @@ class HttpCall:
     check_login: Callable[[], Awaitable[object]]
 
     async def ask(self, request: Any) -> Any:
-        """The response of the agent's handlers to a Kafka request. Raises HttpRefusal."""
+        """Send a Kafka request to the agent's handlers and return the response. Raises HttpRefusal."""
         return await self.client.ask(request)
 
     async def shared(self, work: Coroutine[Any, Any, T]) -> T:
-        """What work gives that may be long: then it waits for its client's turns, as that of Kafka's clients does."""
+        """Return the result of work that may be long. Long work waits for its client's turns, as that of Kafka clients
+        does."""
         access, long_work = self.client.access, self.parts.long_work
         with closing(work):
             await long_work.passes.begun()
@@ -93,20 +94,20 @@ class HttpCall:
     # --- what was sent
 
     def name(self, part: str) -> str:
-        """A part of the path."""
+        """Return a part of the path."""
         return self.request.match_info[part]
 
     def number(self, part: str) -> int:
-        """A part of the path that is a number of 32 bits. Raises HttpRefusal."""
+        """Return a part of the path that is a 32-bit number. Raises HttpRefusal."""
         return _number(self.name(part), part, 2**31 - 1)
 
     def query_number(self, name: str, default: int, most: int) -> int:
-        """A parameter from 0 to `most`. Raises HttpRefusal."""
+        """Return a query parameter from 0 to `most`. Raises HttpRefusal."""
         given = self.request.query.get(name)
         return default if given is None else _number(given, name, most)
 
     def query_choice(self, name: str, choices: Mapping[str, T], default: T) -> T:
-        """A parameter that is one of some words. Raises HttpRefusal."""
+        """Return the value for a query parameter that is one of `choices`. Raises HttpRefusal."""
         given = self.request.query.get(name)
         if given is None:
             return default
@@ -115,7 +116,7 @@ class HttpCall:
         return choices[given.lower()]
 
     async def body(self, kind: type[T]) -> T:
-        """The body, a JSON object of this shape. Raises HttpRefusal."""
+        """Read the body, a JSON object of this type. Raises HttpRefusal."""
         data, most = bytearray(), self.parts.settings.max_record_bytes
         with self.parts.bodies.body() as kept:
             while chunk := await self.read():
@@ -129,8 +130,8 @@ class HttpCall:
             raise HttpRefusal(400, f"The body can't be read: {error}.") from None
 
     async def read(self) -> bytes:
-        """What has come of the body; nothing at its end. Raises HttpRefusal if nothing comes for too long, or if
-        what comes is no HTTP."""
+        """Return the next bytes of the body; nothing at its end. Raises HttpRefusal if none arrive for too long, or if
+        they are not HTTP."""
         reading = asyncio.ensure_future(self.request.content.readany())
         try:
             if not await self.parts.done(reading, self.parts.settings.idle_ms / 1000):
@@ -146,23 +147,23 @@ class HttpCall:
     # --- what is answered
 
     def url(self, *path: object) -> str:
-        """The address of something in this cluster."""
+        """Return the address of a resource in this cluster."""
         parts = [self.parts.cluster_id(), *path]
         below = "/".join(quote(str(part), safe="") if part != "-" else "-" for part in parts)
         return f"{self.request.scheme}://{self.request.host}{self.root}/clusters/{below}"
 
     def related(self, *path: object) -> dict[str, str]:
-        """A link to something else."""
+        """Return a link to another resource."""
         return {"related": self.url(*path)}
 
     def resource(self, kind: str, path: Sequence[object], **fields: object) -> dict[str, object]:
-        """A thing as Kafka REST v3 shows it."""
+        """Return a resource in the format of Kafka REST v3."""
         metadata = {"self": self.url(*path), "resource_name": None}
         return {"kind": kind, "metadata": metadata, "cluster_id": self.parts.cluster_id(), **fields}
 
 
 def answered(body: object, status: int = 200) -> web.Response:
-    """A response with a JSON body."""
+    """Return a response with a JSON body."""
     return web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON)
 
 

@@ -1,5 +1,5 @@
-"""The client of one HTTP request: what it asks goes through the dispatcher of its listener, as a connection's frames
-do. So authorization, quotas, limits and errors of the gateway are those of Kafka's requests.
+"""The client of one HTTP request. Its requests go through the dispatcher of its listener, as a connection's frames do.
+So the gateway has the same authorization, quotas, limits and errors as Kafka's protocol.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from tailrace.kafka.produce_shape import ProduceShape
 
 CLIENT_ID = "tailrace-gateway"
 MAX_THROTTLE_SECONDS = 30.0
-"""How long an answer waits for its client's quota; beyond that the client is told to wait."""
+"""The longest wait of an answer for its client's quota. Beyond that the client is told to retry later."""
 ANSWER_SECONDS = 120.0
-"""No answer takes longer: the longest is that of a produce request whose upload and commit are at their deadlines."""
+"""The longest wait for a deferred answer: longer than a produce request whose upload and commit reach their
+deadlines."""
 _SIZE_BYTES = 4
 _BY_NAME = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
-"""The last versions that name topics, rather than their ids."""
+"""The last versions that name topics instead of their ids."""
 
 
 RESPONSE_FACTOR = 12
-"""What a byte of a response costs, while it is decoded and shown."""
+"""The cost of a response's byte while it is decoded and converted to JSON."""
 
 
 def _version_of(key: ApiKey) -> int:
@@ -42,7 +43,7 @@ def _version_of(key: ApiKey) -> int:
 
 
 def _frame_of(key: ApiKey, version: int, request: Any) -> memoryview:
-    """Raises HttpRefusal for a text that Kafka's requests can't have."""
+    """Encode the request. Raises HttpRefusal for a value that Kafka's requests can't hold."""
     try:
         parts = encode_request(0, key, version, request, client_id=CLIENT_ID)
     except UnencodableMessage as error:
@@ -51,26 +52,26 @@ def _frame_of(key: ApiKey, version: int, request: Any) -> memoryview:
 
 
 class Answer:
-    """The response to a request; `release` gives back what it holds of the agent's memory."""
+    """The response to a request. `release` gives back the agent's memory that it holds."""
 
     def __init__(self, response: Any, reply: Reply) -> None:
         self.response = response
         self._reply = reply
 
     def release(self) -> None:
-        """The response is not needed any more."""
+        """Give back the memory: the response is no longer needed."""
         _give_back(self._reply)
 
 
 def _give_back(reply: Reply) -> None:
-    """What a reply holds of the agent's memory; again does nothing."""
+    """Give back the agent's memory that a reply holds; a second call does nothing."""
     on_sent, reply.on_sent = reply.on_sent, None
     if on_sent is not None:
         on_sent()
 
 
 class GatewayClient:
-    """What a connection is to a Kafka client, for the length of one HTTP request; see `agent.dispatch.Requester`."""
+    """The counterpart of a Kafka client's connection, for one HTTP request; see `agent.dispatch.Requester`."""
 
     def __init__(self, door: GatewayDoor, access: Access, clock: Clock) -> None:
         self.access = access
@@ -87,7 +88,7 @@ class GatewayClient:
         self._clock = clock
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The client is above a quota: `throttled` waits."""
+        """Note that the client is above a quota: `throttled` waits."""
         self.muted_until = until
 
     async def throttled(self) -> None:
@@ -98,13 +99,14 @@ class GatewayClient:
         await self.pause()
 
     async def pause(self) -> None:
-        """The same, and no longer than that."""
+        """As `throttled`, but wait for MAX_THROTTLE_SECONDS at most."""
         seconds = min(self.muted_until - self._clock.monotonic(), MAX_THROTTLE_SECONDS)
         if seconds > 0:
             await self._clock.sleep(seconds)
 
     async def ask(self, request: Any) -> Any:
-        """The response to a request; its memory is held until the next is asked, or `release`. Raises HttpRefusal."""
+        """Return the response to a request. Its memory is held until the next `ask`, or `release`. Raises
+        HttpRefusal."""
         self.release()
         reply = await self._answered(request)
         self._room = Room(self._door.memory)
@@ -125,17 +127,17 @@ class GatewayClient:
         return self._door.memory.is_contended
 
     def release(self) -> None:
-        """The response of the last `ask` is not needed any more."""
+        """Give back the memory of the last `ask`'s response."""
         self._room.release()
 
     async def hold(self, request: Any) -> Answer:
-        """The response, with what it holds of the agent's memory: of a fetch, its records. Raises HttpRefusal."""
+        """Return the response and the agent's memory that it holds: for a fetch, its records. Raises HttpRefusal."""
         reply = await self._answered(request)
         return Answer(self._response(request, reply), reply)
 
     async def _has_room(self, reply: Reply) -> bool:
-        """Have room for what is made of a reply. False if a reply that holds the agent's memory had to be dropped while
-        the gateway's was waited for: the request, which only reads, is asked again."""
+        """Reserve memory for what is made from a reply. Return False if a reply that holds the agent's memory had to be
+        dropped to wait for the gateway's: the request, which only reads, is sent again."""
         size = RESPONSE_FACTOR * sum(map(len, reply.parts or ()))
         if reply.on_sent is not None and not self._room.has(size):
             reply.parts = None
@@ -151,7 +153,7 @@ class GatewayClient:
         frame = _frame_of(key, version, request)
         factor = 1 if key is ApiKey.PRODUCE else DECODED_FACTOR
         charge = len(frame) * factor + REQUEST_BYTES
-        self.leadership = KnownLeadership()  # it follows no leader, so that nothing sends it away
+        self.leadership = KnownLeadership()  # it knows no ring, so no handler tells it to look for leaders
         await self._charge(charge)
         reply: Reply | None = None
         try:
@@ -164,7 +166,7 @@ class GatewayClient:
         return reply
 
     def _give_back_when_made(self, reply: Reply | None, charge: int) -> None:
-        """Give a request's memory back, once nobody refers to its bytes: a buffer does until a late reply is made."""
+        """Give back a request's memory once nothing refers to its bytes: a buffer does until a late reply is made."""
         budget = self._door.budget
         if reply is None or reply.is_made:
             budget.give(charge)
@@ -177,7 +179,7 @@ class GatewayClient:
         return decode_response(key, _version_of(key), memoryview(body)[_SIZE_BYTES:])[1]
 
     async def _charge(self, size: int) -> None:
-        """Take memory for a request, waiting for it as a connection would. Raises HttpRefusal."""
+        """Take memory for a request, waiting as a connection would. Raises HttpRefusal."""
         budget = self._door.budget
         if size > budget.largest:
             raise HttpRefusal(413, "The request is larger than the agent has memory for.")
@@ -185,7 +187,7 @@ class GatewayClient:
             raise HttpRefusal(503, "The agent has no memory for the request now. Try again.")
 
     async def _made(self, reply: Reply) -> None:
-        """Wait for a deferred reply."""
+        """Wait for a deferred reply. Raises HttpRefusal if it takes too long."""
         if reply.is_made:
             return
         made: asyncio.Future[None] = asyncio.get_running_loop().create_future()

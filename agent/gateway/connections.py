@@ -1,4 +1,4 @@
-"""The gateway's connections: they count as the clients' of its listener. What they say is aiohttp's."""
+"""The gateway's connections. They count as client connections of its listener; aiohttp implements the protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.http_connections import HttpBounds, HttpConnection, HttpConnection
 
 
 class GatewayConnection(HttpConnection):
-    """While a request is handled, its handler says how slow the client may be."""
+    """A connection of the gateway. While a request is handled, its handler decides how slow the client may be."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -21,14 +21,14 @@ class GatewayConnection(HttpConnection):
 
     def began(self) -> None:
         super().began()
-        self.fail_body()  # it may have come behind another request
+        self.fail_body()  # the request may have followed another one
 
     def slow(self, now: float) -> str | None:
         return None if self.requests else super().slow(now)
 
     def fail_body(self) -> None:
-        """End the body of the request under way if bytes that are no HTTP have come in its middle: aiohttp keeps what
-        is wrong with them for the next request, which never comes."""
+        """Fail the body of the current request if bytes that are not HTTP arrived within it: aiohttp keeps the error
+        for the next request, which never comes."""
         request, messages = self.handler._current_request, self.handler._messages
         if request is None or not messages or request.content.is_eof():
             return
@@ -38,7 +38,7 @@ class GatewayConnection(HttpConnection):
 
 
 class GatewayConnections(HttpConnections):
-    """All of them. They have their part of what the listener bounds, beside bounds of their own."""
+    """All connections of the gateway. They count towards the listener's limits, and have their own limits, too."""
 
     def __init__(
         self, door: GatewayDoor, settings: GatewaySettings, telemetry: GatewayTelemetry, clock: Clock

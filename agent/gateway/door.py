@@ -1,4 +1,4 @@
-"""How the gateway's clients come in: what an agent hands to its gateway."""
+"""The entrance for the gateway's clients: what an agent provides to its gateway."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from agent.security.http_login import HttpLogins
 
 @dataclass(frozen=True, slots=True)
 class GatewayDoor:
-    """`listener`: as whose clients the gateway's count. `dispatch_for`: what serves the frames of this client of that
-    listener. `opened`: counts a connection from an address; for how many seconds it is above its quota."""
+    """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for a
+    client. `opened` counts a connection from an address, and returns for how many seconds that address is above its
+    quota."""
 
     listener: str
     logins: HttpLogins

@@ -1,4 +1,4 @@
-"""What the gateway answers where something can't be done: status, Kafka REST v3's error code, a sentence. Pure."""
+"""The gateway's error answers: status, Kafka REST v3's error code, a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RETRIED = {
 
 
 class HttpRefusal(Exception):
-    """A request, or one record of it, can't be served. `code`: of Kafka REST v3; by default the status."""
+    """A request, or one record of it, is refused. `code`: Kafka REST v3's error code; by default the status."""
 
     def __init__(self, status: int, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -47,12 +47,12 @@ class HttpRefusal(Exception):
 
     @property
     def body(self) -> dict[str, object]:
-        """What the client is told."""
+        """The JSON body of the answer."""
         return {"error_code": self.code, "message": str(self)}
 
 
 def refusal_of(code: int, message: str | None = None) -> HttpRefusal:
-    """The refusal that a Kafka error is. `message`: what the handler said of it, if anything."""
+    """Return the refusal for a Kafka error. `message`: the handler's message, if it has one."""
     known = ErrorCode(code)
     if known in _RETRIED:
         status, number, text = _RETRIABLE

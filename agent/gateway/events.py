@@ -1,10 +1,12 @@
-"""The tail of a topic as server-sent events: one for each record, until the client, its rights or the agent end.
+"""The tail of a topic as server-sent events, one for each record, until the client leaves, loses its rights, or the
+agent shuts down.
 
 | event | data |
 |---|---|
-| `record` | the record, as `GET .../records` has it |
-| `gap` | a partition whose next records were deleted before they were read, or can't be read, and where it goes on |
-| `end` | why the stream ends; a client that connects again goes on after the last event |
+| `record` | the record, as in `GET .../records` |
+| `gap` | a partition whose next records were deleted before they were read, or can't be read, and where reading resumes
+|
+| `end` | why the stream ends; a client that reconnects resumes after the last event |
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from agent.gateway.topics import topic_of
 from tailrace.kafka.error_codes import ErrorCode
 
 MAX_RECORDS = 10_000
-"""Records that are read at once."""
+"""The most records of one read."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""For proxies: keep nothing, hold nothing back."""
+"""For proxies: don't cache, don't buffer."""
 
 
 async def get_events(call: HttpCall) -> web.StreamResponse:
-    """Send the records of some partitions as they come."""
+    """Send the records of some partitions as they arrive."""
     how = HowToRead.of(call)
     topic = await topic_of(call)
     offsets = await _beginning(call, how, len(topic.partitions))
@@ -59,7 +61,7 @@ def _end(refusal: HttpRefusal) -> bytes:
 
 @contextmanager
 def _counted(call: HttpCall) -> Iterator[None]:
-    """Count the stream. Raises HttpRefusal if there are too many."""
+    """Count the stream while it is open. Raises HttpRefusal if there are too many."""
     parts = call.parts
     if parts.streams.count >= parts.settings.max_streams:
         raise HttpRefusal(
@@ -73,7 +75,7 @@ def _counted(call: HttpCall) -> Iterator[None]:
 
 
 async def _beginning(call: HttpCall, how: HowToRead, count: int) -> dict[int, int]:
-    """Where each partition is read first: after `Last-Event-ID`, else as the query says. Raises HttpRefusal."""
+    """Return each partition's first offset: after `Last-Event-ID`, else as the query says. Raises HttpRefusal."""
     wanted = _partitions(call, count)
     given = call.request.headers.get("Last-Event-ID", "")
     known = parse_event_id(given) if given else {}
@@ -106,7 +108,7 @@ def _partitions(call: HttpCall, count: int) -> list[int]:
 
 
 class _Tail:
-    """One stream. `_offsets`: the next one of each partition; those that gave records come last."""
+    """One stream. `_offsets`: each partition's next offset; partitions that returned records move to the end."""
 
     def __init__(
         self, call: HttpCall, how: HowToRead, offsets: dict[int, int], stream: ResponseStream
@@ -117,7 +119,7 @@ class _Tail:
         self._stream = stream
 
     async def run(self) -> None:
-        """Until something ends it. Raises HttpRefusal, ReaderGone."""
+        """Send events until something ends the stream. Raises HttpRefusal, ReaderGone."""
         while True:
             with self._call.parts.bodies.body() as kept:
                 is_new = await self._call.shared(self._take(await self._next(kept)))
@@ -127,7 +129,7 @@ class _Tail:
             await self._call.check_login()
 
     async def _take(self, parts: list[PartitionRead]) -> bool:
-        """Send what was read; whether it has records."""
+        """Send what was read. Return whether it has records."""
         is_new = False
         for part in parts:
             if part.is_out_of_range:
@@ -142,7 +144,7 @@ class _Tail:
         return is_new
 
     async def _next(self, kept: KeptBody) -> list[PartitionRead]:
-        """What comes next; nothing after a while without records."""
+        """Return what comes next; nothing if no record arrives for a while."""
         settings = self._call.parts.settings
         fetching = asyncio.ensure_future(
             read(
@@ -180,8 +182,8 @@ class _Tail:
         self._offsets[part.partition] = part.found.next_offset
 
     async def _go_on_with_first(self, partition: int) -> None:
-        """The next records are not there any more: go on with the first one. Raises HttpRefusal if there never were
-        any at this offset."""
+        """Resume with the partition's first record, because the next ones were deleted. Raises HttpRefusal if there
+        never were any at this offset."""
         first = (await offsets_at(self._call, [partition], "earliest", self._how.isolation))[partition]
         if first <= self._offsets[partition]:
             raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,4 +1,4 @@
-"""The records of a fetched partition that a reader may see, as Java's consumer finds them (CompletedFetch). Pure.
+"""Finds the records of a fetched partition that a reader may see, as Java's consumer does (CompletedFetch). Pure.
 
 A producer counts as aborted from its first offset in the response's list until its abort marker.
 """
@@ -15,15 +15,15 @@ from tailrace.record_batch import MarkerKind, split
 from tailrace.records import InvalidRecords, Record, decode_records, iterate_records
 
 MAX_UNPACKED_BYTES = 64 << 20
-"""What one batch may unpack to; a larger one can't be read over HTTP."""
+"""The most bytes to which one batch may decompress. A larger batch can't be read over HTTP."""
 RECORD_BYTES = 256
-"""What a record costs beside its bytes, and a header of it."""
+"""The cost of a record in addition to its bytes, and of each header."""
 
 
 @dataclass(slots=True)
 class ReadRoom:
-    """How many records one read still takes, of all its partitions, and of how many bytes. The first one always fits:
-    else a reader would never come past it. `used`: bytes of those that were taken."""
+    """How many records, and bytes of records, one read still accepts, for all its partitions together. The first record
+    always fits, or a reader would never get past it. `used`: bytes of the accepted records."""
 
     records: int
     bytes: int
@@ -31,7 +31,7 @@ class ReadRoom:
     is_full: bool = False
 
     def take(self, record: Record) -> bool:
-        """Whether the record fits; once one does not, none does."""
+        """Accept the record if it fits. Return whether it does; after the first that does not, none does."""
         size = size_in_memory(record)
         if not self.records or (self.used and self.used + size > self.bytes):
             self.is_full = True
@@ -43,7 +43,7 @@ class ReadRoom:
 
 
 def size_in_memory(record: Record) -> int:
-    """About what a decoded record takes."""
+    """Estimate the memory of a decoded record."""
     parts = [record.key, record.value, *(value for _, value in record.headers)]
     names = sum(len(name) for name, _ in record.headers)
     return sum(len(part or b"") for part in parts) + names + RECORD_BYTES * (1 + len(record.headers))
@@ -51,8 +51,8 @@ def size_in_memory(record: Record) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """`next_offset`: where the next fetch begins. `unreadable`: why nothing before it can be read; then there are no
-    records."""
+    """`next_offset`: where the next fetch begins. `unreadable`: why nothing before it can be read; `records` is empty
+    then."""
 
     records: list[Record]
     next_offset: int
@@ -60,7 +60,8 @@ class Visible:
 
 
 def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: ReadRoom) -> Visible:
-    """The records from `offset` on that fit, up to a batch that can't be read. Raises InvalidBatch, InvalidRecords."""
+    """Return the records from `offset` on that fit, up to a batch that can't be read. Raises InvalidBatch,
+    InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
     now_aborted: set[int] = set()
     records: list[Record] = []

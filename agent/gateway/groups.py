@@ -1,6 +1,6 @@
 """Consumer groups over HTTP: their states, members, assignments and lag.
 
-Any agent knows the groups, their states and offsets. Members are known to a group's coordinator only.
+Any agent knows the groups, their states and offsets. Only a group's coordinator knows its members.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READ_COMMITTED = 1
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """`partitions`: what it has, by topic."""
+    """`partitions`: its assigned partitions, as (topic, partition)."""
 
     consumer_id: str
     instance_id: str | None
@@ -46,7 +46,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _ConsumerGroup:
-    """`members`: None where another agent knows them."""
+    """`members`: None if another agent coordinates the group."""
 
     group_id: str
     state: str
@@ -57,7 +57,7 @@ class _ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Lag:
-    """`committed`: the group's position. `end`: where a reader of committed records would have read all."""
+    """`committed`: the group's position. `end`: the last stable offset, up to which it can read committed records."""
 
     topic: str
     partition: int
@@ -161,7 +161,7 @@ async def _listing(call: HttpCall) -> Sequence[ListedGroup]:
 
 
 async def _group(call: HttpCall) -> _ConsumerGroup:
-    """The group of the path. Raises HttpRefusal."""
+    """Return the group of the path. Raises HttpRefusal."""
     name = call.name("group_id")
     [classic] = (await call.ask(DescribeGroupsRequest(groups=[name]))).groups
     if classic.error_code == ErrorCode.NONE:
@@ -170,7 +170,7 @@ async def _group(call: HttpCall) -> _ConsumerGroup:
         [consumer] = (await call.ask(ConsumerGroupDescribeRequest(group_ids=[name]))).groups
         check(consumer.error_code, consumer.error_message)
         return _newer(consumer)
-    if classic.error_code == ErrorCode.NOT_COORDINATOR:  # another agent's: what any agent knows
+    if classic.error_code == ErrorCode.NOT_COORDINATOR:  # return what any agent knows
         for row in await _listing(call):
             if row.group_id == name and row.group_type != SHARE:
                 return _listed(row)
@@ -187,7 +187,7 @@ async def _members(call: HttpCall) -> tuple[str, list[_Member]]:
 
 
 async def _coordinator(call: HttpCall, group_id: str) -> str:
-    """Which agent coordinates the group, by the address that Kafka's clients are told."""
+    """Describe the group's coordinator by the address that Kafka's clients get."""
     [found] = (await call.ask(FindCoordinatorRequest(coordinator_keys=[group_id]))).coordinators
     if found.error_code != ErrorCode.NONE:
         return "Another agent"
@@ -285,7 +285,7 @@ def _named(call: HttpCall, members: Sequence[_Member]) -> _Member:
 
 
 def _readers(group: _ConsumerGroup) -> dict[tuple[str, int], _Member]:
-    """The member that has each partition."""
+    """Return the member that has each partition."""
     return {place: member for member in reversed(group.members or []) for place in member.partitions}
 
 

@@ -1,8 +1,9 @@
-"""By which names a gateway may be asked, where nothing else tells a page on the Web from a client.
+"""The host names under which a gateway may be called. The check protects a gateway that has nothing else to tell a web
+page from a client.
 
-A page can have its own name point to this machine once its reader's browser has loaded it (DNS rebinding). To the
-browser the gateway is then that page's own server, and the page reads all answers. It can't have another name stand in
-the Host header.
+After a browser has loaded a page, the page can point its own host name to this machine (DNS rebinding). The browser
+then treats the gateway as the page's own server, and the page can read all answers. But the page can't put another name
+into the Host header.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]*)?")
 
 
 class Hosts:
-    """The names that a request's Host header may have: none of the Web's, but those that the settings name.
+    """The names that a request's Host header may have: no public name, except those in the settings.
 
-    `has_logins`: whether every request shows who its client is. A page on the Web can't then, so only a gateway that
-    listens on loopback, where nobody needs other names, checks them.
+    `has_logins`: whether every request identifies its client. A web page can't do that, so such a gateway checks names
+    only if it listens on loopback, where no client needs other names.
     """
 
     def __init__(self, settings: GatewaySettings, *, has_logins: bool) -> None:
@@ -33,7 +34,7 @@ class Hosts:
         self._takes_any = has_logins and not is_loopback(settings.listen)
 
     def check(self, given: Sequence[str]) -> None:
-        """Raises HttpRefusal. `given`: the Host headers, one from any browser."""
+        """Raise HttpRefusal if a name is not allowed. `given`: the Host headers; any browser sends one."""
         for host in () if self._takes_any else given:
             name = _name_in(host)
             if name is None or not (name in self._names or name.endswith(f".{LOCAL}") or _is_ip(name)):
@@ -43,7 +44,7 @@ class Hosts:
 
 
 def _name_in(host: str) -> str | None:
-    """The name or the address without its port; None if there is none to be read."""
+    """Return the name or the address without its port; None if it is malformed."""
     match = _HOST.fullmatch(host)
     return None if match is None else _plain(match[1] or match[2])
 
@@ -53,7 +54,7 @@ def _plain(name: str) -> str:
 
 
 def _is_ip(name: str) -> bool:
-    """An address is no name, and can't be made to point elsewhere."""
+    """Whether the name is an IP address, which can't be pointed elsewhere."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

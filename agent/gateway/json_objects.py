@@ -1,7 +1,7 @@
-"""Cuts a stream of bytes into the JSON objects that stand in it one after another. Pure.
+"""Cuts a stream of bytes into consecutive JSON objects. Pure.
 
-Only braces, strings and escapes are looked at; whether an object is sound is for its decoder to say. Each byte is
-looked at once, however the stream is divided.
+Only braces, strings and escapes are examined; the decoder checks whether an object is valid. Each byte is examined
+once, however the stream is divided.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SPACE = b" \t\r\n"
 
 
 class NotAnObject(ValueError):
-    """Something else stands where an object should begin, or the stream ends within one."""
+    """Something other than an object begins, or the stream ends within an object."""
 
 
 class ObjectTooLarge(ValueError):
@@ -22,7 +22,7 @@ class ObjectTooLarge(ValueError):
 
 
 class JsonObjects:
-    """`held_bytes`: what is kept of an object that has not ended."""
+    """`held_bytes`: bytes kept of an object that has not ended."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -36,7 +36,7 @@ class JsonObjects:
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The objects that end in this data. Raises NotAnObject, ObjectTooLarge."""
+        """Return the objects that end in this data. Raises NotAnObject, ObjectTooLarge."""
         self._rest += data
         objects: list[bytes] = []
         start = self._begin(0) if not self._depth else 0
@@ -45,9 +45,9 @@ class JsonObjects:
                 if token == b'"':
                     self._is_in_string = False
                 elif self._looked_at < len(self._rest):
-                    self._looked_at += 1  # what is escaped
+                    self._looked_at += 1  # skip the escaped byte
                 else:
-                    self._looked_at -= 1  # it has not come yet
+                    self._looked_at -= 1  # it has not arrived yet
                     break
             elif token == b'"':
                 self._is_in_string = True
@@ -64,12 +64,12 @@ class JsonObjects:
         return objects
 
     def finish(self) -> None:
-        """The stream has ended. Raises NotAnObject if it did so within an object."""
+        """End the stream. Raises NotAnObject if it ends within an object."""
         if self._rest:
             raise NotAnObject("The body ends within an object.")
 
     def _begin(self, at: int) -> int:
-        """Where the object begins after the white space at `at`."""
+        """Return where the object after the white space at `at` begins."""
         end = len(self._rest)
         while at < end and self._rest[at] in _SPACE:
             at += 1

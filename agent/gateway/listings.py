@@ -1,5 +1,5 @@
-"""Listings: a short one is a response of its own; a long one is written bit by bit, as its client takes it. So one
-takes the memory of what it shows, not that of its JSON, and holds the loop for one part at a time."""
+"""Listings: a short one is a single response; a long one is written in parts, as its client reads it. So a listing
+takes the memory of the listed resources, not of their JSON, and each turn of the loop makes one part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PART_BYTES = 32 * 1024
 async def listing(
     call: HttpCall, kind: str, path: Sequence[object], things: Iterable[object]
 ) -> web.StreamResponse:
-    """The response with several things. Raises ReaderGone if its client takes it too slowly."""
+    """Return the response with several resources. Raises ReaderGone if its client reads too slowly."""
     head = msgspec.json.encode({"kind": kind, "metadata": {"self": call.url(*path), "next": None}})
     part = bytearray(head[:-1] + b',"data":[')
     stream: PacedStream | None = None
@@ -40,7 +40,7 @@ async def listing(
 
 
 class PacedStream(ResponseStream):
-    """Ends while others wait for the gateway's memory, if its client takes it slowly or not at all."""
+    """A stream that ends if its client reads too slowly while others wait for the gateway's memory."""
 
     def __init__(self, call: HttpCall) -> None:
         super().__init__(call, JSON)

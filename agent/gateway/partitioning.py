@@ -1,5 +1,5 @@
-"""Which partition a record goes to, as Java's producer decides: by murmur2 of its key, else one for all that come
-together. Pure.
+"""Chooses a record's partition as Java's producer does: by murmur2 of its key; records without a key that arrive
+together get the same one. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key (org.apache.kafka.common.utils.Utils), as an unsigned number."""
+    """Return Kafka's hash of a key (org.apache.kafka.common.utils.Utils), as an unsigned number."""
     whole = len(key) & ~3
     hashed = _SEED ^ len(key)
     for at in range(0, whole, 4):
@@ -23,7 +23,8 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(given: int | None, key: bytes | None, count: int, keyless: int) -> int:
-    """The partition, of so many: the given one, that of the key, or the one that `keyless` falls to."""
+    """Return the partition, out of `count`: the given one, the key's, or for a record without a key the one for
+    `keyless`."""
     if given is not None:
         return given
     return (keyless if key is None else murmur2(key) & 0x7FFFFFFF) % count

@@ -1,7 +1,8 @@
-"""Records over HTTP into a topic: a stream of JSON objects in, a report for each out, in the same order.
+"""Produces records over HTTP: a stream of JSON objects in, a report for each out, in the same order.
 
-Records that come together are one produce request, with a batch for each partition. The next ones are read when these
-are stored, so one connection keeps its order and holds no more than that. What fails, fails alone: its report says so.
+Records that arrive together form one produce request, with a batch for each partition. The next records are read after
+these are stored, so a connection keeps its order and holds no more than one request's records. A record that fails does
+not affect the others: its report has the error.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from tailrace.records import NewRecord, encode_batch
 from tailrace.turns import Turns
 
 MAX_TOGETHER = 1_000
-"""Records of one produce request."""
+"""The most records of one produce request."""
 LOOKED_AT_BYTES = 16 * 1024
-"""Of a body in one turn of the loop: some 5 ms where each byte is a brace."""
+"""Bytes of a body examined in one turn of the loop: some 5 ms if each byte is a brace."""
 OBJECT_BYTES = 48
-"""What an object costs beside its bytes, until it is stored."""
+"""The cost of an object in addition to its bytes, until it is stored."""
 TIMEOUT_MS = 30_000
 ALL_REPLICAS = -1
 STORED = 200
@@ -52,7 +53,7 @@ STORED = 200
 
 @dataclass(slots=True)
 class _Given:
-    """A record to store. `report`: what became of it, once it is known."""
+    """A record to store. `report`: its result, once known."""
 
     record: RecordToProduce
     stored: NewRecord
@@ -62,7 +63,7 @@ class _Given:
 
 
 class _Producing:
-    """The records of one request."""
+    """The records of one HTTP request."""
 
     def __init__(self, call: HttpCall, partitions: int) -> None:
         self._call = call
@@ -72,7 +73,7 @@ class _Producing:
         self.count = 0
 
     async def reports(self, objects: Sequence[bytes]) -> list[object]:
-        """Store what the objects say; a report for each, in order."""
+        """Store the records of these objects. Return a report for each, in order."""
         given = [self._given(text) for text in objects]
         by_partition: dict[int, list[_Given]] = defaultdict(list)
         for record in given:
@@ -96,7 +97,8 @@ class _Producing:
         return _Given(record, stored, partition, timestamp)
 
     async def _store(self, batches: list[list[_Given]]) -> None:
-        """Store a batch for each partition, and fill in the reports. What is too large together is divided."""
+        """Store a batch for each partition, and fill in the reports. A batch that is too large is halved and
+        retried."""
         data = [PartitionProduceData(batch[0].partition, memoryview(_batch(batch))) for batch in batches]
         topic = TopicProduceData(self._topic, partition_data=data)
         try:
@@ -143,7 +145,7 @@ def _batch(given: Sequence[_Given]) -> bytes:
 
 
 async def produce(call: HttpCall) -> web.StreamResponse:
-    """Store the records of the body as they come, and report each."""
+    """Store the records of the body as they arrive, and report each."""
     if call.request.headers.get("Content-Encoding", "identity") != "identity":
         raise HttpRefusal(415, "The body must not be compressed.")
     producing = _Producing(call, len((await topic_of(call)).partitions))
@@ -161,7 +163,7 @@ async def produce(call: HttpCall) -> web.StreamResponse:
 
 
 async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStream) -> None:
-    """Raises HttpRefusal, NotAnObject, ObjectTooLarge."""
+    """Read the body and store its records. Raises HttpRefusal, NotAnObject, ObjectTooLarge."""
     objects = JsonObjects(call.parts.settings.max_record_bytes)
     with call.parts.bodies.body() as kept:
         storing = _Storing(call, producing, stream, objects=objects, kept=kept)
@@ -175,7 +177,7 @@ async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStr
 
 @dataclass(frozen=True, slots=True)
 class _Storing:
-    """A body on its way into the topic, and the reports on theirs to the client."""
+    """Stores a body's records and sends their reports."""
 
     call: HttpCall
     producing: _Producing
@@ -184,7 +186,7 @@ class _Storing:
     kept: KeptBody
 
     async def store(self, chunk: bytes) -> None:
-        """Store the objects that end in this chunk, as many together as may be. Raises as `_store_body`."""
+        """Store the objects that end in this chunk, as many together as allowed. Raises as `_store_body`."""
         found: list[bytes] = []
         turns = Turns(LOOKED_AT_BYTES)
         for at in range(0, len(chunk), LOOKED_AT_BYTES):

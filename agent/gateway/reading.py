@@ -1,4 +1,4 @@
-"""Records of partitions over HTTP: where to begin, one fetch at a time."""
+"""Reads records of partitions over HTTP, one fetch at a time."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ FORMATS: Mapping[str, Format] = {"binary": "BINARY", "string": "STRING", "json":
 ISOLATION = {"read_committed": 1, "read_uncommitted": 0}
 MAX_RECORDS = 10_000
 SHOWN_TOGETHER = 500
-"""Records that become JSON in one turn of the loop."""
+"""Records converted to JSON in one turn of the loop."""
 DEFAULT_RECORDS = 500
 MAX_WAIT_MS = 30_000
 NO_SESSION = -1
 UNPACKED_FACTOR = 4
-"""Times the bytes that a read may fetch: what its records may unpack to, but for the first of them."""
+"""The records of a read may decompress to this many times the bytes that it may fetch. The first record always fits."""
 COPIES = 4
-"""What a decoded record costs until it is written, in its own size: as it is, as JSON has it, and in the response."""
+"""The cost of a decoded record until it is written, in multiples of its size: the record, its JSON, and the
+response."""
 
 
 @dataclass(frozen=True, slots=True)
 class HowToRead:
-    """What a client asks for, beside partitions and offsets."""
+    """The options of a read, other than partitions and offsets."""
 
     key: Format
     value: Format
@@ -49,7 +50,7 @@ class HowToRead:
 
     @classmethod
     def of(cls, call: HttpCall) -> HowToRead:
-        """As the query says. Raises HttpRefusal."""
+        """Read the options from the query. Raises HttpRefusal."""
         largest = call.parts.settings.max_answer_bytes
         return cls(
             key=call.query_choice("key_format", FORMATS, "BINARY"),
@@ -69,7 +70,7 @@ class PartitionRead:
 
 
 async def offsets_at(call: HttpCall, partitions: Sequence[int], given: str, isolation: int) -> dict[int, int]:
-    """The offset of each partition where to begin: a number, `earliest` or `latest`. Raises HttpRefusal."""
+    """Return each partition's offset for a number, `earliest` or `latest`. Raises HttpRefusal."""
     if given not in _NAMED:
         if not (given.isascii() and given.isdigit() and len(given) < 20 and int(given) < 2**63):
             raise HttpRefusal(400, "offset must be earliest, latest or a number.")
@@ -92,8 +93,8 @@ async def read(
     max_records: int,
     wait_ms: int,
 ) -> list[PartitionRead]:
-    """What there is of the partitions from these offsets on, once there is something. `kept` counts the records, which
-    the caller gives up with it. Raises HttpRefusal."""
+    """Return the partitions' records from these offsets on; wait until there are some. `kept` counts the records; the
+    caller must drop them when it ends. Raises HttpRefusal."""
     wanted = [
         FetchPartition(partition, fetch_offset=offset, partition_max_bytes=how.max_bytes)
         for partition, offset in offsets.items()
@@ -126,7 +127,7 @@ def _unreadable(why: str) -> HttpRefusal:
 
 
 def _bytes_to_unpack(memory: BodyMemory, how: HowToRead) -> int:
-    """What a read's records may unpack to: little where there is no memory for more."""
+    """Return how many bytes a read's records may decompress to: few if there is no memory for more."""
     wanted = UNPACKED_FACTOR * how.max_bytes
     return wanted if memory.has_room(COPIES * wanted, 0) else min(wanted, SMALL_BYTES // COPIES)
 
@@ -148,7 +149,7 @@ def _decoded(response: FetchResponse, offsets: Mapping[int, int], room: ReadRoom
 
 
 def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> Iterator[RecordRead]:
-    """The records as JSON has them."""
+    """Return the records in their JSON form."""
     return (
         record_read(
             record,
@@ -163,7 +164,7 @@ def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> Iterator[Recor
 
 
 async def get_records(call: HttpCall) -> web.StreamResponse:
-    """Records of one partition, and where the next ones begin."""
+    """Return records of one partition, and where the next ones begin."""
     how = HowToRead.of(call)
     partition = call.number("partition_id")
     max_records = call.query_number("max_records", DEFAULT_RECORDS, MAX_RECORDS) or DEFAULT_RECORDS
@@ -200,7 +201,7 @@ async def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> d
 
 
 async def _written(call: HttpCall, body: bytes) -> web.StreamResponse:
-    """The response, once its client has taken nearly all of it: until then its records are counted."""
+    """Write the response. It ends once the client has read nearly all of it: until then its records are counted."""
     stream = ResponseStream(call, JSON, **{"Content-Length": str(len(body))})
     for start in range(0, len(body), WRITTEN_TOGETHER_BYTES):
         await stream.write(body[start : start + WRITTEN_TOGETHER_BYTES])

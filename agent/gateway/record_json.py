@@ -1,10 +1,10 @@
-"""Records as JSON, in both directions: as Kafka REST v3 has them for producing; the same shape is read. Pure.
+"""Records as JSON: the format of Kafka REST v3 for producing. Records that are read have the same format. Pure.
 
     {"partition_id": 1, "key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1}},
      "headers": [{"name": "h", "value": "dmFsdWU="}], "timestamp": "2026-01-31T12:00:00Z"}
 
-BINARY data is Base64, STRING data a text, JSON data any value, which is stored without white space. `null` is no key
-or no value. Headers' values are Base64.
+BINARY data is Base64, STRING data a string, JSON data any value, which is stored without white space. `null` means no
+key or no value. Header values are Base64.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Data(msgspec.Struct):
-    """A key or a value. `type` is checked by hand, as its refusal must say what to do."""
+    """A key or a value. `type` is checked by hand, so that the error message can say what to do."""
 
     type: str | None = None
     data: msgspec.Raw = msgspec.Raw(_NULL)
 
 
 class JsonHeader(msgspec.Struct):
-    """`value`: Base64."""
+    """A header. `value`: Base64."""
 
     name: str
     value: str | None = None
@@ -50,14 +50,14 @@ class RecordToProduce(msgspec.Struct):
 
 
 class Size(msgspec.Struct):
-    """Of a key or value that was stored."""
+    """The size of a stored key or value, in bytes."""
 
     type: str
     size: int
 
 
 class Produced(msgspec.Struct):
-    """The report of a record that was stored."""
+    """The report of a stored record."""
 
     error_code: int
     cluster_id: str
@@ -70,7 +70,7 @@ class Produced(msgspec.Struct):
 
 
 class RecordRead(msgspec.Struct):
-    """A record as it is read."""
+    """A record that was read."""
 
     cluster_id: str
     topic_name: str
@@ -86,7 +86,7 @@ _DECODER = msgspec.json.Decoder(RecordToProduce)
 
 
 def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
-    """A record of a request, and what is stored of it. Raises HttpRefusal."""
+    """Parse a record of a request. Return it, and what is stored of it. Raises HttpRefusal."""
     try:
         given = _DECODER.decode(text.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -96,7 +96,7 @@ def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
 
 
 def timestamp_ms(given: RecordToProduce, now_ms: int) -> int:
-    """The record's time, in ms since 1970; a time without a zone is one of UTC."""
+    """Return the record's time in ms since 1970. A time without a zone is UTC."""
     moment = given.timestamp
     if moment is None:
         return now_ms
@@ -104,7 +104,7 @@ def timestamp_ms(given: RecordToProduce, now_ms: int) -> int:
 
 
 def time_text(ms: int) -> str | None:
-    """The time as RFC 3339 has it; None for none, or one that no calendar has."""
+    """Format the time as RFC 3339; None for no time, or one outside the calendar."""
     if ms < 0:
         return None
     try:
@@ -115,7 +115,7 @@ def time_text(ms: int) -> str | None:
 
 
 def size_of(given: Data | None, stored: bytes | None) -> Size | None:
-    """What the report says of a key or value."""
+    """Return the report's entry for a key or value."""
     return None if given is None or stored is None else Size(given.type or "", len(stored))
 
 
@@ -123,7 +123,7 @@ def _bytes_of(given: Data | None, what: str) -> bytes | None:
     if given is None or bytes(given.data) == _NULL:
         return None
     if given.type == "JSON":
-        return msgspec.json.format(bytes(given.data), indent=-1)  # its depth was looked at by the decoder
+        return msgspec.json.format(bytes(given.data), indent=-1)  # the decoder has checked its depth
     if given.type not in ("BINARY", "STRING"):
         raise HttpRefusal(
             400,
@@ -147,8 +147,8 @@ def _binary(text: str | None, what: str) -> bytes | None:
 def record_read(
     record: Record, *, cluster_id: str, topic: str, partition: int, key: Format, value: Format
 ) -> RecordRead:
-    """A record in the formats that the client prefers. Data that has no such form is BINARY; so is JSON's `null`, which
-    would be no data if it were produced again."""
+    """Convert a record to the formats that the client prefers. Data that can't have the format is BINARY; so is JSON's
+    `null`, which would mean no data if it were produced again."""
     return RecordRead(
         cluster_id=cluster_id,
         topic_name=topic,

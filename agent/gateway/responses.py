@@ -1,4 +1,4 @@
-"""Responses that are written bit by bit, to a client that may read slowly or not at all."""
+"""Responses that are written in parts, to a client that may read slowly or not at all."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tailrace.clock import wait_for
 
 WRITTEN_TOGETHER_BYTES = 64 * 1024
 CHECK_SECONDS = 1.0
-"""How often a write that waits for its reader checks whether it may wait on."""
+"""How often a write that waits for its reader checks whether it may keep waiting."""
 STREAM = web.RequestKey("stream", web.StreamResponse)
-"""Where a request keeps its streamed response."""
+"""The key under which a request keeps its streamed response."""
 
 
 class ReaderGone(Exception):
-    """The client takes nothing more of its response, or has left."""
+    """The client reads no more of its response, or has left."""
 
 
 class ResponseStream:
-    """One streamed response; its head is sent with the first bytes. What is not taken is bounded by the socket's
-    buffer: `write` waits until most of it has left."""
+    """One streamed response. Its head is sent with the first bytes. `write` waits until most bytes are sent, so only
+    the socket's buffer holds unread bytes."""
 
     def __init__(self, call: HttpCall, content_type: str, **headers: str) -> None:
         self._call = call
@@ -35,7 +35,7 @@ class ResponseStream:
         return self._response.prepared
 
     async def write(self, data: bytes) -> None:
-        """Send this. Raises ReaderGone."""
+        """Send these bytes. Raises ReaderGone."""
         writing = asyncio.ensure_future(self._write(data))
         try:
             await self._until_taken(writing)
@@ -46,7 +46,7 @@ class ResponseStream:
             writing.cancel()
 
     def check(self) -> None:
-        """Whether the reader may take its time; asked while a write waits for it. Raises ReaderGone."""
+        """Check whether the reader may be this slow. Called while a write waits for it. Raises ReaderGone."""
 
     async def _until_taken(self, writing: asyncio.Future[None]) -> None:
         seconds = self._call.parts.settings.stalled_ms / 1000
@@ -62,18 +62,18 @@ class ResponseStream:
         await self._response.write(data)
 
     def close_after(self) -> None:
-        """Close the connection after this response: what follows in the request is not read."""
+        """Close the connection after this response: the rest of the request is not read."""
         self._response.force_close()
 
     def push(self, data: bytes) -> None:
-        """Leave this to the socket, without waiting, and close: the client may still read it."""
+        """Pass this to the socket without waiting, and close. The client may still read it."""
         transport = self._call.request.transport
         if transport is not None:
             transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
             transport.close()
 
     async def end(self) -> web.StreamResponse:
-        """The whole response."""
+        """End the response and return it."""
         if not self._response.prepared:
             await self._response.prepare(self._call.request)
         return self._response

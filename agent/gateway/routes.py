@@ -1,4 +1,4 @@
-"""The gateway's routes: one table, from which the server and the docs' test read."""
+"""The gateway's routes: one table, read by the server and by the docs' test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.gateway import events, groups, produce, reading, topic_configs, topic
 from agent.gateway.call import HttpCall
 
 ROOTS = ("/v3", "/kafka/v3")
-"""Kafka REST serves the same below both."""
+"""Kafka REST serves the same API below both."""
 EVENTS = "/events"
 _CLUSTER = "/clusters/{cluster_id}"
 _TOPIC = f"{_CLUSTER}/topics/{{topic_name}}"
@@ -22,8 +22,8 @@ _PARTITION = f"{_TOPIC}/partitions/{{partition_id}}"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and a path below a root, and who handles them. `is_endless`: it may go on for ever, and says itself
-    which of its parts may be long (`HttpCall.shared`); another request is long as a whole."""
+    """A method, a path below a root, and the handler. `is_endless`: the request may never end, and calls
+    `HttpCall.shared` for the parts that may be long; any other request is shared as a whole."""
 
     method: str
     path: str

@@ -1,6 +1,6 @@
-"""The gateway: topics over HTTP, as Kafka REST v3 has them, on a listener of its own (decision 47).
+"""The gateway: topics over HTTP with the API of Kafka REST v3, on its own listener (decision 47).
 
-A request's client logs in as a Kafka client does, and all that it asks goes through the handlers of Kafka's APIs.
+A request's client logs in as a Kafka client does, and all its requests go through the handlers of Kafka's APIs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tailrace.rpc.link import split_address
 log = structlog.get_logger("agent.gateway")
 
 READ_BUFFER_BYTES = 64 * 1024
-"""What is read ahead of a body, per connection, half of it at least."""
+"""Bytes of a body that are read ahead, per connection; at least half of it."""
 MAX_HEADERS = 64
-"""Of a request, with 8 KiB at most each."""
+"""The most headers of a request, with at most 8 KiB each."""
 NO_ROUTE = "(none)"
 CLIENT_GONE = 499
-"""The status, in metrics alone, of what is answered to nobody: nginx's."""
+"""The status, only in metrics, of requests whose client has gone. It is nginx's."""
 
 
 class Gateway:
@@ -71,7 +71,7 @@ class Gateway:
             self._application(),
             access_log=None,
             logger=ServerLog(telemetry),
-            handler_cancellation=True,  # a client that has gone is not waited for
+            handler_cancellation=True,  # cancel the handler when its client is gone
             auto_decompress=False,
             read_bufsize=READ_BUFFER_BYTES,
             max_headers=MAX_HEADERS,
@@ -89,7 +89,7 @@ class Gateway:
         return app
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; port 0 takes a free one. Raises OSError."""
+        """Listen; port 0 takes a free port. Raises OSError."""
         await self._runner.setup()
         assert self._runner.server is not None, "it was set up"
         host, port = split_address(self._settings.listen)
@@ -101,7 +101,7 @@ class Gateway:
         log.info("serving topics over HTTP", listen=f"{host}:{self.port}", tls=tls is not None)
 
     async def close(self) -> None:
-        """Take no more requests, end the streams, answer the rest."""
+        """Accept no more requests, end the streams, answer the rest."""
         if self._server is not None:
             self._server.close()
         if not self._parts.draining.done():
@@ -143,7 +143,7 @@ class Gateway:
         return serve
 
     async def _access(self, request: web.Request) -> Access:
-        """Who the client is. Raises HttpRefusal."""
+        """Return who the client is. Raises HttpRefusal."""
         given = request.headers.get("Authorization", "")
         try:
             return await self._door.logins.access(
@@ -154,7 +154,7 @@ class Gateway:
 
     @web.middleware
     async def _in_middle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Around every request: errors become JSON, connections and metrics are kept."""
+        """Wrap every request: turn errors into JSON, count connections and metrics."""
         started = self._clock.monotonic()
         self._connections.began(request.protocol)
         status = HTTPStatus.INTERNAL_SERVER_ERROR.value
@@ -193,7 +193,7 @@ class Gateway:
             return self._refused(request, HttpRefusal(500, "The request failed. The agent's log says why."))
 
     def _cut(self, request: web.Request, begun: web.StreamResponse) -> web.StreamResponse:
-        """End a response in its middle, so that its client sees that it is not whole."""
+        """Abort a response that has begun, so that its client sees that it is incomplete."""
         if request.transport is not None:
             request.transport.abort()
         return begun
@@ -203,18 +203,19 @@ class Gateway:
         if refusal.status == HTTPStatus.UNAUTHORIZED:
             response.headers.update(CHALLENGE)
         if request.can_read_body:
-            response.force_close()  # what follows of the body is not read
+            response.force_close()  # the rest of the body is not read
         return response
 
 
 def _begun(request: web.Request) -> web.StreamResponse | None:
-    """The streamed response whose head is sent."""
+    """Return the streamed response if its head was sent, else None."""
     stream: web.StreamResponse | None = request.get(STREAM)
     return stream if stream is not None and stream.prepared else None
 
 
 def _refuse_simple_posts(request: web.Request) -> None:
-    """A page may have its reader's browser, which knows a password, send what a form could send, without asking. What
-    a form can't send (JSON, all methods but GET and POST) the browser asks for first, and is not told that it may."""
+    """Refuse a POST that a form on a web page could send: a browser that knows a password sends it without asking.
+    Before it sends what a form can't send (JSON, all methods but GET and POST), the browser asks for permission, and
+    does not get it."""
     if request.method == "POST" and "Origin" in request.headers and request.content_type != JSON:
         raise HttpRefusal(415, f"A browser must send the body as {JSON}.")

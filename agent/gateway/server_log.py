@@ -1,4 +1,4 @@
-"""What aiohttp's server logs: an exception that nobody foresaw is an error of ours; bytes that are no HTTP are not."""
+"""The log of aiohttp's server: an unexpected exception is an error of this program; bytes that are not HTTP are not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from agent.gateway.telemetry import GatewayTelemetry
 
 log = structlog.get_logger("agent.gateway")
 SHOWN = 200
-"""Letters of what a client sent."""
+"""The most characters logged of what a client sent."""
 
 
 class ServerLog(logging.Logger):
-    """The logger of the gateway's server. What is no HTTP is answered with 400, and the connection closed."""
+    """The logger of the gateway's server. Bytes that are not HTTP are answered with 400, and the connection is
+    closed."""
 
     def __init__(self, telemetry: GatewayTelemetry) -> None:
         super().__init__("agent.gateway.server")
-        self.parent = logging.getLogger()  # takes what is of other levels
+        self.parent = logging.getLogger()  # handles the other levels
         self._telemetry = telemetry
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""The gateway's settings: where it listens, and its bounds."""
+"""The gateway's settings: where it listens, and its limits."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ class GatewaySettings(SettingsSection):
     """Topics over HTTP (see gateway.md). Sizes in bytes, times in ms."""
 
     listen: str = ""
-    """The address (HOST:PORT) of the gateway. Empty: there is none."""
+    """The address (HOST:PORT) of the gateway. Empty: no gateway."""
     listener: str = ""
-    """The name in `listeners` of the listener whose clients the gateway's count as. Empty: the first one."""
+    """The name in `listeners` of the listener whose clients the gateway's clients count as. Empty: the first one."""
     hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Names (comma-separated in a variable) by which browsers and others ask for the gateway, besides `localhost`, IP
-    addresses and the host of `listen`. Others are refused on loopback, and where no login is needed."""
+    """Host names (comma-separated in a variable) under which clients call the gateway, in addition to `localhost`, IP
+    addresses and the host of `listen`. Other names are refused on loopback, and if no login is required."""
     max_connections: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Open connections; more are closed at once."""
+    """Limit of open connections. More are closed at once."""
     max_connections_per_address: int = Field(default=250, ge=1, le=1_000_000)
-    """Those of one IP address, of IPv6 of one /64, so that one address leaves room to others. A proxy in front counts
-    as one address."""
+    """Limit of connections from one IP address (IPv6: one /64), so that one address leaves room for others. A proxy
+    counts as one address."""
     head_ms: int = Field(default=10_000, ge=100, le=_HOUR_MS)
-    """A connection is closed when the head of a request has not ended after this time."""
+    """A connection is closed if the head of a request is not complete after this time."""
     max_streams: int = Field(default=500, ge=0, le=1_000_000)
-    """Event streams; more are answered with 429."""
+    """Limit of event streams. More are answered with 429."""
     max_record_bytes: int = Field(default=2 * MIB, ge=1024, le=256 * MIB)
-    """The JSON of one record to produce, and the body of any other request."""
+    """Limit of the JSON of one record to produce, and of the body of any other request."""
     max_records_per_request: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
-    """Records that one request may produce, streaming or not."""
+    """Limit of records that one request may produce, streaming or not."""
     max_answer_bytes: int = Field(default=MIB, ge=1024, le=64 * MIB)
-    """Record batches that one request reads, or an event stream at a time."""
+    """Limit of record batches that one request reads, or an event stream at a time."""
     idle_ms: int = Field(default=60_000, ge=100, le=_HOUR_MS)
-    """A connection is closed when for this time it has no request, or nothing of a request's body comes."""
+    """A connection is closed if for this time it has no request, or no bytes of a request's body arrive."""
     stalled_ms: int = Field(default=30_000, ge=100, le=_HOUR_MS)
-    """A response ends when its client takes nothing of it for this time."""
+    """A response ends if its client reads nothing of it for this time."""
     heartbeat_ms: int = Field(default=15_000, ge=100, le=_HOUR_MS)
     """An event stream without records sends a comment this often."""
     drain_ms: int = Field(default=5_000, ge=0, le=_HOUR_MS)

@@ -10,7 +10,7 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class GatewayTelemetry(DeclaredMetrics, prefix="tailrace_gateway_"):
-    """In the agent's registry."""
+    """The gateway's metrics, in the agent's registry."""
 
     requests = metric(
         Counter, "Requests of the gateway, by route, method and status.", ["route", "method", "status"]

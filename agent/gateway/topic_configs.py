@@ -25,7 +25,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 
 SET, DELETE = 0, 1
 MAX_CONFIGS = 1_000
-"""In one request: more than there are."""
+"""The most configs in one request: more than exist."""
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -44,7 +44,7 @@ class ConfigValue(msgspec.Struct):
 
 
 class NewValue(msgspec.Struct):
-    """The value that a config is to have."""
+    """The new value of a config."""
 
     value: str | None = None
 
@@ -53,7 +53,7 @@ SeveralConfigs = Annotated[list[ConfigValue], msgspec.Meta(max_length=MAX_CONFIG
 
 
 class ConfigValues(msgspec.Struct):
-    """Configs to change at once."""
+    """Configs to change together."""
 
     data: SeveralConfigs
     validate_only: bool = False

@@ -38,7 +38,7 @@ class NewTopic(msgspec.Struct):
 
 
 class PartitionsCount(msgspec.Struct):
-    """How many partitions a topic is to have."""
+    """The topic's new number of partitions."""
 
     partitions_count: int
 
@@ -102,7 +102,7 @@ async def _brokers(call: HttpCall) -> list[dict[str, object]]:
 
 
 async def topic_of(call: HttpCall) -> MetadataResponseTopic:
-    """The topic of the path, with its partitions in order. Raises HttpRefusal."""
+    """Return the topic of the path, with its partitions in order. Raises HttpRefusal."""
     [topic] = await _metadata(call, [MetadataRequestTopic(name=call.name("topic_name"))])
     check(topic.error_code)
     topic.partitions.sort(key=lambda partition: partition.partition_index)
@@ -159,7 +159,7 @@ async def add_partitions(call: HttpCall) -> web.Response:
 
 
 def _small(given: int | None, what: str) -> int:
-    """A count of Kafka's, -1 for the default. Raises HttpRefusal."""
+    """Return a count for Kafka, -1 for the default. Raises HttpRefusal."""
     if given is None:
         return -1
     if not 0 < given < 2**15:
