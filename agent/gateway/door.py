@@ -14,8 +14,8 @@ from agent.security.http_login import HttpLogins
 
 @dataclass(frozen=True, slots=True)
 class GatewayDoor:
-    """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for a
-    client. `opened` counts a connection from an address, and returns for how many seconds that address is above its
+    """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for
+    a client. `opened` counts a connection from an address, and returns for how many seconds that address is above its
     quota."""
 
     listener: str
