@@ -243,7 +243,7 @@ class Expiry:
             await turns.did(taken)
 
     async def _expire_groups(self) -> int:
-        """Expire groups without members, some at a time. Return how many positions and share partitions were
+        """Expire groups and their positions, some at a time. Return how many positions and share partitions were
         forgotten."""
         state, now_ms = self._context.state, await self._context.store.now_ms()
         due = await self._upkeep.groups.take(state, now_ms)

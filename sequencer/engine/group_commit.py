@@ -164,7 +164,7 @@ class GroupCommit:
         self._early = EarlyCommits()
         self._is_stopped = False
         self._all_shown = asyncio.Event()
-        """Cleared while the store may contain changes that are not shown; not used for a stale view."""
+        """Cleared while the store may contain changes that are not shown, except when the view is stale."""
         self._all_shown.set()
 
     # --- what callers wait for
