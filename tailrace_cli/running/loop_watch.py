@@ -2,6 +2,8 @@
 
 A heartbeat on the loop measures its own delay. Every lease, time-out and response of this process is delayed as much.
 For part of that time the loop's thread used the CPU; for the rest it waited for a processor, another thread or a file.
+Linux counts the wait for a processor. A loop that was late for that reason alone is no fault of this process, and no
+warning.
 When the heartbeat runs, its cause is over, so a thread samples the loop's stack before that. This is our only thread
 outside an executor, because it must run while the loop does not. It reads one number forty times a second, and never
 touches what the loop owns.
@@ -10,6 +12,7 @@ touches what the loop owns.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -49,8 +52,16 @@ class LoopWatch:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._starved = Histogram(
+            "tailrace_event_loop_processor_wait_seconds",
+            "How long the event loop's thread waited for a processor while the loop was late.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._processor_wait: ProcessorWait | None = None
         self._due = 0.0
         self._used = 0.0
+        self._waited = 0.0
         self._seen = ""
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
@@ -62,6 +73,8 @@ class LoopWatch:
         self._due = self._clock.monotonic()
         self._used = time.thread_time()
         self._watched = threading.get_ident()
+        self._processor_wait = ProcessorWait(threading.get_native_id())
+        self._waited = self._processor_wait.seconds()
         self._beat()
         self._thread.start()
 
@@ -71,22 +84,37 @@ class LoopWatch:
             self._timer.cancel()
         self._stopping.set()
         self._thread.join()
+        if self._processor_wait is not None:
+            self._processor_wait.close()
 
     def _beat(self) -> None:
+        assert self._processor_wait is not None, "started"
         now = self._clock.monotonic()
         late = max(0.0, now - self._due)
-        used = time.thread_time()
-        held = min(late, used - self._used)
+        used, waited = time.thread_time(), self._processor_wait.seconds()
+        held, starved = min(late, used - self._used), min(late, waited - self._waited)
         self._blocked.observe(late)
         self._held.observe(held)
+        self._starved.observe(starved)
         if late >= HELD_SECONDS:
-            where = self._seen or "not seen: it was over too soon"
-            seconds, cpu_seconds = round(late, 3), round(held, 3)
-            log.warning("the event loop was held", seconds=seconds, cpu_seconds=cpu_seconds, where=where)
-        self._used = used
+            self._report(late, held, starved)
+        self._used, self._waited = used, waited
         self._seen = ""
         self._due = now + BEAT_SECONDS
         self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+
+    def _report(self, late: float, held: float, starved: float) -> None:
+        seconds = {
+            "seconds": round(late, 3),
+            "cpu_seconds": round(held, 3),
+            "processor_wait_seconds": round(starved, 3),
+        }
+        if late - starved < HELD_SECONDS:
+            log.info("the event loop had no processor: the machine is busy", **seconds)
+        else:
+            log.warning(
+                "the event loop was held", **seconds, where=self._seen or "not seen: it was over too soon"
+            )
 
     # --- runs on the watching thread
 
@@ -94,6 +122,28 @@ class LoopWatch:
         while not self._stopping.wait(BEAT_SECONDS):
             if not self._seen and self._clock.monotonic() - self._due >= HELD_SECONDS:
                 self._seen = where_is(sys._current_frames().get(self._watched))
+
+
+class ProcessorWait:
+    """How long a thread has waited for a processor, as Linux counts it (proc(5), schedstat); 0 on other systems."""
+
+    def __init__(self, native_id: int) -> None:
+        try:
+            self._file = os.open(f"/proc/self/task/{native_id}/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def seconds(self) -> float:
+        """The whole time so far."""
+        if self._file < 0:
+            return 0.0
+        return int(os.pread(self._file, 100, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        """Close the file. The time is 0 from then on."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def where_is(frame: FrameType | None) -> str:

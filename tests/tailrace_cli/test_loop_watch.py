@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
+from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -50,6 +53,48 @@ def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
     assert (registry.get_sample_value("tailrace_event_loop_lag_seconds_sum") or 0) > 0.3
     beats = registry.get_sample_value("tailrace_event_loop_lag_seconds_count")
     assert beats is not None and beats >= 2
+
+
+class GivenWait:
+    """Says that the thread has waited this long."""
+
+    def __init__(self, waited: list[float]) -> None:
+        self._waited = waited
+
+    def seconds(self) -> float:
+        return self._waited[0]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_loop_without_a_processor_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = [0.0]
+
+    async def scenario() -> None:
+        with loop_watch.watched_loop(SystemClock(), registry):
+            await asyncio.sleep(0)
+            waited[0] += 60
+            time.sleep(0.4)
+            await asyncio.sleep(2 * loop_watch.BEAT_SECONDS)
+
+    monkeypatch.setattr(loop_watch, "ProcessorWait", lambda _: GivenWait(waited))
+    registry = CollectorRegistry()
+    with capture_logs() as lines:
+        loop.run(scenario())
+    (told,) = [line for line in lines if line["processor_wait_seconds"] > 0.3]
+    assert told["log_level"] == "info" and told["event"].startswith("the event loop had no processor")
+    assert (registry.get_sample_value("tailrace_event_loop_processor_wait_seconds_sum") or 0) > 0.3
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux counts it")
+def test_the_kernel_counts_what_a_thread_waits_for_a_processor() -> None:
+    wait = loop_watch.ProcessorWait(threading.get_native_id())
+    before = wait.seconds()
+    holds_the_loop(0.01)
+    assert wait.seconds() >= before > 0
+    wait.close()
+    assert wait.seconds() == 0
 
 
 def test_a_stack_is_told_in_one_line_innermost_first() -> None:
