@@ -1,7 +1,7 @@
-"""The files for spark-submit: a script, and an archive of this package and everything that it imports.
+"""Writes the files for spark-submit: a script, and an archive of this package and everything that it imports.
 
-The archive has the packages as they are installed here. A driver or executor with the same minor version of Python
-and the same platform needs nothing else. Spark and Java are the cluster's own.
+The archive contains the packages as they are installed here. A driver or executor with the same minor version of Python
+and the same platform needs nothing else. The cluster provides Spark and Java.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_bundle(folder: Path) -> list[Path]:
 
 
 def write_archive(path: Path, files: Iterable[tuple[str, Path]]) -> None:
-    """An archive of the files under their names; a whole one or none."""
+    """Write an archive of the files under their names, atomically."""
     unfinished = path.with_name(f"{path.name}.tmp")
     with tarfile.open(unfinished, "w:gz", compresslevel=_COMPRESSION) as archive:
         for name, file in files:
@@ -57,7 +57,7 @@ def write_archive(path: Path, files: Iterable[tuple[str, Path]]) -> None:
 
 
 def bundled_files() -> Iterator[tuple[str, Path]]:
-    """Each file of the archive: its name there, and where it is."""
+    """Yield each file of the archive: its name in the archive and its path."""
     for package in OWN_PACKAGES:
         yield from _files_of_package(package)
     for needed in required("tailrace", extra="compactor"):
@@ -65,7 +65,7 @@ def bundled_files() -> Iterator[tuple[str, Path]]:
 
 
 def required(name: str, *, extra: str = "") -> list[Distribution]:
-    """One distribution and its installed requirements, without the cluster's own."""
+    """Return a distribution and its installed requirements, without those that the cluster provides."""
     distributions: dict[str, Distribution] = {}
     queue = [(name, frozenset({extra}))]
     followed: set[tuple[str, frozenset[str]]] = set()

@@ -1,10 +1,10 @@
-"""One round of compaction, on the driver: lease, session, plan, tasks, swaps, again until nothing is left.
+"""One round of compaction, on the driver: take the lease, open a session, plan, run tasks, swap, repeat until done.
 
-A round is not all or nothing: each item is swapped as soon as its outcome and those before it in its partition are
-there. What fails or is refused costs its own item, and is left for the next round.
+A round is not atomic. Each item is swapped as soon as it and the items before it in its partitions have outcomes. A
+failed or refused item does not affect the others, and is left for the next round.
 
-Who runs the tasks is a `TaskRunner`: Spark (compactor.job), or this process (`InProcess`), for tests, simulation
-and stores too small for a cluster.
+A `TaskRunner` runs the tasks: Spark (compactor.job), or this process (`InProcess`) for tests, simulation and stores
+that are too small for a cluster.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
 
 MAX_UNREADABLE = 10_000
-"""Single runs that are passed by; beyond, a partition with one more is left alone until the next round."""
+"""The most single runs that a round skips. After that, a partition with another unreadable run waits for the next
+round."""
 SWAP_PATIENCE_S, SWAP_PAUSE_S = 60.0, 0.2
-"""How long a swap is retried while no sequencer answers, and the pause between two tries."""
+"""How long a swap is retried while no sequencer answers, and the pause between attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`.
+    """What to compact: partitions with at least `min_bytes` of mixed runs, or with any that is older than `min_age_ms`.
 
-    `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
-    `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off, of
-    compaction and of merges each.
-    `merges`: whether small Parquet objects are merged when all else is done.
-    `key_memory_bytes`: of an index of keys, which spills to the disk.
+    `topics`: only these, by name; all if it is empty. `max_runs`: the most runs in one page of candidates, over all
+    partitions. `wave_bytes`: input that is processed before the next wave starts. `max_rounds`: the most pages of
+    compaction, and the most of merges.
+    `merges`: whether small Parquet objects are merged after all else.
+    `key_memory_bytes`: memory of an index of keys, which spills to disk.
     """
 
     min_bytes: int = 64 << 20
@@ -82,7 +83,7 @@ class CompactionSettings:
 
     @property
     def request(self) -> CompactionRequest:
-        """For the first page of candidates."""
+        """Return the request for the first page of candidates."""
         return CompactionRequest(
             min_bytes=self.min_bytes,
             min_age_ms=self.min_age_ms,
@@ -93,14 +94,15 @@ class CompactionSettings:
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What a round did so far. `refused`: objects left as orphans; `failures`: items whose task or store failed, and
-    single runs whose bytes are bad: they stay as they are, and what follows them is compacted nevertheless.
+    """What a round has done so far.
 
-    `merged_objects`: small Parquet objects that were replaced by larger ones, of `merged_bytes`; they count neither as
-    runs nor as records.
-    `table_failures`: times that a table could not be brought up to date, one line each.
-    `aborted_records` and `markers` were dropped: their offsets stay empty. `oldest_ms`: when the oldest run that
-    qualified was committed, 0 if none did. `planned_bytes`: input of all items that were planned, done or not.
+    `refused`: objects that were left as orphans. `failures`: items whose task or store failed, and single runs with
+    corrupt bytes. Those stay as they are, and the runs after them are compacted nevertheless.
+    `merged_objects`: small Parquet objects that larger ones replaced, with `merged_bytes`. They do not count as runs or
+    records.
+    `table_failures`: one line for each failed update of a table.
+    `aborted_records`, `markers`: dropped records and markers, whose offsets stay empty. `oldest_ms`: when the oldest
+    qualifying run was committed, 0 if there was none. `planned_bytes`: input of all planned items, done or not.
     """
 
     rounds: int = 0
@@ -128,19 +130,18 @@ Outcomes = AsyncGenerator[RewriteResult | RewriteFailure, None]
 
 
 class TaskRunner(Protocol):
-    """Rewrites items, in any order and place. A task that dies is an outcome, too."""
+    """Rewrites items, in any order, in any process. A task that dies is an outcome too."""
 
     def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
-        """Each item's outcome, once, as soon as it is there. Closing the generator gives up the rest."""
+        """Yield each item's outcome once, as soon as it is known. Closing the generator abandons the rest."""
         ...
 
 
 class SwapFollower(Protocol):
-    """What is brought up to date after swaps: the tables over topics. It tells its failures, and raises SequencerError
-    only."""
+    """Brings the tables of topics up to date after swaps. It reports failures, and raises only SequencerError."""
 
     failures: list[str]
-    """Grows during a round, and is another list in the next one."""
+    """The failures of the current round. Each round has a new list."""
 
     async def begin_round(self) -> None: ...
     async def swapped(self, topic_ids: Iterable[UUID]) -> None: ...
@@ -148,7 +149,7 @@ class SwapFollower(Protocol):
 
 
 class InProcess:
-    """Runs items one after the other on this loop."""
+    """Runs items one after another on this loop."""
 
     def __init__(self, store: ObjectStore, clock: Clock, entropy: Entropy) -> None:
         self._store = store
@@ -156,12 +157,12 @@ class InProcess:
         self._entropy = entropy
 
     async def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
-        """Each item's outcome, in order."""
+        """Yield each item's outcome in order."""
         for item in items:
             yield await try_rewrite_keyed(item, self._store, output, clock=self._clock, entropy=self._entropy)
 
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
-        """Each item's outcome, in order."""
+        """Yield each item's outcome in order."""
         for item in items:
             yield await try_rewrite(item, self._store, output, clock=self._clock, entropy=self._entropy)
 
@@ -178,15 +179,15 @@ async def run_cycle(
     tables: SwapFollower | None = None,
     keyed: KeyedRunner | None = None,
 ) -> CompactionSummary:
-    """Compact until nothing qualifies any more, or another compactor has taken the lease.
+    """Compact until nothing qualifies any more, or until another compactor has taken the lease.
 
     Args:
-        summary: filled while the round runs, so that a caller sees how far it came.
-        keyed: carries out passes over the keys of compacted topics, after all else; None: there are none.
+        summary: updated while the round runs, so that the caller sees its progress.
+        keyed: runs passes over the keys of compacted topics, after all else; None means no passes.
         tables: compared with the log at the start, and brought up to date after each swap.
 
-    Raises LeaseLost when another compactor is at work from the start, SequencerError when the sequencer stays away.
-    Whatever was swapped before that stays swapped. Cancelled, it finishes the swap in hand.
+    Raises LeaseLost if another compactor has the lease at the start, SequencerError if the sequencer stays unavailable.
+    Earlier swaps remain in effect. If cancelled, it finishes the current swap.
     """
     settings = settings or CompactionSettings()
     summary = CompactionSummary() if summary is None else summary
@@ -216,7 +217,7 @@ async def run_cycle(
 
 
 class _Round:
-    """What a round knows while it runs: what it changed, and what it leaves for the next round."""
+    """The state of a running round: what it has changed, and what it leaves for the next round."""
 
     def __init__(
         self,
@@ -247,8 +248,10 @@ class _Round:
         return output_under(self._lease, self._cluster_id)
 
     async def work_off(self, request: CompactionRequest, settings: CompactionSettings) -> None:
-        """Work off page after page of what is asked for, and all pages again as long as that helps, to a bound: a
-        backlog that never ends leaves a turn for what comes after it."""
+        """Process page after page of candidates, and all pages again as long as that changes something.
+
+        It stops after `max_rounds` pages, so that an endless backlog does not block the work that follows.
+        """
         after: tuple[UUID, int] | None = None
         self._has_changed = False
         end = self._summary.rounds + settings.max_rounds
@@ -264,8 +267,10 @@ class _Round:
                 self._has_changed = False
 
     def _of_this_round(self, page: CompactionCandidates) -> CompactionCandidates:
-        """The page without the partitions whose oldest run was committed after the round began: so a round ends while
-        producers go on. It takes such runs along with older ones of their partition."""
+        """Return the page without partitions whose oldest run was committed after the round began.
+
+        So a round ends even if producers go on. Newer runs are compacted together with older runs of their partition.
+        """
         self._began_at = self._began_at or page.commit_number
         candidates = [
             candidate for candidate in page.candidates if candidate.runs[0].commit_number <= self._began_at
@@ -273,7 +278,7 @@ class _Round:
         return msgspec.structs.replace(page, candidates=candidates)
 
     async def _compact_page(self, page: CompactionCandidates, settings: CompactionSettings) -> None:
-        """Plan a page of candidates and work it off, wave by wave."""
+        """Plan a page of candidates and process it wave by wave."""
         candidates = list(self._chosen(page.candidates, settings))
         oldest = min((candidate.runs[0].created_ms for candidate in candidates), default=0)
         self._summary.oldest_ms = min(filter(None, (self._summary.oldest_ms, oldest)), default=0)
@@ -289,7 +294,7 @@ class _Round:
     async def compact_keys(
         self, runner: KeyedRunner, topics: Iterable[Topic], settings: CompactionSettings
     ) -> None:
-        """Have one pass over each partition whose keys are due."""
+        """Make one pass over each partition whose keys are due."""
         if self._has_lost_lease:
             return
         cluster = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
@@ -329,8 +334,11 @@ class _Round:
                 yield candidate
 
     async def _compact_wave(self, wave: Sequence[WorkItem]) -> None:
-        """Rewrite and swap. An item with bad input is cut until the bad run is alone: it holds nothing else up. Of a
-        merge, each half is merged by itself."""
+        """Rewrite and swap a wave of items.
+
+        An item with corrupt input is split until the corrupt run is alone and blocks no other. A merge is split into
+        halves, which are merged separately.
+        """
         order = SwapOrder(wave)
         left: list[WorkItem] = []
         waiting = list(wave)
@@ -370,8 +378,8 @@ class _Round:
         self._left_out.update((topic_id, partition) for topic_id, partition, _ in outcome.positions)
 
     async def _swap(self, result: RewriteResult) -> bool:
-        """Carry out a swap; whether it was not refused."""
-        # In a task of its own: a round that is cancelled finishes the swap in hand.
+        """Execute a swap. Return False if it was refused."""
+        # In a separate task, so that a cancelled round finishes the current swap.
         swap = asyncio.ensure_future(swap_in(self._sequencer, result, self._lease, clock=self._clock))
         try:
             refusal = await asyncio.shield(swap)
@@ -397,9 +405,11 @@ class _Round:
 
 
 def output_under(lease: HeldLease, cluster_id: str) -> OutputLocation:
-    """Where a wave of tasks that begins now may write. A task does not learn of its session's end, which comes after
-    the session was last seen. Of the time in which what is put then is still collected, half is left for clocks that
-    differ."""
+    """Return where a wave of tasks that starts now may write, and until when.
+
+    A task does not learn when its session ends, which is some time after the session was last seen. Objects that are
+    put for a certain time after that are still collected. Half of this time is left for differences between clocks.
+    """
     until_ms = lease.session_seen_ms + lease.session.collected_ms // 2
     return OutputLocation(lease.session.prefix, cluster_id, until_ms)
 
@@ -407,15 +417,15 @@ def output_under(lease: HeldLease, cluster_id: str) -> OutputLocation:
 async def swap_in(
     sequencer: Sequencer, result: RewriteResult, lease: HeldLease, *, clock: Clock
 ) -> str | None:
-    """Put a rewritten object in the place of its runs, exactly once; None when readers see it, else why it was refused.
+    """Replace runs by a rewritten object, exactly once. Return None if readers see it, else why it was refused.
 
-    The object's id is the swap's id: retried after a lost answer, it gets the first answer. A refused
-    object stays where it is, under a session that ends with the round, and is swept as an orphan.
+    The object's id is the swap's id, so a swap that is retried after a lost response gets the first response. A refused
+    object stays under a session that ends with the round, and is swept as an orphan.
 
-    A lease may run out while the sequencer is away, so a refused swap is retried once, under a renewed lease. A swap
-    that is no valid request is refused, too: it must not end the round.
+    The lease may expire while the sequencer is unavailable, so a refused swap is retried once under a renewed lease. An
+    invalid request counts as refused too, because it must not end the round.
 
-    Raises LeaseLost when another compactor has the lease, SequencerUnavailable when nobody answered for
+    Raises LeaseLost if another compactor has the lease, SequencerUnavailable if no sequencer answered for
     SWAP_PATIENCE_S, SessionClosed.
     """
     request = SwapRequest(
@@ -440,7 +450,7 @@ async def swap_in(
 
 
 async def patiently(call: Callable[[], Awaitable[object]], clock: Clock) -> None:
-    """Make a call that may be made again, until a sequencer answers, or for SWAP_PATIENCE_S."""
+    """Make an idempotent call, and retry it for up to SWAP_PATIENCE_S until a sequencer answers."""
     give_up_at = clock.monotonic() + SWAP_PATIENCE_S
     while True:
         try:

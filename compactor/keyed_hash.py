@@ -1,8 +1,8 @@
-"""SipHash-2-4 with 128 bits of output, of many keys at once.
+"""SipHash-2-4 with 128 bits of output, for many keys at once.
 
-Two keys of one hash would be taken for one, and a value would be lost: so 128 bits (among 10 million keys a chance of
-1e-25), and under a secret of each index, so that nobody can choose keys that collide. Reference: Aumasson, Bernstein,
-"SipHash: a fast short-input PRF"; its test vectors are in the tests.
+Two keys with the same hash would count as one, and a value would be lost. So the hash has 128 bits (a collision among
+10 million keys has a probability of 1e-25). Each index has its own secret, so that nobody can choose colliding keys.
+Reference: Aumasson, Bernstein, "SipHash: a fast short-input PRF"; the tests have its test vectors.
 """
 
 # mypy: ignore-errors
@@ -37,7 +37,7 @@ def _rounds(v0, v1, v2, v3, count):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def hash_keys(offsets, data, secret, hashes):
-    """The hash of key i, data[offsets[i]:offsets[i + 1]], into hashes[i, 0] and hashes[i, 1].
+    """Write the hash of key i, data[offsets[i]:offsets[i + 1]], to hashes[i, 0] and hashes[i, 1].
 
     `secret`: two unsigned 64-bit numbers.
     """

@@ -1,11 +1,11 @@
-"""The newest offset of each key, in bounded memory: rows of 24 bytes that spill into files by the key's hash.
+"""An index of the newest offset of each key, in bounded memory: rows of 24 bytes that spill into files by hash.
 
-Rows are added in blocks. A block is sorted, loses all but the newest row of each key, and, where all rows may not fit
-into memory, is divided among bucket files by the first bits of the hash. At the first look-up each bucket is sorted
-and made unique in the same way. A look-up reads one bucket after another, so it should have many keys.
+Rows are added in blocks. A block is sorted and reduced to the newest row of each key. If the rows may not fit into
+memory, it is then divided among bucket files by the first bits of the hash. The first look-up sorts and reduces each
+bucket in the same way. A look-up reads one bucket after another, so it should have many keys.
 
-One bucket is in memory at a time. It has at most one row for each of its keys and each block, so a key that comes a
-million times does not make a bucket large.
+One bucket is in memory at a time. It has at most one row per key and block, so a key that occurs a million times does
+not make a bucket large.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from compactor.keyed_hash import hash_keys
 Array = Any
 
 ROW_BYTES = 24
-"""Two halves of the hash, and the offset."""
+"""The two halves of the hash, and the offset."""
 BYTES_A_ROW = 5 * ROW_BYTES
-"""Of memory while rows are sorted: the rows twice, their order, the sorted copy, and what is left of it."""
+"""Memory per row while rows are sorted: the rows twice, their order, the sorted copy, and its reduction."""
 MAX_BITS = 9
-"""Of the hash that choose a bucket."""
+"""The most bits of the hash that select a bucket."""
 MIN_MEMORY_BYTES = 1 << 20
 
 
 class KeyIndex:
-    """Use as a context manager: it ends its files.
+    """The newest offset of each key. Use it as a context manager, which removes its files.
 
     Args:
-        rows: how many will be added at most.
-        memory_bytes: what the index may take.
+        rows: the most rows that will be added.
+        memory_bytes: the memory that the index may use.
         secret: 16 random bytes.
-        folder: where files go; None: the system's folder for temporary files.
+        folder: the folder for its files; None for the system's temporary folder.
     """
 
     def __init__(self, rows: int, *, memory_bytes: int, secret: bytes, folder: Path | None = None) -> None:
@@ -71,7 +71,7 @@ class KeyIndex:
         self._stack.close()
 
     def hashes(self, keys: Any) -> Array:
-        """The hashes of a binary Arrow array, as rows of two numbers; a null is hashed as an empty key."""
+        """Return the hashes of a binary Arrow array as rows of two numbers. A null has the hash of an empty key."""
         _, offsets, data = keys.buffers()
         count = len(keys)
         hashed = np.empty((count, 2), np.uint64)
@@ -82,7 +82,7 @@ class KeyIndex:
         return hashed
 
     def add(self, keys: Any, offsets: Array) -> None:
-        """Take records in: a binary Arrow array, and offsets above those that were added before. Nulls are no keys."""
+        """Add records: a binary Arrow array of keys, and their offsets, above all earlier ones. Ignores null keys."""
         if not len(offsets):
             return
         self.newest = max(self.newest, int(offsets[-1]))
@@ -104,7 +104,7 @@ class KeyIndex:
             self._block_rows += len(rows)
 
     def find(self, hashes: Array) -> Array:
-        """The newest offset of each key; -1 where it was not added."""
+        """Return the newest offset for each hash; -1 if its key was not added."""
         self._complete()
         offsets = np.full(len(hashes), -1, np.int64)
         if not self._bits:
@@ -152,14 +152,14 @@ class KeyIndex:
 
 
 def rows_in(memory_bytes: int) -> int:
-    """How many rows are in memory at once."""
+    """Return how many rows fit into memory."""
     if memory_bytes < MIN_MEMORY_BYTES:
         raise ValueError(f"{memory_bytes} bytes for an index of keys; at least {MIN_MEMORY_BYTES}")
     return memory_bytes // BYTES_A_ROW
 
 
 def most_rows(memory_bytes: int) -> int:
-    """How many rows an index may have, so that a bucket of different keys fits into memory."""
+    """Return how many rows an index may have so that a bucket of distinct keys fits into memory."""
     return rows_in(memory_bytes) << (MAX_BITS - 1)
 
 
@@ -172,7 +172,7 @@ def _read(path: Path) -> Array:
 
 
 def _unique(rows: Array) -> Array:
-    """Sorted by hash, and of each hash the row with the largest offset."""
+    """Sort rows by hash, and keep the row with the largest offset of each hash."""
     rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
     is_last = np.ones(len(rows), bool)
     if len(rows):
@@ -181,7 +181,7 @@ def _unique(rows: Array) -> Array:
 
 
 def _look_up(rows: Array, hashes: Array, offsets: Array, sought: Array) -> None:
-    """Write the offsets of the hashes in these rows into `offsets`."""
+    """Look up the sought hashes in `rows` and write their offsets to `offsets`."""
     firsts = np.ascontiguousarray(rows[:, 0])
     positions = np.searchsorted(firsts, hashes[sought, 0])
     while len(sought):

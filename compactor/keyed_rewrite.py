@@ -1,11 +1,11 @@
-"""One pass over the keys of a topic's partitions: read, filtered, written again, read back and proved.
+"""One pass over the keys of a topic's partitions: reads, filters, rewrites, reads back and verifies.
 
-A task does the whole pass over a partition: the newest offset of a key may lie in any of its runs. It first reads the
-keys of the part that is not clean, then all runs, and writes those again from which records go. The rest is as in
-compactor.rewrite: each attempt writes to keys of its own, and what no swap takes is swept.
+One task does the whole pass over a partition, because the newest offset of a key may be in any of its runs. It first
+reads the keys of the dirty part, then all runs, and rewrites those that lose records. As in compactor.rewrite, each
+attempt writes to new keys, and objects that no swap uses are swept.
 
-Memory: the index (`memory_bytes`), `LOOKED_UP_BYTES`, and ten times the item, as stored; what is left of a run waits
-compressed. A test measures it (`compactor.session.keyed_task_memory_bytes`).
+Memory: the index (`memory_bytes`), `LOOKED_UP_BYTES`, and ten times the item, as stored. The remaining records of a run
+are kept compressed. A test measures the memory (`compactor.session.keyed_task_memory_bytes`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from tailrace.records import InvalidRecords
 Array = Any
 KEY_COLUMNS = ("offset", "key")
 LOOKED_UP_BYTES, LOOKED_UP_ROWS = 64 << 20, 1 << 20
-"""Of row groups whose keys are looked up together, unpacked: an index that spilled is read once for them."""
+"""The most decompressed bytes and rows whose keys are looked up together. A spilled index is read once for them."""
 
 
 class KeyedPiece(msgspec.Struct, frozen=True, array_like=True):
-    """A partition's part in an item: the runs that the pass looks at, contiguous, of Parquet and of markers."""
+    """A partition's part of an item: the contiguous runs of Parquet objects and markers that the pass covers."""
 
     partition: int
     runs: list[Run]
@@ -63,12 +63,12 @@ class KeyedPiece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes to be read; those of the part that is not clean are read twice."""
+        """The bytes of the runs. Keys of the dirty part are read twice."""
         return sum(run.length for run in self.runs)
 
 
 class KeyedItem(msgspec.Struct, frozen=True, array_like=True):
-    """One task's work: passes over partitions of one topic. `target_bytes`: where a written object ends."""
+    """One task's work: passes over partitions of one topic. `target_bytes`: the size of a written object."""
 
     topic_name: str
     pieces: list[KeyedPiece]
@@ -77,17 +77,17 @@ class KeyedItem(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def as_work(self) -> WorkItem:
-        """The item as one without keys, for reports."""
+        """The item as a WorkItem, for reports."""
         return WorkItem(self.topic_name, [Piece(piece.partition, piece.runs, []) for piece in self.pieces])
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes to be read."""
+        """The bytes of all runs."""
         return sum(piece.stored_bytes for piece in self.pieces)
 
 
 class KeyedResult(msgspec.Struct, frozen=True, array_like=True):
-    """The objects of an item, in order; none where nothing is to go. `dropped`: records that went."""
+    """The written objects of an item in order; none if no record is removed. `dropped`: the removed records."""
 
     item: KeyedItem
     objects: list[RewriteResult]
@@ -112,14 +112,14 @@ class _Filtered:
 
     @property
     def stored_bytes(self) -> int:
-        """About as many as its records will take in an object."""
+        """An estimate of the bytes that its records will have in an object."""
         return self.run.length * self.kept // max(1, self.kept + self.dropped)
 
 
 class _Writing:
-    """The changed runs of an item, put together into objects of about `target_bytes`.
+    """Combines the changed runs of an item into objects of about `target_bytes`.
 
-    An object has one stretch of contiguous runs of a partition at most.
+    An object has at most one sequence of contiguous runs per partition.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _Writing:
         self.results: list[RewriteResult] = []
 
     async def add(self, piece: KeyedPiece, filtered: _Filtered) -> None:
-        """Take a run in; one that lost nothing stays where it is."""
+        """Add a run if it lost records; otherwise it stays in its object."""
         if not filtered.is_changed:
             return
         if self._bytes + filtered.stored_bytes > self._item.target_bytes:
@@ -151,7 +151,7 @@ class _Writing:
         self._bytes += filtered.stored_bytes
 
     async def end_object(self) -> None:
-        """Write what was taken in."""
+        """Write the added runs as one object."""
         if not self._stretches:
             return
         runs = [self._source_run(stretch) for _, stretch in self._stretches]
@@ -185,9 +185,9 @@ class _Writing:
 async def rewrite_keyed(
     item: KeyedItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> KeyedResult:
-    """Carry out the item's passes up to their swaps, and prove what was written.
+    """Run the item's passes up to their swaps, and verify the written objects.
 
-    Raises RewriteFailed where what was read is not sound, StoreError, InvalidParquetObject.
+    Raises RewriteFailed for corrupt input, StoreError, InvalidParquetObject.
     """
     objects = ParquetRuns(store)
     writing = _Writing(item=item, store=store, output=output, clock=clock, entropy=entropy)
@@ -222,7 +222,7 @@ async def rewrite_keyed(
 async def try_rewrite_keyed(
     item: KeyedItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> KeyedResult | RewriteFailure:
-    """`rewrite_keyed`, with what is wrong with this item as a value."""
+    """Run `rewrite_keyed`, and return an error of this item as a failure."""
     try:
         return await rewrite_keyed(item, store, output, clock=clock, entropy=entropy)
     except (RewriteFailed, StoreError, InvalidParquetObject, MemoryError, OSError) as error:
@@ -234,7 +234,7 @@ def _is_dirty(run: Run, of: Pass) -> bool:
 
 
 async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) -> _Filtered:
-    """The run's batches as they are after the pass."""
+    """Return the run's batches as they are after the pass."""
     filtered = _Filtered(run)
     waiting: list[RunGroup] = []
     async for group in objects.groups(run, REPLAY_COLUMNS):

@@ -1,14 +1,14 @@
-"""The compactor's lease and its upload session, renewed while a round runs.
+"""The compactor's lease and upload session, which are renewed while a round runs.
 
 Invariants:
-- one compactor at a time: the sequencer applies a swap only under the live lease's epoch, and each holder after
-  another has a higher epoch;
-- a holder that died is followed as soon as its lease runs out: `LEASE_MS` after its last renewal;
-- a holder whose renewal is late keeps the lease unless another compactor has taken it meanwhile;
-- before a slow database the lease is longer, as the committer's own is (decision 21).
+- one compactor at a time: the sequencer executes a swap only under the live lease's epoch, and each new holder has a
+  higher epoch;
+- another compactor can take over as soon as the lease of a dead holder expires, `LEASE_MS` after its last renewal;
+- a holder whose renewal is late keeps the lease unless another compactor has taken it;
+- with a slow database the lease is longer, like the committer's (decision 21).
 
-The dead holder's session ends by itself, after the sequencer's `session_lease_ms`. It does not keep the next holder
-waiting: that one opens its own.
+A dead holder's session expires after the sequencer's `session_lease_ms`. The next holder does not wait for that,
+because it opens a new session.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("tailrace.compactor")
 
 LEASE_MS = 4_000
-"""With a second until another compactor asks again, a lease is handed on within five after a crash."""
+"""Other compactors ask for the lease every second, so one takes over within five seconds of a crash."""
 RENEWALS_A_LEASE = 4
 
 
 class HeldLease:
-    """The lease under one epoch, and the session that was opened under it."""
+    """The lease of one epoch and the session that was opened under it."""
 
     def __init__(
         self,
@@ -65,29 +65,31 @@ class HeldLease:
         self.epoch = epoch
         self.session = session
         self.session_seen_ms = session_seen_ms
-        """By this process's wall clock, when it last asked for the session and then got it."""
+        """When this process last sent a request for the session that succeeded, by its wall clock."""
 
     @property
     def lease_ms(self) -> int:
-        """How long a lease to ask for: four times the second slowest of the last answers, or the shortest lease."""
+        """The lease to request: four times the second slowest of the last responses, or the shortest lease if
+        longer."""
         return lease_for(self._shortest_ms, min(sorted(self._round_trips)[-2:], default=0.0))
 
     async def renew(self) -> None:
-        """Extend the lease, also one that ran out and that nobody took. Raises LeaseLost where another has it."""
+        """Extend the lease, even if it has expired. Raises LeaseLost if another compactor has it."""
         asked_at = self._clock.monotonic()
         await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, self.lease_ms))
         self.note_answer(self._clock.monotonic() - asked_at)
 
     def note_answer(self, seconds: float) -> None:
-        """How long the sequencer took to answer about the lease."""
+        """Record how long the sequencer took to answer a request for the lease."""
         self._round_trips.append(seconds)
 
     async def keep(self) -> None:
-        """Renew lease and session until another compactor has the lease: this one's swaps are refused from then on."""
+        """Renew the lease and the session until another compactor has the lease. From then on, the sequencer refuses
+        this one's swaps."""
         while True:
             pause_ms = min(self.lease_ms / RENEWALS_A_LEASE, self.session.lease_ms / 3)
             await self._clock.sleep(pause_ms / 1000)
-            # Each by itself: a lease that is not renewed in time must not cost the session, too.
+            # Separately: if the lease is not renewed in time, the session must still be renewed.
             for renew in (self._renew_session, self.renew):
                 with outlived(log, "a lease was not renewed", SequencerUnavailable, SequencerOverloaded):
                     try:
@@ -101,9 +103,9 @@ class HeldLease:
         self.session_seen_ms = asked_ms
 
     async def give_back(self) -> None:
-        """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait.
+        """Release the session and the lease. It renews the lease for one ms, so that the next holder need not wait.
 
-        What can't be given back runs out by itself: it must not hide how the round ended.
+        An error is only logged, so that it does not hide how the round ended. The session or lease then expires.
         """
         with outlived(log, "a session was not given back; it runs out", SequencerError):
             await self._sequencer.close_session(SessionRef(self.session.session_id))
@@ -115,9 +117,9 @@ class HeldLease:
 async def held_lease(
     sequencer: Sequencer, clock: Clock, *, holder: str, lease_ms: int = LEASE_MS
 ) -> AsyncIterator[HeldLease]:
-    """Hold the lease and a session of its own, both renewed; end both at the end.
+    """Hold the lease and a new session inside the block. Renews both, and releases both at the end.
 
-    Raises LeaseLost while another compactor has it.
+    Raises LeaseLost if another compactor has the lease.
     """
     asked_at = clock.monotonic()
     lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, lease_ms))

@@ -1,14 +1,13 @@
-"""Which small Parquet objects become which larger ones: work items out of the sequencer's candidates for merges.
+"""Plans merges of small Parquet objects: makes work items from the sequencer's candidates.
 
 Invariants:
-- an item has objects that follow each other in time, each with all its live runs, so that all of them are retired
-  together: an item is one object less for each object that it has, but one;
+- an item has consecutive objects in time, each with all its live runs, so that all of them are retired together: one
+  object replaces all objects of an item;
 - its runs of a partition are contiguous;
-- it has at most `target_bytes`, its swap replaces at most `most_runs`, and its footer has about `MOST_FOOTER_BYTES` at
-  most: tiny batches have more of that than of records.
+- it has at most `target_bytes`, its swap replaces at most `most_runs`, and its footer has at most about
+  `MOST_FOOTER_BYTES`: tiny batches take more footer than records.
 
-An object has less than 64 MiB (sequencer.rules.levels), so an item that had no room for one more has at least half of
-128 MiB.
+An object that qualifies has less than 64 MiB (sequencer.rules.levels), so a full item has at least half of 128 MiB.
 
 Pure.
 """
@@ -24,11 +23,11 @@ from sequencer.api.compaction import MergeCandidate
 from sequencer.api.reads import Run
 
 MOST_FOOTER_BYTES = 8 << 20
-"""Readers hold footers in memory, unpacked to some ten times as much."""
+"""Readers keep footers in memory, where they take about ten times as much."""
 
 
 def plan_merges(candidates: Iterable[MergeCandidate], settings: PlanSettings) -> list[WorkItem]:
-    """Cut the candidates into items; what can't be merged with another object is left out."""
+    """Split the candidates into items. Objects that can't be merged with another are left out."""
     return [
         _item(candidate.topic.name, objects)
         for candidate in candidates
@@ -38,7 +37,7 @@ def plan_merges(candidates: Iterable[MergeCandidate], settings: PlanSettings) ->
 
 
 def halves(item: WorkItem) -> list[WorkItem]:
-    """The merge as smaller ones, for another try: each half of its objects, if that has several."""
+    """Split a merge for a retry: each half of its objects becomes a merge if it has several objects."""
     objects: dict[UUID, list[Run]] = {}
     for run in itertools.chain.from_iterable(piece.runs for piece in item.pieces):
         objects.setdefault(run.object_id, []).append(run)
@@ -53,7 +52,7 @@ def _is_contiguous(piece: Piece) -> bool:
 
 
 def _together(runs: Sequence[Run], settings: PlanSettings) -> Iterator[list[list[Run]]]:
-    """The objects in groups that one item has room for, cut where a partition's runs are not contiguous."""
+    """Group the objects so that each group fits into an item. A group ends where a partition's runs have a gap."""
     group: list[list[Run]] = []
     ends: dict[int, int] = {}
     size = footers = count = 0

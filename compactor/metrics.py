@@ -1,4 +1,4 @@
-"""The pages of a compactor that runs for long: its metrics, and whether its last round worked."""
+"""The HTTP pages of a compactor with `--every`: its metrics, and whether its last round succeeded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tailrace.http_server import Page, Readiness
 
 
 class CompactorPages:
-    """The `tailrace.http_server.Pages` of `rounds`, in `registry`. `sequencer` is asked for the backlog."""
+    """The `tailrace.http_server.Pages` of `rounds`, with metrics in `registry`. Requests the backlog from
+    `sequencer`."""
 
     def __init__(
         self, rounds: Rounds, sequencer: Sequencer, clock: Clock, registry: CollectorRegistry
@@ -75,13 +76,13 @@ class CompactorPages:
         return max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000) if oldest_ms else 0.0
 
     async def readiness(self) -> Readiness:
-        """Whether the last round worked."""
+        """Return not ready if the last round failed."""
         return Readiness(["the last round failed"] if self._rounds.last is RoundOutcome.FAILED else [])
 
     async def update_gauges(self) -> None:
-        """Ask the sequencer for the backlog."""
+        """Request the backlog from the sequencer."""
         try:
             statistics = await self._sequencer.statistics(Empty())
         except SequencerError:
-            return  # the rounds say why
+            return  # the rounds log the cause
         self._backlog_bytes.set(statistics.uncompacted_bytes)

@@ -1,9 +1,9 @@
-"""The order of swaps: within a partition by offset, among partitions as outcomes come.
+"""The order of swaps: within a partition by offset, between partitions as outcomes arrive.
 
-A transaction may lie in several items of its partition: its records must be gone before its marker goes, and the
-sequencer refuses a swap that comes too early. So a result waits until every earlier item of its partition has an
-outcome. Other partitions do not wait for it. Merges wait for nothing and hold nothing up: what they replace has no
-markers and no aborted records. (They have no common order either: of two, each may be the earlier in one partition.)
+A transaction may be in several items of its partition. Its records must be removed before its marker, and the sequencer
+refuses a swap that is too early. So a result waits until every earlier item of its partitions has an outcome. Other
+partitions do not wait for it. Merges do not wait and block nothing, because they replace no markers and no aborted
+records. (They also have no common order: of two merges, each may be the earlier one in some partition.)
 
 Pure.
 """
@@ -18,19 +18,19 @@ from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 
 LogPosition = tuple[UUID, int, int]
-"""Topic id, partition, base offset: the first of an item's names it."""
+"""Topic id, partition, base offset. An item is identified by its first position."""
 
 
 @dataclass(slots=True)
 class _Expected:
     name: LogPosition
     positions: list[LogPosition]
-    """Where it has its turn in an order."""
+    """Its position in each of its partitions."""
     result: RewriteResult | None = None
 
 
 class SwapOrder:
-    """The items of one wave, and the results that wait for an earlier item of one of their partitions."""
+    """The items of one wave, and the results that wait for an earlier item in one of their partitions."""
 
     def __init__(self, items: Sequence[WorkItem]) -> None:
         self._items: dict[LogPosition, _Expected] = {}
@@ -40,17 +40,17 @@ class SwapOrder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item has an outcome, and every result was given back."""
+        """Whether every item has an outcome and every result was returned."""
         return not self._items
 
     def split(self, item: WorkItem, smaller: Sequence[WorkItem]) -> None:
-        """Replace an item by smaller ones, which are tried instead."""
+        """Replace an item by smaller ones, which are tried in its place."""
         self._remove(item.positions[0])
         for part in smaller:
             self._expect(part)
 
     def add(self, outcome: RewriteResult | RewriteFailure) -> list[RewriteResult]:
-        """Take an item's last outcome; the results that may be swapped now, in the order of their swaps."""
+        """Add an item's final outcome. Return the results that can be swapped now, in the order of their swaps."""
         expected = self._items[outcome.positions[0]]
         assert expected.result is None, f"two outcomes for {outcome.positions[0]}"
         if isinstance(outcome, RewriteResult):
@@ -79,7 +79,7 @@ class SwapOrder:
         )
 
     def _remove(self, name: LogPosition) -> list[_Expected]:
-        """The items that have become the first of a partition."""
+        """Remove an item. Return the items that are now the first of a partition."""
         following: list[_Expected] = []
         for topic_id, partition, base_offset in self._items.pop(name).positions:
             queue = self._queues[topic_id, partition]

@@ -1,4 +1,4 @@
-"""Parquet objects as a task's input: held as they are stored, and decoded row group by row group."""
+"""Parquet objects as a task's input: kept in memory as stored, and decoded one row group at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tailrace.parquet_object.read import (
 )
 
 MAX_DECODED_BYTES = 32 << 20
-"""Row groups that are kept decoded: one that several partitions share is met once for each of them."""
+"""The most bytes of decoded row groups to keep. A row group that several partitions share is needed by each."""
 
 
 class ParquetInput:
-    """The objects of one item, whole. Raises InvalidParquetObject where they are not sound."""
+    """The complete objects of one item. Raises InvalidParquetObject if they are corrupt."""
 
     def __init__(self, objects: Mapping[str, memoryview]) -> None:
         self._objects = objects
@@ -28,14 +28,14 @@ class ParquetInput:
         self._decoded = RecentlyUsed[tuple[str, int], list[memoryview]](MAX_DECODED_BYTES)
 
     def batches(self, run: Run) -> Iterator[PlainBatch]:
-        """The run's batches in order."""
+        """Yield the run's batches in order."""
         index = self._index(run)
         held = self._held(run)
         for group in index.row_groups_for(run.topic_id, run.partition, held.base_offset):
             yield from plain_batches(index, group.number, self._records(run.key, group.number), held)
 
     def row_count(self, run: Run) -> int:
-        """The records of the run."""
+        """Return the number of records in the run."""
         return self._held(run).row_count
 
     def _held(self, run: Run) -> ParquetRun:
@@ -67,7 +67,7 @@ class ParquetInput:
 
 
 class PieceBatches:
-    """All batches of a partition's runs; gone through as often as is asked."""
+    """All batches of a partition's runs. Can be iterated any number of times."""
 
     def __init__(self, data: ParquetInput, runs: Sequence[Run]) -> None:
         self._data = data

@@ -1,14 +1,14 @@
-"""Which runs become which Parquet files: work items out of the sequencer's candidates.
+"""Plans which runs become which Parquet files: makes work items from the sequencer's candidates.
 
-An object of a topic with many partitions holds a little of each. A task that took a single partition would ask each
-object for some kilobytes, and requests cost money. So an item is a stretch of time over neighbouring partitions, as
-many as make one request worth `least_get_bytes`; they lie side by side in each object.
+A mixed object of a topic with many partitions has a little of each. A task for a single partition would request some
+kilobytes of each object, and requests cost money. So an item is a period of time over neighbouring partitions, enough
+of them that one request reads `least_get_bytes`. Neighbouring partitions are adjacent in each object.
 
 Invariants:
-- an item's runs of a partition are contiguous and end at or below its last stable offset: every transaction in
-  them has ended, its aborted records may go, and so may markers;
-- no run is split or planned twice; a partition comes at most once in an item, and its items come in the order of
-  its offsets;
+- an item's runs of a partition are contiguous and end at or below its last stable offset: every transaction in them has
+  ended, so aborted records and markers can be removed;
+- no run is split or planned twice; a partition occurs at most once in an item, and its items are in the order of its
+  offsets;
 - one topic per item.
 
 Pure.
@@ -31,12 +31,12 @@ MIB = 1 << 20
 
 
 class PlanSettings(msgspec.Struct, frozen=True):
-    """How large files get, in stored bytes of their input.
+    """How large files become, in stored bytes of their input.
 
-    `least_bytes`: a partition with as much gets files of its own if its runs are long; other ones of a topic share.
-    `target_bytes`: a file is closed when it holds as much. A task needs about four times this in memory.
-    `most_runs`: a file replaces no more runs: commits wait while a swap is carried out.
-    `least_get_bytes`: partitions share files until a request for their neighbouring runs brings as much.
+    `least_bytes`: a partition with this much gets separate files if its runs are long; other partitions share files.
+    `target_bytes`: the input of a file. A task needs about four times this in memory.
+    `most_runs`: the most runs that a file replaces, because commits wait during a swap.
+    `least_get_bytes`: partitions share files until a request for their adjacent runs reads this much.
     """
 
     least_bytes: int = 64 * MIB
@@ -56,14 +56,14 @@ class PlanSettings(msgspec.Struct, frozen=True):
 
     @property
     def runs_each(self) -> int:
-        """Runs of a partition that make a file, where partitions share files so that a request is worth it."""
+        """The runs of each partition in a file, if partitions share files to make requests large enough."""
         return max(1, self.target_bytes // self.least_get_bytes)
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Contiguous runs of one partition, in order: of mixed objects and of markers, or of Parquet objects.
+    """Contiguous runs of one partition, in order: of mixed objects and markers, or of Parquet objects.
 
-    `aborted`: the aborted transactions that overlap them, each perhaps only in part; in Parquet objects there are none.
+    `aborted`: the aborted transactions that overlap them, perhaps only in part. Parquet objects have none.
     """
 
     partition: int
@@ -77,12 +77,12 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last run's last."""
+        """The offset after the last run (exclusive)."""
         return self.runs[-1].end_offset
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all runs, as they are stored; markers are in no object."""
+        """The stored bytes of all runs. Markers are in no object."""
         return sum(run.length for run in self.runs if run.kind is not ObjectKind.MARKERS)
 
 
@@ -99,24 +99,24 @@ class WorkItem(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_merge(self) -> bool:
-        """Whether its runs are of Parquet objects: all are, or none."""
+        """Whether its runs are in Parquet objects. Either all are, or none."""
         return self.pieces[0].runs[0].kind is ObjectKind.PARQUET
 
     @property
     def object_ids(self) -> set[UUID]:
-        """The objects to be read."""
+        """The ids of the objects to read."""
         return {
             run.object_id for piece in self.pieces for run in piece.runs if run.kind is not ObjectKind.MARKERS
         }
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes to be read."""
+        """The bytes to read."""
         return sum(piece.stored_bytes for piece in self.pieces)
 
 
 def plan(candidates: Iterable[CompactionCandidate], settings: PlanSettings) -> list[WorkItem]:
-    """Cut the candidates into items; those of a partition in the order of its offsets."""
+    """Split the candidates into items. A partition's items are in the order of its offsets."""
     by_topic: dict[bytes, list[CompactionCandidate]] = {}
     for candidate in candidates:
         by_topic.setdefault(candidate.topic.topic_id.bytes, []).append(candidate)
@@ -128,7 +128,7 @@ def plan(candidates: Iterable[CompactionCandidate], settings: PlanSettings) -> l
 
 
 class _Share(NamedTuple):
-    """What one candidate brings: its runs that may be compacted."""
+    """One candidate and its runs that can be compacted."""
 
     candidate: CompactionCandidate
     runs: list[Run]
@@ -156,12 +156,12 @@ class _Band:
 
     @property
     def bytes_a_get(self) -> int:
-        """What a request for the band's part of an object brings, on average."""
+        """The average size of a request for the band's part of an object."""
         return self.stored_bytes // max(1, len(self._keys))
 
 
 def _bands(candidates: Sequence[CompactionCandidate], settings: PlanSettings) -> list[_Band]:
-    """The partitions of a topic in groups: each large enough for a file, and its requests too."""
+    """Group the partitions of a topic so that each group is large enough for a file, and its requests are too."""
     bands: list[_Band] = []
     band = _Band()
     for candidate in sorted(candidates, key=lambda candidate: candidate.partition):
@@ -191,10 +191,10 @@ def _is_worth_a_file(band: _Band, settings: PlanSettings) -> bool:
 
 
 def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
-    """The items in groups of at most `max_bytes` of input each; one item may pass it by its own size.
+    """Group the items into waves of at most `max_bytes` of input; a single larger item is a wave alone.
 
-    The first items of all partitions come first, then the second ones: a result need not wait for a later wave to be
-    swapped. Otherwise the largest come first.
+    The first items of all partitions come first, then the second ones, so that no result waits for a later wave. Within
+    that order, the largest items come first.
     """
     numbered: list[tuple[int, WorkItem]] = []
     counts: dict[tuple[UUID, int], int] = {}
@@ -216,7 +216,7 @@ def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
 
 
 def parts(item: WorkItem) -> list[WorkItem]:
-    """The item as smaller ones: a piece each, or the halves of its only piece; nothing for a single run, or a merge."""
+    """Split an item into one per piece, or its only piece into halves. Empty for a single run or a merge."""
     if item.is_merge:
         return []
     if len(item.pieces) > 1:
@@ -228,7 +228,7 @@ def parts(item: WorkItem) -> list[WorkItem]:
 
 
 def compactable(candidate: CompactionCandidate) -> list[Run]:
-    """The candidate's first contiguous runs of mixed objects and markers below its last stable offset."""
+    """Return the candidate's first contiguous runs of mixed objects and markers below its last stable offset."""
     runs: list[Run] = []
     for run in candidate.runs:
         if run.kind is ObjectKind.PARQUET or run.end_offset > candidate.last_stable_offset:
@@ -248,7 +248,7 @@ def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]
 
 
 class _Placed(NamedTuple):
-    """A run, and (created ms, key) of the newest object so far in its partition, which rises with the offsets."""
+    """A run, with (created ms, key) of the newest object up to it in its partition, which ascends with the offsets."""
 
     newest_object: tuple[int, str]
     share: _Share
@@ -256,9 +256,9 @@ class _Placed(NamedTuple):
 
 
 def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
-    """Stretches of time of about the same size, as few as keep each near `target_bytes`, and none above `most_runs`.
+    """Split a band by time into parts of about equal size near `target_bytes`, with at most `most_runs` runs.
 
-    An object is not cut where that can be helped: it would be read by two tasks.
+    It avoids splitting an object, which two tasks would then read.
     """
     placed = sorted(
         itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda run: run.newest_object
@@ -277,7 +277,7 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
 
 
 def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
-    """The runs of one object after another, in groups of at most `most_runs`."""
+    """Yield the runs of one object after another, in groups of at most `most_runs`."""
     for _, of_object in itertools.groupby(placed, key=lambda run: (run.newest_object, run.run.key)):
         runs = list(of_object)
         for begin in range(0, len(runs), most_runs):

@@ -1,4 +1,4 @@
-"""Values that are kept as long as there is room."""
+"""A cache that drops the least recently used values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class RecentlyUsed(Generic[K, V]):
-    """Values by key, of which the least recently used go when all are more than `most_bytes`; one always stays."""
+    """Values by key. Above `most_bytes`, the least recently used are dropped, but at least one value stays."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

@@ -1,14 +1,15 @@
-"""One task: the runs of a work item read, rewritten as one Parquet object, read back and proved.
+"""One task: reads the runs of a work item, rewrites them as one Parquet object, reads it back and verifies it.
 
-The runs are of mixed objects, or of Parquet objects that are merged. A merge keeps all: headers, batches, records.
+The runs are in mixed objects, or in Parquet objects that are merged. A merge keeps all headers, batches and records.
 
-A task may run twice (a retry, a lost executor). Each attempt writes to a key of its own under the session that
-the driver opened; what no swap takes is an orphan there, and the sweep of ended sessions deletes it.
+A task may run twice (a retry, a lost executor). Each attempt writes to a new key under the session that the driver
+opened. An object that no swap uses is an orphan, and the sweep of ended sessions deletes it.
 
-What a consumer with read_committed never sees is left out: records of aborted transactions and markers. Their
-offsets stay empty. Where nothing is left at all, the object has no rows and still stands for its offsets.
+The object omits what a read_committed consumer never sees: records of aborted transactions and markers. Their offsets
+stay empty. If nothing is left, the object has no rows, but still replaces its offsets. All other records are kept.
+Compaction by key (compactor.keyed) follows later.
 
-Nothing here knows of Spark. All other records are kept; compaction by key (compactor.keyed) comes after this.
+This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, read_hea
 from tailrace.records import InvalidRecords
 
 MAX_GAP_BYTES = 1 << 20
-"""Bytes between two runs of an object that are read along rather than asked around."""
+"""Two runs of an object with at most this many bytes between them are read with one request."""
 MAX_RANGE_BYTES = 16 << 20
 CONCURRENT_READS = 16
 
 LEADER_EPOCH = 0
-"""Stored in each batch; readers write the partition's own over it."""
+"""The epoch in each stored batch. Readers replace it with the partition's."""
 
 
 class OutputLocation(NamedTuple):
-    """Where a job's tasks write, for which cluster, and until when, by the wall clock: what is put long after their
-    session has ended is not looked for."""
+    """Where a job's tasks write, for which cluster, and until when by the wall clock. The sweep does not look for
+    objects that are put long after their session has ended."""
 
     prefix: str
     cluster_id: str
@@ -58,15 +59,15 @@ class OutputLocation(NamedTuple):
 
 
 class TookTooLong(StoreError):
-    """A task came too late to put its object; the message says by how much."""
+    """A task was too late to put its object; the message says by how much."""
 
 
 class RewriteFailed(Exception):
-    """The item was not rewritten; its runs stay as they are. The message says what was found."""
+    """The item was not rewritten, and its runs stay as they are. The message says what was found."""
 
 
 class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
-    """A Parquet object that was written, read back and found equal, and what it may replace."""
+    """A Parquet object that was written and verified, and the runs that it can replace."""
 
     object: ObjectDescription
     runs: list[ReplacementRun]
@@ -84,10 +85,10 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
-    """An item that could not be rewritten, and why, in one line.
+    """An item that could not be rewritten, with the reason in one line.
 
-    `positions`: (topic id, partition, base offset) of each piece. `is_of_input`: what was to be read is not sound, or
-    not there; it will not be better the next time.
+    `positions`: (topic id, partition, base offset) of each piece. `is_of_input`: the input is corrupt or missing, so a
+    retry would fail too.
     """
 
     topic_name: str
@@ -108,7 +109,7 @@ class ByteRange(NamedTuple):
 def ranges_to_read(
     pieces: Sequence[Piece], *, max_gap: int = MAX_GAP_BYTES, max_range: int = MAX_RANGE_BYTES
 ) -> list[ByteRange]:
-    """Few ranges that hold all runs: neighbours are read together. No run is cut; Parquet objects are read whole."""
+    """Return few ranges that contain all runs. Near runs share a range, no run is split, Parquet objects are whole."""
     whole = {run.key: run for piece in pieces for run in piece.runs if run.kind is ObjectKind.PARQUET}
     mixed_ranges = sorted(
         ByteRange(run.key, run.start, run.start + run.length)
@@ -134,10 +135,10 @@ def ranges_to_read(
 async def rewrite(
     item: WorkItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> RewriteResult:
-    """Write the item's records as one Parquet object, and prove it.
+    """Write the item's records as one Parquet object, and verify it.
 
-    Raises RewriteFailed where the input is not sound or what was written does not read back equal, StoreError
-    where the store fails. Decoding blocks: give it a loop of its own (a Spark task) or a small item.
+    Raises RewriteFailed if the input is corrupt or the object does not read back equal, StoreError if the store fails.
+    Decoding blocks the loop: run it on a separate loop (a Spark task) or with a small item.
     """
     data = await _read(item.pieces, store)
     try:
@@ -161,8 +162,8 @@ async def rewrite(
 async def store_object(
     runs: Sequence[SourceRun], store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> tuple[ObjectDescription, WrittenParquet]:
-    """Write runs of one topic as an object, read it back and compare it. No PUT starts or goes on when the time of
-    `output` is over.
+    """Write runs of one topic as an object, read it back and compare it. No PUT starts or continues after the deadline
+    of `output`.
 
     Raises RewriteFailed, StoreError.
     """
@@ -178,7 +179,7 @@ async def store_object(
         raise RewriteFailed(f"{name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
     await _put(key, written.data, store, until_ms=output.until_ms, clock=clock)
-    # What is in the store counts, not what was sent; that need not stay in memory beside it.
+    # Only the stored bytes count, so the sent ones need not stay in memory.
     written = dataclasses.replace(written, data=None)
     pa.default_memory_pool().release_unused()
     problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
@@ -211,7 +212,7 @@ async def _put(key: str, data: Buffer, store: ObjectStore, *, until_ms: int, clo
 async def try_rewrite(
     item: WorkItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> RewriteResult | RewriteFailure:
-    """`rewrite`, with what is wrong with this item as a value: one corrupt input must not end the job."""
+    """Run `rewrite`, and return an error of this item as a failure: one corrupt input must not end the job."""
     try:
         return await rewrite(item, store, output, clock=clock, entropy=entropy)
     except (RewriteFailed, StoreError, InvalidParquetObject, MemoryError) as error:
@@ -219,7 +220,7 @@ async def try_rewrite(
 
 
 def failure_of(item: WorkItem, error: BaseException, reason: str = "") -> RewriteFailure:
-    """The item's failure by `error`, in one line. `reason`: in place of the error's own text."""
+    """Return the item's failure for `error`, in one line. `reason` replaces the error's message."""
     line = " ".join((reason or f"{type(error).__name__}: {error}").split()).rstrip(":")
     return RewriteFailure(
         topic_name=item.topic_name,
@@ -236,7 +237,7 @@ class _Held(NamedTuple):
 
 
 class _Input:
-    """The bytes that were read, by place."""
+    """The bytes that were read, by object and position."""
 
     def __init__(self, ranges: Sequence[ByteRange], data: Sequence[bytes | bytearray]) -> None:
         self._held: dict[str, list[_Held]] = {}
@@ -279,7 +280,7 @@ def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
 
 
 class Kept(NamedTuple):
-    """What is left of a piece, and how many of its offsets were what."""
+    """The batches that are left of a piece, and the counts of its records, aborted records and markers."""
 
     batches: Iterable[SourceBatch | PlainBatch]
     record_count: int
@@ -288,7 +289,7 @@ class Kept(NamedTuple):
 
 
 def _keep_all(item: WorkItem, data: _Input) -> list[Kept]:
-    """The batches of Parquet objects, decoded while they are gone through. Raises InvalidParquetObject."""
+    """Return the batches of Parquet objects, which are decoded during iteration. Raises InvalidParquetObject."""
     runs = [run for piece in item.pieces for run in piece.runs]
     objects = ParquetInput({run.key: data.view(run.key, 0, run.object_size) for run in runs})
     return [
@@ -298,9 +299,9 @@ def _keep_all(item: WorkItem, data: _Input) -> list[Kept]:
 
 
 def keep(piece: Piece, data: _Input) -> Kept:
-    """The batches that a consumer with read_committed sees, and the account of all others.
+    """Return the batches that a read_committed consumer sees, and the counts of all others.
 
-    Raises InvalidBatch where the bytes are not what was committed, or an offset is in no account.
+    Raises InvalidBatch if the bytes are not what was committed, or if an offset is not accounted for.
     """
     aborted = AbortedRanges(piece.aborted)
     batches: list[SourceBatch] = []
@@ -309,7 +310,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
         if run.kind is ObjectKind.MARKERS:
             markers += (
                 len(run.markers) or run.end_offset - run.base_offset
-            )  # none: a hole that a recovery left
+            )  # no markers: a hole left by a recovery
             continue
         position = run.start
         for batch in run.batches:
@@ -326,7 +327,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
             if header.is_control:
                 raise InvalidBatch(f"{run.key} at byte {start}: a control batch; markers are in no object")
             if aborted.holds(header, batch.base_offset):
-                # Its CRC counts too: a flipped flag or producer id must not drop a committed record.
+                # Check its CRC too: a flipped bit in its flags or producer id must not drop a committed record.
                 check_crc(view)
                 dropped += batch.record_count
             else:
@@ -343,7 +344,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
 
 
 def _check_markers(piece: Piece) -> None:
-    """Each aborted range that ends in the piece must end with its abort marker: else the two don't belong together."""
+    """Check that each aborted range that ends in the piece ends with its abort marker. If not, they don't match."""
     aborts = {
         (marker.offset, marker.producer_id)
         for run in piece.runs
@@ -362,7 +363,7 @@ def _check_markers(piece: Piece) -> None:
 
 
 class AbortedRanges:
-    """The aborted transactions of one partition, by producer; those of one producer never overlap."""
+    """The aborted transactions of one partition, by producer. Those of one producer never overlap."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._of: dict[int, list[AbortedTransaction]] = {}
@@ -370,7 +371,7 @@ class AbortedRanges:
             self._of.setdefault(transaction.producer_id, []).append(transaction)
 
     def holds(self, header: BatchHeader, base_offset: int) -> bool:
-        """Whether the batch belongs to one of them: it does so wholly or not at all."""
+        """Whether the batch belongs to an aborted transaction. A batch belongs to one completely or not at all."""
         if not header.is_transactional or header.is_control:
             return False
         mine = self._of.get(header.producer_id, [])
@@ -381,7 +382,7 @@ class AbortedRanges:
 def replacement_of(
     runs: Sequence[Run], written: WrittenParquet, row_count: int, drops: KeyDrops | None = None
 ) -> ReplacementRun:
-    """What an object replaces of one partition: contiguous runs, of which it has `row_count` records."""
+    """Describe what an object replaces in one partition: contiguous runs, of which it has `row_count` records."""
     topic_id, partition = runs[0].topic_id, runs[0].partition
     held = next(run for run in written.runs if (run.topic_id, run.partition) == (topic_id, partition))
     assert held.row_count == row_count, f"{held.row_count} rows of {row_count} records"
@@ -405,7 +406,7 @@ def result_of(
     *,
     source_bytes: int,
 ) -> RewriteResult:
-    """What was written, and what it may replace."""
+    """Return the written object with the runs that it can replace."""
     return RewriteResult(
         object=described,
         runs=_share_length(replacements, written),
@@ -416,7 +417,7 @@ def result_of(
 
 
 def _share_length(replacements: Sequence[ReplacementRun], written: WrittenParquet) -> list[ReplacementRun]:
-    """Give each run its share of the file's bytes, by rows: what retention.bytes and listings count."""
+    """Give each run its share of the file's bytes by rows. retention.bytes and listings count this length."""
     rows = {(run.topic_id, run.partition): run.row_count for run in written.runs}
     total = max(1, written.row_count)
     done = 0

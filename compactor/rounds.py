@@ -1,8 +1,8 @@
-"""Rounds of compaction, for as long as the process runs: a failed round is logged, and the next one follows. Only a
-database that was recovered ends them, as it ends an agent.
+"""Rounds of compaction for as long as the process runs. A failed round is logged, and the next one follows. Only a
+recovered database ends them, as it ends an agent.
 
-While another compactor has the lease this one stands by. It asks again every second, so it takes over within five
-seconds after the other one was killed.
+While another compactor has the lease, this one is on standby. It requests the lease every second, so it takes over
+within five seconds after the other one was killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.keepers import outlived
 
 STANDBY_PAUSE_S = 1.0
 MAX_LOGGED_FAILURES = 20
-"""Of one round; the log says how many more there are."""
+"""The most failures of a round that are logged. The log says how many more there are."""
 
 log = structlog.get_logger("tailrace.compactor")
 
@@ -51,7 +51,7 @@ class Totals:
     table_failures: int = 0
 
     def plus(self, summary: CompactionSummary) -> Totals:
-        """The sum with another round's."""
+        """Return the sum with another round's."""
         return Totals(
             objects=self.objects + summary.objects,
             records=self.records + summary.records,
@@ -68,10 +68,10 @@ class Totals:
 
 
 class Rounds:
-    """Runs rounds and knows what they did.
+    """Runs rounds and keeps their totals.
 
-    `run_round`: fills the summary as it goes, and raises as `compactor.cycle.run_cycle`. `foreseen`: other errors that
-    end a round and that the operator can mend.
+    `run_round`: updates the summary while it runs, and raises the same as `compactor.cycle.run_cycle`. `foreseen`:
+    other errors that end a round and that the operator can fix.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Rounds:
         self._foreseen: tuple[type[Exception], ...] = (SequencerError, *foreseen)
         self._past = Totals()
         self.current = CompactionSummary()
-        """The current round's, or the last one's."""
+        """The summary of the current round, or of the last one."""
         self.outcomes: Counter[RoundOutcome] = Counter()
         self.last: RoundOutcome | None = None
-        """How the last round ended; None while one runs."""
+        """How the last round ended; None while a round runs."""
 
     @property
     def totals(self) -> Totals:
@@ -98,12 +98,13 @@ class Rounds:
 
     @property
     def oldest_ms(self) -> int:
-        """When the oldest records were committed that qualified and may not be compacted yet; 0: there are none."""
+        """When the oldest qualifying records were committed that may not be compacted yet; 0 if there are none."""
         is_clear = self.last is RoundOutcome.DONE and not (self.current.failures or self.current.refused)
         return 0 if is_clear else self.current.oldest_ms
 
     async def run_once(self) -> RoundOutcome:
-        """One round. Its errors are logged. Raises IncarnationChanged: this process would be refused for ever."""
+        """Run one round and log its errors. Raises IncarnationChanged, after which the sequencer would refuse this
+        process for ever."""
         self._past = self.totals
         self.current = CompactionSummary()
         before, self.last = self.last, None
@@ -128,9 +129,9 @@ class Rounds:
         return outcome
 
     async def keep_on(self, every_s: float, *, until: Callable[[], bool]) -> None:
-        """Begin a round every `every_s` seconds, or at once after one that took longer, until `until()` holds.
+        """Start a round every `every_s` seconds, or at once after one that took longer, until `until()` is true.
 
-        Raises IncarnationChanged: the database was recovered, and what this process knows is of the one before.
+        Raises IncarnationChanged: the database was recovered, so this process's state is out of date.
         """
         while True:
             began = self._clock.monotonic()

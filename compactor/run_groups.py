@@ -1,4 +1,4 @@
-"""Runs of Parquet objects, read a row group at a time, and their batches without some of the rows."""
+"""Reads runs of Parquet objects one row group at a time, and rebuilds their batches without some rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tailrace.record_batch import (
 Array = Any
 
 KEPT_FOOTER_BYTES = 4 << 20
-"""Footers take some ten times as much in memory."""
+"""The most stored bytes of footers to keep. In memory they take about ten times as much."""
 KEPT_GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The rows of one run in one row group. `batch_range`: its batches in the object; `table`: just these rows."""
+    """The rows of one run in one row group. `batch_range`: its batches in the object. `table`: only these rows."""
 
     parquet: ParquetIndex
     batch_range: range
@@ -51,29 +51,29 @@ class RunGroup:
 
     @cached_property
     def counts(self) -> Array:
-        """Each batch's records."""
+        """The number of records in each batch."""
         return np.array(
             self.parquet.header.record_counts[self.batch_range.start : self.batch_range.stop], np.int64
         )
 
     @cached_property
     def batches(self) -> Array:
-        """Each row's batch, counted from the first of `batch_range`."""
+        """The batch of each row, counted from the first of `batch_range`."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def column(self, name: str) -> Any:
-        """A column in one piece."""
+        """Return a column as one contiguous array."""
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def without(self, dropped: Array, horizons_ms: Mapping[int, int]) -> list[PlainBatch]:
-        """The batches that still have rows.
+        """Return the batches that have rows left.
 
         Args:
-            dropped: a boolean a row.
-            horizons_ms: the delete horizons that batches are given, by the batch.
+            dropped: one boolean per row.
+            horizons_ms: new delete horizons, by batch.
 
-        Raises InvalidParquetObject where an uncompressed batch does not have its CRC.
+        Raises InvalidParquetObject if an uncompressed batch does not match its CRC.
         """
         stays = ~dropped
         table = self.table.filter(pa.array(stays))
@@ -105,7 +105,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """Batches that wait to be written, their records compressed: a task needs no more memory than for what it reads."""
+    """Batches that wait to be written, with compressed records. So they need less memory than the task's input."""
 
     batches: list[tuple[BatchHeader, bytes, bool]]
     sizes: list[int]
@@ -126,7 +126,7 @@ class PackedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatches:
-    """Groups of batches, one after the other; gone through as often as is asked."""
+    """Groups of batches in order. Can be iterated any number of times."""
 
     groups: Sequence[PackedGroup]
 
@@ -137,8 +137,7 @@ class PackedBatches:
 class ParquetRuns:
     """Reads runs of Parquet objects, one partition after another.
 
-    Footers are kept, and row groups that several partitions share: each is read once for all of them, as long as there
-    is room.
+    It keeps footers, and row groups that several partitions share, so that each is read only once if memory allows.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -148,7 +147,7 @@ class ParquetRuns:
         self.read_bytes = 0
 
     async def groups(self, run: Run, columns: Sequence[str]) -> AsyncIterator[RunGroup]:
-        """The run's rows, a row group at a time. Raises RewriteFailed, StoreError, InvalidParquetObject."""
+        """Yield the run's rows, one row group at a time. Raises RewriteFailed, StoreError, InvalidParquetObject."""
         index = await self._index(run)
         held = index.run_of(run.topic_id, run.partition)
         if held is None or (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
@@ -185,7 +184,7 @@ class ParquetRuns:
 
 
 def numbers(array: Any) -> Array:
-    """A column of integers or times as 64-bit integers."""
+    """Return a column of integers or times as 64-bit integers."""
     return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
@@ -202,9 +201,9 @@ def _rows_of(index: ParquetIndex, row_range: RowGroupRange, table: Any, run: Run
 
 
 def _changed(header: BatchHeader, newest_ms: int, horizon_ms: int | None) -> BatchHeader:
-    """The header of a batch with fewer records, or with a delete horizon, in the place of its base timestamp.
+    """Return the header of a batch with fewer records, or with a delete horizon in place of its base timestamp.
 
-    Its greatest time never rises: a producer may have said less than its records have.
+    Its max timestamp never rises: a producer may have sent a lower one than its records have.
     """
     if header.timestamp_type is TimestampType.CREATE_TIME:
         header = msgspec.structs.replace(header, max_timestamp=min(header.max_timestamp, newest_ms))
@@ -216,7 +215,7 @@ def _changed(header: BatchHeader, newest_ms: int, horizon_ms: int | None) -> Bat
 
 
 def _rewritten(header: BatchHeader, records: memoryview, record_count: int) -> PlainBatch:
-    """A changed batch. Its length and its CRC are those of the unpacked records; a reader packs them anew."""
+    """Return a changed batch. Its length and CRC are those of the uncompressed records; readers compress them again."""
     data = assemble_like(header, records, record_count)
     head = data[:HEADER_BYTES]
     return PlainBatch(read_header(head), head, records, True)

@@ -1,8 +1,8 @@
-"""The Spark session: which settings it gets, and from whom.
+"""The Spark session and its settings.
 
-On `local[...]` the session is ours: quiet, without a UI, on loopback. On a cluster these are the operator's; only the
-memory of the executors' Python is set there, because Spark's default kills tasks of our size. What the operator gives
-(`--conf`, spark-defaults.conf, `spark-submit --conf`) always wins.
+On `local[...]` we choose the settings: quiet, without a UI, on loopback. On a cluster the operator does. There we only
+set the memory of the executors' Python, because Spark's default kills tasks of our size. The operator's settings
+(`--conf`, spark-defaults.conf, `spark-submit --conf`) always take precedence.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from compactor.plan import PlanSettings
 
 TASK_BYTES_PER_INPUT_BYTE = 4
 TASK_BASE_BYTES = 300_000_000
-"""A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
+"""A task needs at most TASK_BYTES_PER_INPUT_BYTE times its item, plus this for Python and its libraries. A test
+measures it."""
 KEYED_BYTES_PER_INPUT_BYTE = 6
-"""What a pass over keys needs besides, beside its index and the keys that it looks up together."""
+"""A pass over keys needs this in addition, per byte of its item, plus its index and the keys that it looks up
+together."""
 JVM_OVERHEAD_BYTES = 384 << 20
-"""Spark's own reserve beside an executor's heap."""
+"""Spark's own overhead per executor, in addition to its heap."""
 OVERHEAD = "spark.executor.memoryOverhead"
 _ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
-"""An archive is unpacked in the executor's working folder, under the name after its `#`."""
+"""Settings with archives. Spark unpacks an archive in the executor's working folder, under the name after its `#`."""
 
 _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -45,15 +47,15 @@ _LOCAL_SETTINGS = {
 
 
 def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether spark-submit started this process, and so has chosen the master and the settings."""
+    """Whether spark-submit started this process, and so chose the master and the settings."""
     return "PYSPARK_GATEWAY_PORT" in environ
 
 
 def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -> dict[str, str]:
-    """What to set beside the operator's `chosen` settings, for items of at most `item_bytes` of input.
+    """Return the settings to add to the operator's `chosen` ones, for items of at most `item_bytes` of input.
 
-    The executors' Python gets its memory as overhead. `spark.executor.pyspark.memory` would bound its address space,
-    most of which Arrow's allocator reserves and never touches.
+    The executors' Python gets its memory as overhead. `spark.executor.pyspark.memory` would limit its address space,
+    most of which Arrow's allocator reserves and never uses.
     """
     if master.startswith("local"):
         added = _LOCAL_SETTINGS
@@ -69,18 +71,18 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
 
 
 def task_memory_bytes(item_bytes: int) -> int:
-    """Memory that a task's Python process needs at most for an item of this input."""
+    """Return the most memory that a task's Python process needs for an item of this input."""
     return TASK_BYTES_PER_INPUT_BYTE * item_bytes + TASK_BASE_BYTES
 
 
 def keyed_task_memory_bytes(item_bytes: int, index_bytes: int = KEY_MEMORY_BYTES) -> int:
-    """The same of a pass over keys, whose index takes so much. It needs more than any other task."""
+    """Return the most memory that a pass over keys needs, with an index of `index_bytes`. No other task needs more."""
     held = KEYED_BYTES_PER_INPUT_BYTE * item_bytes
     return task_memory_bytes(item_bytes) + held + LOOKED_UP_BYTES + index_bytes
 
 
 def file_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the operator's spark-defaults.conf sets; nothing where there is no such file."""
+    """Return the settings in the operator's spark-defaults.conf; empty without that file."""
     folder = environ.get("SPARK_CONF_DIR") or (
         f"{environ['SPARK_HOME']}/conf" if environ.get("SPARK_HOME") else None
     )
@@ -99,11 +101,11 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     item_bytes: int = PlanSettings().target_bytes,
 ) -> Any:
-    """A Spark session with what Tailrace needs; blocks for some seconds.
+    """Start a Spark session with the settings that Tailrace needs. Blocks for some seconds.
 
     Args:
-        master: spark-submit's where None, else `local[*]`.
-        settings: the operator's, by Spark's names; they win.
+        master: None means spark-submit's master, or `local[*]` without spark-submit.
+        settings: the operator's Spark properties, which take precedence.
         item_bytes: input of the largest item that a task gets.
 
     Raises NoJava.
@@ -129,7 +131,7 @@ def spark_session(
 
 
 def _submitted_settings() -> dict[str, str]:
-    """What spark-submit was told: its JVM runs already, and knows it."""
+    """Return the settings given to spark-submit, from its running JVM."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()

@@ -1,4 +1,4 @@
-"""What Spark reports of a task that died, in one line."""
+"""Extracts the cause from Spark's report of a task that died."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
 def cause_of_death(trace: str) -> str:
-    """The one line of Spark's report of a dead task that says why it died.
+    """Return the line of Spark's report that says why a task died.
 
-    That is the last line of the Python trace in it, else what follows the name of the most recent failure.
+    That is the last line of its Python traceback, else the text after "most recent failure".
     """
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     if "Traceback (most recent call last)" in trace:

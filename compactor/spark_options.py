@@ -1,4 +1,4 @@
-"""Options as Spark gives them: by names in any case, all values text."""
+"""Parses options from Spark, whose names are case-insensitive and whose values are text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SECURITY = (
 def known_options(
     options: Mapping[str, str], names: Sequence[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """The options under their proper names. `refused`: names that a user may expect here, and why there is none.
+    """Return the options under their proper names. `refused`: names that a user may expect, and why they are refused.
 
-    Raises ValueError for one that is unknown or refused.
+    Raises ValueError for an unknown or refused option.
     """
     by_lower = {name.lower(): name for name in (*names, *refused)}
     unknown = sorted(name for name in options if name.lower() not in by_lower)
@@ -32,7 +32,7 @@ def known_options(
 
 
 def is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Whether it is true. Raises ValueError for what is no boolean."""
+    """Return the value of a boolean option. Raises ValueError if it is not a boolean."""
     value = given.get(name, str(default)).lower()
     if value not in ("true", "false"):
         raise ValueError(f"option {name!r}: {value!r}; expected true or false")
@@ -40,7 +40,7 @@ def is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
-    """A whole number from 1 on. Raises ValueError."""
+    """Return the value of an option that is a whole number above 0. Raises ValueError."""
     value = given.get(name, str(default))
     if not value.isdecimal() or int(value) < 1:
         raise ValueError(f"option {name!r}: {value!r}; expected a whole number above 0")
@@ -48,7 +48,8 @@ def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
 
 
 def security_files(given: Mapping[str, str], sequencers: Sequence[str]) -> SecurityFiles:
-    """What RPC to these is opened with. Raises ValueError if one is on another machine, and there is no secret."""
+    """Return the secrets and certificates for RPC to these sequencers. Raises ValueError if one is on another machine
+    and there is no secret."""
 
     def path(name: str) -> Path | None:
         return Path(given[name]) if given.get(name) else None
@@ -66,5 +67,5 @@ def security_files(given: Mapping[str, str], sequencers: Sequence[str]) -> Secur
 
 
 def names_in(value: str) -> tuple[str, ...]:
-    """Names that are separated by commas."""
+    """Split names that are separated by commas."""
     return tuple(name.strip() for name in value.split(",") if name.strip())

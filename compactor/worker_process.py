@@ -1,10 +1,10 @@
-"""What PySpark does in a worker's process before and after each task and plan, made cheap: it took more CPU than a
-small query needs.
+"""Makes PySpark's work in a worker process before and after each task and plan cheap. It took more CPU than a small
+query.
 
-- Before, Python looks for new modules (`worker_util.setup_spark_files`). For every package that was imported from
-  pyspark.zip, Python 3.11 reads the whole directory of the archive again. The archive of a worker does not change.
-  Without a finder of it nothing is read again; the next import makes one, of what Python keeps.
-- After, Python looks for cycles (`daemon.worker`), through all modules that are loaded. These stay anyway.
+- Before, PySpark invalidates import caches (`worker_util.setup_spark_files`). For every package imported from
+  pyspark.zip, Python 3.11 then reads the archive's whole directory again, although a worker's archive does not change.
+  Without a finder for the archive, nothing is read again. The next import creates a finder from Python's cache.
+- After, PySpark runs the cyclic collector (`daemon.worker`), which scans all loaded modules. These stay anyway.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SPARKS_OWN = re.compile(r"(pyspark|py4j-[^/]*)\.zip$")
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Around what Spark asks of us."""
+    """Run the block, which does work for Spark, without both costs."""
     forget_finders()
     yield
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # a library may have put another one there
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # a library may have replaced it
     if main is not None and main.name.startswith("pyspark.") and not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
 
 
 def forget_finders() -> None:
-    """Drop the finders of Spark's own archives; those of a user's stay."""
+    """Drop the finders of Spark's own archives, but keep those of a user's."""
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and _SPARKS_OWN.search(finder.archive):
             sys.path_importer_cache.pop(path, None)

@@ -1,1 +1,1 @@
-"""Tables over a topic's Parquet objects: which files are live, and Iceberg tables that name them."""
+"""Tables over a topic's Parquet objects: lists live files, and keeps Iceberg tables that refer to them."""

@@ -1,6 +1,6 @@
-"""The tables of a round of compaction: which topics have one, and when each is compared with its log.
+"""The tables in a round of compaction: decides which topics have one, and when each is compared with its log.
 
-Compaction goes on where a table fails: the failure is told, and the next comparison repairs the table.
+If a table fails, compaction continues. The failure is reported, and the next comparison repairs the table.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tailrace.topic_config import effective, known_value
 
 SNAPSHOT_MS = "tailrace.table.snapshot.ms"
 SHARE_OF_TIME = 5
-"""After a swap, a table is compared at once, unless that would take it more than a fifth of the time."""
+"""After a swap, a table is compared at once, unless its comparisons would take more than one fifth of the time."""
 MAX_TABLE_FAILURES = 1_000
 
 log = structlog.get_logger("tailrace.tables")
 
 
 class TablesFollowing:
-    """Brings tables up to date. `failures`: of the round, one line each."""
+    """Brings tables up to date. `failures`: one line for each failure of the round."""
 
     def __init__(self, sequencer: Sequencer, syncing: TableSync, clock: Clock) -> None:
         self._sequencer = sequencer
@@ -41,11 +41,12 @@ class TablesFollowing:
         self.failures: list[str] = []
 
     def derive_by(self, deriver: Deriver) -> None:
-        """Have typed columns made there from now on, not in this process."""
+        """Derive typed columns with this deriver from now on, not in this process."""
         self._syncing.derive_by(deriver)
 
     async def begin_round(self) -> None:
-        """Repair what happened since the last round, a crash between a swap and its table among it."""
+        """Compare all tables and repair differences since the last round, such as after a crash between a swap and its
+        table's update."""
         self.failures = []
         self._behind.clear()
         self._tables = {table.topic_id: table for table in await wanted_tables(self._sequencer)}
@@ -53,7 +54,7 @@ class TablesFollowing:
             await self._sync(known_table)
 
     async def swapped(self, topic_ids: Iterable[UUID]) -> None:
-        """Bring the tables of these topics up to date, now or at the end of the round."""
+        """Bring the tables of these topics up to date, at once or at the end of the round."""
         for topic_id in dict.fromkeys(topic_ids):
             table = self._tables.get(topic_id)
             if table is None:
@@ -64,7 +65,7 @@ class TablesFollowing:
                 await self._sync(table)
 
     async def end_round(self) -> None:
-        """Bring up to date what was put off."""
+        """Bring the postponed tables up to date."""
         for topic_id in sorted(self._behind):
             await self._sync(self._tables[topic_id])
 
@@ -85,7 +86,8 @@ class TablesFollowing:
 
 
 async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
-    """The tables that topics want by their configs, and those that are still there and that none wants."""
+    """Return the tables that topics ask for by their configs, and the existing tables that no topic asks for any
+    more."""
     topics = (await sequencer.metadata(MetadataRequest())).topics or []
     cluster = (await sequencer.broker_configs(BrokerConfigsRequest(""))).configs
     pins = await all_pins(sequencer)
@@ -95,7 +97,7 @@ async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
 def choose_tables(
     topics: Iterable[Topic], cluster: dict[str, str], pins: Iterable[TablePin]
 ) -> Iterator[WantedTable]:
-    """See wanted_tables. Pure."""
+    """Choose the tables for `wanted_tables`. Pure."""
     chosen: set[UUID] = set()
     snapshot_ms: dict[UUID, int] = {}
     for topic in topics:

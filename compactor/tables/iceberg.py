@@ -1,11 +1,11 @@
-"""Iceberg tables (format 2) by pyiceberg: any engine that knows the catalog opens a topic by its name.
+"""Iceberg tables (format 2) through pyiceberg: any engine with access to the catalog can open a topic by its name.
 
-The data files are the compactor's own, as they are; what of one is not live is named by a file of position deletes. A
-table is unpartitioned: each file is sorted, and the bounds in the manifests prune files by time, partition, offset
-and key.
+The data files are the compactor's files, unchanged. A file of position deletes lists the rows of a data file that are
+not live. A table is unpartitioned: each file is sorted, and the bounds in the manifests prune files by time, partition,
+offset and key.
 
-pyiceberg has no exchange of delete files, so `_Exchange` writes the manifests of a snapshot itself. A commit is never
-retried on another state of the table (COMMIT_NUM_RETRIES is 0): the caller compares again.
+pyiceberg can't exchange delete files, so `_Exchange` writes the manifests of a snapshot itself. A commit is never
+retried on another state of the table (COMMIT_NUM_RETRIES is 0); the caller compares again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ REPLAYS = "tailrace.replays"
 SEARCHED_MS = "tailrace.searched-ms"
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16
-"""With more, a snapshot writes the small ones as one."""
+"""With more small manifests, a snapshot combines them into one."""
 ROWS_AT_ONCE = 1 << 20
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545  # reserved by Iceberg's specification
 _INT64 = Struct("<q")
@@ -95,17 +95,17 @@ _PROPERTIES = {
 
 
 def open_catalog(uri: str, store_url: str) -> Catalog:
-    """The catalog at an address that TableSettings allows; `uri` may hold a password."""
+    """Open the catalog at an address that TableSettings allows. `uri` may contain a password."""
     if uri.startswith(("http://", "https://")):
         return load_catalog(CATALOG_NAME, type="rest", uri=uri, **store_properties(store_url))
     url = make_url(uri)
-    if url.get_backend_name() == "postgresql":  # by the driver that pyiceberg[sql-postgres] brings
+    if url.get_backend_name() == "postgresql":  # the driver that pyiceberg[sql-postgres] installs
         uri = url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
     return load_catalog(CATALOG_NAME, type="sql", uri=uri, **store_properties(store_url))
 
 
 def store_properties(store_url: str) -> dict[str, str]:
-    """How pyiceberg, and pyarrow by it, reach the object store."""
+    """Return the properties with which pyiceberg and pyarrow access the object store."""
     if urlsplit(store_url).scheme != "s3":
         return {}
     location = s3_location(store_url)
@@ -142,7 +142,7 @@ class IcebergTables:
         return None if table is None else IcebergTable(self._complete(table, wanted))
 
     def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
-        """See Tables. Its metadata is deleted, too."""
+        """See Tables. Deletes the table's metadata too."""
         table = self._find(_TableName(topic_id, name, is_quarantine))
         if table is not None:
             used = _files_of(table, table.metadata.snapshots) | _metadata_of(table)
@@ -150,14 +150,14 @@ class IcebergTables:
             _delete(table, used)
 
     def find(self, name: str) -> Table | None:
-        """The table of that name, whoever made it."""
+        """Return the table of this name, no matter who created it; None if there is none."""
         try:
             return self._catalog.load_table((self._namespace, name))
         except NoSuchTableError:
             return None
 
     def find_of(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> Table | None:
-        """The topic's table, or its quarantine. Raises TableConflict for another cluster's."""
+        """Return the topic's table or its quarantine, None if missing. Raises TableConflict for another cluster's."""
         return self._find(_TableName(topic_id, name, is_quarantine))
 
     def _find(self, wanted: _TableName) -> Table | None:
@@ -177,7 +177,7 @@ class IcebergTables:
                 raise TableConflict(f"table {name!r} is there, and not one of Tailrace's; rename it")
             self._check_cluster(name, existing, existing.properties.get(CLUSTER_ID))
             if wanted.is_quarantine and not _is_quarantine(existing):
-                name = wanted.aside  # there is a topic of the quarantine's name
+                name = wanted.aside  # a topic has the quarantine's name
             else:
                 aside = _name_aside(name, UUID(existing.properties[TOPIC_ID]))
                 self._catalog.rename_table((self._namespace, name), (self._namespace, aside))
@@ -192,7 +192,7 @@ class IcebergTables:
         return {CLUSTER_ID: self._cluster_id, IS_QUARANTINE: str(wanted.is_quarantine).lower()}
 
     def _check_cluster(self, name: str, table: Table, of_cluster: str | None) -> None:
-        """Raises TableConflict where the table is not this cluster's. Older tables say it by their location only."""
+        """Raise TableConflict if the table is not this cluster's. In older tables, only the location tells."""
         if of_cluster is None and f"/{self._cluster_id}/tables/" in table.location():
             return
         if of_cluster != self._cluster_id:
@@ -202,8 +202,10 @@ class IcebergTables:
             )
 
     def _complete(self, table: Table, wanted: _TableName) -> Table:
-        """The table, which says whose it is, and whose readers find columns by name: our files have no field ids. Its
-        ids are known once it is made."""
+        """Set the table's owner, and a name mapping so that readers find columns by name: our files have no field ids.
+
+        The mapping needs the field ids, which are known only after the table is created.
+        """
         properties = self._owned(wanted)
         if TableProperties.DEFAULT_NAME_MAPPING not in table.properties:
             mapping = table.schema().name_mapping.model_dump_json()
@@ -215,7 +217,7 @@ class IcebergTables:
 
 
 class _TableName(NamedTuple):
-    """Which table: `name` is the topic's."""
+    """Identifies a topic's table or its quarantine. `name`: the topic's name."""
 
     topic_id: UUID
     name: str
@@ -223,17 +225,17 @@ class _TableName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The table's name, if no other has it."""
+        """The table's name, if no other table has it."""
         return self.name + self._kind
 
     @property
     def aside(self) -> str:
-        """Its name if another topic has, or is to have, the first one."""
+        """The table's name if another topic has, or will have, the first name."""
         return _name_aside(self.text, self.topic_id)
 
     @property
     def folder(self) -> str:
-        """Where its files are."""
+        """The folder of its files."""
         return f"{self.topic_id}{self._kind}"
 
     @property
@@ -242,7 +244,7 @@ class _TableName(NamedTuple):
 
 
 def _is_quarantine(table: Table) -> bool:
-    """Older tables say it by their location only."""
+    """Whether the table is a quarantine. In older tables, only the location tells."""
     of_old = str(table.location().rstrip("/").endswith(QUARANTINE)).lower()
     return bool(table.properties.get(IS_QUARANTINE, of_old) == "true")
 
@@ -269,7 +271,7 @@ class IcebergTable:
         return names
 
     def snapshots(self) -> list[TableSnapshot]:
-        """See TopicTable. A snapshot that another program made counts from its own time stamp."""
+        """See TopicTable. For a snapshot of another program, `listed_ms` is the snapshot's own timestamp."""
         ordered = sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
         return [TableSnapshot(snapshot.snapshot_id, _listed_ms(snapshot)) for snapshot in ordered]
 
@@ -300,7 +302,7 @@ class IcebergTable:
 
     @contextmanager
     def _changed(self) -> Iterator[Transaction]:
-        """One commit. Raises TableConflict."""
+        """Commit the block's changes as one transaction. Raises TableConflict."""
         transaction = Transaction(self._table)
         try:
             yield transaction
@@ -371,7 +373,7 @@ class IcebergTable:
         return f"{self._table.location()}/deletes/{name}.parquet"
 
     def _write_deletes(self, new: NewFile) -> DataFile:
-        """A file of position deletes for one data file, sorted, as the specification asks."""
+        """Write a file of position deletes for one data file, sorted as the specification requires."""
         assert new.named.deletes is not None, "only files with dead rows are covered"
         path = self._deletes_path(new.named.deletes)
         output = self._table.io.new_output(path)
@@ -430,7 +432,7 @@ class _Exchange(_SnapshotProducer["_Exchange"]):  # type: ignore[misc]
         ]
 
     def _manifests_of(self, content: ManifestContent) -> list[ManifestFile]:
-        """The manifests that are kept, and one with what is new and with the entries of those that are not."""
+        """Return the manifests that stay, and one with the new entries and those of the manifests that do not."""
         entries = [
             ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file
@@ -491,7 +493,7 @@ class _Exchange(_SnapshotProducer["_Exchange"]):  # type: ignore[misc]
 
 
 class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
-    """A manifest of delete files."""
+    """Writes a manifest of delete files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -504,11 +506,11 @@ class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
 def file_statistics(
     metadata: pq.FileMetaData, schema: Schema, properties: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The fields of a data file's entry that say how many values its columns have, and between which bounds.
+    """Return the fields of a data file's entry with the value counts and bounds of its columns.
 
-    A column has no bounds if one of its row groups tells none of values that are not null: its writer tells none of
-    values above 4 KiB, and an engine would skip the file that holds them. Nor has one with a time before the year 1 or
-    after 9999: pyiceberg reads bounds as Python's dates.
+    A column has no bounds if one of its row groups has non-null values but no bounds. The writer omits bounds above 4
+    KiB, and an engine would otherwise skip a file that contains such values. A column with a time before the year 1 or
+    after 9999 has no bounds either, because pyiceberg reads bounds as Python dates.
     """
     field_ids = parquet_path_to_id_mapping(schema)
     plan = compute_statistics_plan(schema, dict(properties))
@@ -543,8 +545,8 @@ def _has_python_values(bounds: pq.Statistics) -> bool:
 
 
 def _has_bytes(bounds: StatsAggregator) -> bool:
-    """Whether the bounds can be written. An upper bound of text that is cut ends with the next code point, which may be
-    a surrogate: UTF-8 has none."""
+    """Whether the bounds can be encoded. The upper bound of truncated text ends with the next code point, which may be
+    a surrogate, which UTF-8 can't encode."""
     try:
         bounds.max_as_bytes()
     except UnicodeEncodeError:
@@ -566,7 +568,7 @@ def _data_file(metadata: TableMetadata, **fields: Any) -> DataFile:
 
 
 def _target_of(deletes: DataFile) -> str:
-    """The data file whose rows are deleted: both bounds of the path."""
+    """Return the data file whose rows are deleted. It is both bounds of the path column."""
     return str(deletes.lower_bounds[_PATH_ID].decode())
 
 
@@ -581,7 +583,7 @@ def _entries_of(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEnt
 
 
 def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """All files of the table's own that these snapshots name: manifest lists, manifests, deletes, derived files."""
+    """Return the table's own files in these snapshots: manifest lists, manifests, deletes and derived files."""
     files: set[str] = set()
     has_derived = COLUMNS in table.properties
     for snapshot in snapshots:
@@ -598,14 +600,14 @@ def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def _metadata_of(table: Table) -> set[str]:
-    """The files of the table's metadata, the current one and those before it, and statistics that others added."""
+    """Return the table's metadata files, current and previous, and statistics that other programs added."""
     metadata = table.metadata
     statistics = {stored.statistics_path for stored in (*metadata.statistics, *metadata.partition_statistics)}
     return {entry.metadata_file for entry in metadata.metadata_log} | {table.metadata_location} | statistics
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """The field as Parquet files have it: Arrow's large types are the others, stored."""
+    """Return the field with the types of our Parquet files: Arrow's large types become the plain ones."""
     kind = field.type
     if pa.types.is_large_string(kind):
         kind = pa.string()
@@ -621,10 +623,10 @@ def _plain(field: pa.Field) -> pa.Field:
 
 
 def _delete(table: Table, paths: Iterable[str]) -> None:
-    """Delete files of the table's own that nothing names any more.
+    """Delete the table's own files that nothing refers to any more.
 
-    One that is gone already is no error. One that can't be deleted stays; the log names it, as the
-    catalog has forgotten it.
+    A missing file is not an error. A file that can't be deleted stays, and is logged, because the catalog does not know
+    it any more.
     """
     left: dict[str, OSError] = {}
     for path in sorted(paths):

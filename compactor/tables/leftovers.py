@@ -1,14 +1,15 @@
-"""Files in a table's folder that it does not name: found once a day and before the table is dropped, and deleted.
+"""Finds and deletes files in a table's folder that the table does not refer to, once a day and before it is dropped.
 
-A compactor that dies leaves some, and so does one that was overtaken: files with typed columns, deletes and manifests
-of a snapshot that was never committed, metadata of snapshots that were being forgotten. They hold keys and values,
-which retention and erasure have to reach.
+A compactor leaves such files if it dies or if another overtakes it: files with typed columns, deletes and manifests of
+a snapshot that was never committed, and metadata of snapshots that were being expired. They contain keys and values,
+which retention and erasure must reach.
 
-Nothing is deleted that a table names or will name:
+It deletes no file that a table refers to or will refer to:
 - a search begins with a snapshot, so a writer that opened the table before it fails at its exchange;
-- what a later writer writes is too young;
-- what a later writer finds, and need not write, is a file with typed columns of a live object. These stay. An object
-  that is not live any more does not become live again.
+- the files that a later writer writes are too young;
+- a later writer can reuse only files with typed columns of live objects, which stay. An object that is not live does
+not
+  become live again.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 
 SEARCH_EVERY_MS = 86_400_000
 LEAST_AGE_MS = 86_400_000
-"""Longer than a comparison takes, by the store's clock against the database's."""
+"""The least age of a deleted file, longer than a comparison takes. Compares the store's clock with the database's."""
 DELETED_AT_ONCE = 1_000
 _SUFFIXES = (".parquet", ".avro", ".metadata.json")
-"""What the compactor writes."""
+"""The suffixes of files that the compactor writes."""
 
 log = structlog.get_logger("tailrace.tables")
 
 
 class Leftovers:
-    """Finds and deletes them. `run`: calls what blocks."""
+    """Finds and deletes leftover files. `run`: runs a blocking call."""
 
     def __init__(self, store: ObjectStore, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._store = store
@@ -55,14 +56,14 @@ class Leftovers:
         now_ms: int,
         is_last: bool = False,
     ) -> int:
-        """Search, and delete what was found; how many.
+        """Search and delete leftover files. Return how many were deleted.
 
         Args:
-            prefix: what the keys of the table's files, and of its quarantine's, begin with.
+            prefix: the start of the keys of the table's files and of its quarantine's.
             live: the ids of objects that were live after the table was opened.
-            is_last: the table is dropped after this: nothing is too young, and no object's files are needed.
+            is_last: the table is dropped after this, so no file is too young, and no object's files are needed.
 
-        Raises TableConflict. Where the store refuses, the rest stays for the next search, and the log says so.
+        Raises TableConflict. If the store fails, the rest is logged and left for the next search.
         """
         await self._run(lambda: table.begin_search(now_ms))
         named: set[str] = await self._run(table.paths)
@@ -85,8 +86,10 @@ class Leftovers:
     async def _left(
         self, prefix: str, named: Collection[str], *, live: Collection[UUID], before_ms: int
     ) -> list[str]:
-        """The keys of what is to go; none where the catalog keeps the table in another place. What stands before the
-        prefix doesn't count: a catalog may spell it as it likes (`s3a:` for `s3:`)."""
+        """Return the keys of the files to delete; none if the catalog keeps the table in another place.
+
+        Ignores the part of a path before the prefix, because a catalog may write it differently (`s3a:` for `s3:`).
+        """
         left: list[str] = []
         is_here = not named
         within = {path.rpartition(prefix)[2] for path in named}
@@ -99,7 +102,7 @@ class Leftovers:
 
 
 def may_go(info: ObjectInfo, *, live: Collection[UUID], before_ms: int) -> bool:
-    """Whether no writer may come to name the file: it is of ours, from before that time, not of a live object. Pure."""
+    """Whether the file can be deleted: we wrote it, at or before that time, and not for a live object. Pure."""
     name = ValuesName.of(info.key)
     is_of_live = name is not None and name.object_id in live
     return info.key.endswith(_SUFFIXES) and info.modified_ms <= before_ms and not is_of_live

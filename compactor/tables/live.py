@@ -1,8 +1,8 @@
-"""Which Parquet objects of a topic are live, and which rows of each, as of one state of the log.
+"""Lists the live Parquet objects of a topic, with the live rows of each, as of one state of the log.
 
-A file is partly live where DeleteRecords or retention has removed some of its rows, or where another file has
-replaced the runs of some of its partitions. Its footer says which rows these are: they are few ranges, as rows are
-sorted by partition and offset.
+A file is partly live if DeleteRecords or retention has removed some of its rows, or if another file has replaced the
+runs of some of its partitions. Its footer tells which rows are live. They form few ranges, because rows are sorted by
+partition and offset.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tailrace.parquet_object.read import ParquetIndex, read_index
 from tailrace.record_batch import HEADER_BYTES, read_header
 
 ATTEMPTS = 10
-"""Listings that are begun; a swap between two pages makes a listing start again."""
+"""How often a listing is started. A swap between two pages restarts it."""
 FOOTERS_AT_ONCE = 16
 
 
 class LiveRange(NamedTuple):
-    """Offsets [start, end) of a partition that are live in a file; some offsets in it may have no record."""
+    """The live offsets [start, end) of a partition in a file. Some of them may have no record."""
 
     partition: int
     start: int
@@ -37,7 +37,7 @@ class LiveRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A file and its live offsets, by partition. `is_cut`: a log start lies inside one of its runs."""
+    """A file and its live offsets by partition. `is_cut`: a log start is inside one of its runs."""
 
     object: ObjectDescription
     ranges: tuple[LiveRange, ...]
@@ -46,7 +46,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class LivePartitionBounds:
-    """A partition's log, and how much of its stable part is in no Parquet file yet."""
+    """The bounds of a partition's log, and how much of its stable part is not in Parquet files yet."""
 
     partition: int
     log_start_offset: int
@@ -56,7 +56,7 @@ class LivePartitionBounds:
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """A topic's live files by key, at one commit number."""
+    """A topic's live files, sorted by key, at one commit number."""
 
     topic_id: UUID
     commit_number: int
@@ -72,12 +72,12 @@ class RowRange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.end - self.start
 
 
 async def list_live_files(sequencer: Sequencer, topic_id: UUID) -> TopicFiles:
-    """The topic's live files. Raises UnknownTopic, SequencerUnavailable where swaps keep coming in between."""
+    """Return the topic's live files. Raises UnknownTopic, SequencerUnavailable if swaps interrupt every attempt."""
     for _ in range(ATTEMPTS):
         files = await _listed(sequencer, topic_id)
         if files is not None:
@@ -86,7 +86,7 @@ async def list_live_files(sequencer: Sequencer, topic_id: UUID) -> TopicFiles:
 
 
 async def _listed(sequencer: Sequencer, topic_id: UUID) -> TopicFiles | None:
-    """None where the pages are not of one state."""
+    """List all pages once; None if they are not of one state."""
     page = await sequencer.live_files(LiveFilesRequest(topic_id))
     listing = _Listing(page.commit_number)
     while listing.add(page):
@@ -98,7 +98,7 @@ async def _listed(sequencer: Sequencer, topic_id: UUID) -> TopicFiles | None:
 
 @dataclass(slots=True)
 class _Listing:
-    """Pages put together."""
+    """Combines the pages of a listing."""
 
     commit_number: int
     objects: dict[UUID, ObjectDescription] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class _Listing:
     bounds: dict[int, LivePartitionBounds] = field(default_factory=dict)
 
     def add(self, page: LiveFiles) -> bool:
-        """Take a page in; False where it is of another state than the pages before."""
+        """Add a page. Return False if it is of another state than the pages before."""
         self.objects |= {listed.description.object_id: listed.description for listed in page.objects}
         return all(self._add_partition(partition) for partition in page.partitions)
 
@@ -139,7 +139,7 @@ class _Listing:
 
 
 def live_rows(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]) -> list[RowRange]:
-    """The rows of a file that are live, as few ranges in ascending order."""
+    """Return the live rows of a file as few ranges in ascending order."""
     by_partition: dict[int, list[LiveRange]] = {}
     for live in ranges:
         by_partition.setdefault(live.partition, []).append(live)
@@ -156,7 +156,7 @@ def live_rows(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]
 
 
 def dead_rows(header: ParquetHeader, live: Sequence[RowRange]) -> list[RowRange]:
-    """The rows between the live ones."""
+    """Return the rows of a file that are not live, as ranges."""
     starts = [0, *(rows.end for rows in live)]
     ends = [*(rows.start for rows in live), header.row_count]
     return [RowRange(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
@@ -173,7 +173,7 @@ def _rows_of_run(header: ParquetHeader, run: ParquetRun, ranges: Iterable[LiveRa
 
 
 def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
-    """The run's first row at or above the offset."""
+    """Return the run's first row at or after the offset."""
     row = run.first_row
     for batch in range(run.first_batch, run.first_batch + run.batch_count):
         batch_header = read_header(header.batch_headers, batch * HEADER_BYTES)
@@ -182,20 +182,22 @@ def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
             row += count
             continue
         if batch_header.end_offset - batch_header.base_offset != count:
-            return row  # compacted by key: only its rows say which offsets are left, so the batch counts as above
+            return (
+                row  # compacted by key: only the rows tell which offsets are left, so count the whole batch
+            )
         return row + max(0, offset - batch_header.base_offset)
     return row
 
 
 async def read_footer(store: ObjectStore, described: ObjectDescription) -> ParquetIndex:
-    """The file's own index. Raises StoreError, InvalidParquetObject."""
+    """Read a file's index. Raises StoreError, InvalidParquetObject."""
     tail = await store.get_range(described.key, described.index_start, described.size - described.index_start)
     return read_index(tail, described.size, crc=described.index_crc)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """A file's rows, and which of them are live, by partition (`live`: range and its rows)."""
+    """The number of rows in a file, and in each of its live ranges (`live`)."""
 
     file: LiveFile
     rows: int
@@ -204,12 +206,13 @@ class FileRows:
 
     @property
     def live_count(self) -> int:
-        """Rows that are live."""
+        """The number of live rows."""
         return sum(count for _, count in self.live)
 
 
 async def count_rows(store: ObjectStore, files: TopicFiles) -> list[FileRows]:
-    """Each file's rows, from its footer: one ranged read a file. Raises StoreError, InvalidParquetObject."""
+    """Count each file's rows from its footer, with one ranged read per file. Raises StoreError,
+    InvalidParquetObject."""
 
     async def count(file: LiveFile) -> FileRows:
         header = (await read_footer(store, file.object)).header

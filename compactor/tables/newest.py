@@ -1,6 +1,6 @@
-"""The records of a topic from some offsets on, part by part, as they become stable: for queries that follow it.
+"""Reads new records of a topic in parts as they become stable, for queries with `--follow`.
 
-A part is in memory whole, so it is bounded; what comes while a part is used waits in the log.
+A whole part is in memory, so its size is limited. Records that arrive while a part is used wait in the log.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PART_BYTES = 32 << 20
 
 
 class TopicGone(Exception):
-    """The topic that was followed was deleted."""
+    """The followed topic was deleted."""
 
 
 class NewestRecords:
-    """Reads a topic on from where it was. New partitions are read from their start.
+    """Reads a topic from its positions on. New partitions are read from their start.
 
-    `positions`: the next offset of each partition that is known.
+    `positions`: the next offset of each known partition.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class NewestRecords:
         self._positions = dict(positions)
 
     async def part(self, max_bytes: int = PART_BYTES) -> pa.Table | None:
-        """What is new and stable, up to about so many bytes; None where nothing is.
+        """Return the new stable records, up to about `max_bytes`; None if there are none.
 
-        Raises DataLost where retention was faster, TopicGone.
+        Raises DataLost if retention deleted records before they were read, TopicGone.
         """
         joined = Joined()
         batches: list[Any] = []
@@ -59,7 +59,8 @@ class NewestRecords:
         return _as_stored(batches) if batches else None
 
     async def _new_ranges(self) -> list[OffsetRange]:
-        """What can be read beyond the positions; the shortest first, so that a backlog holds up its own partition."""
+        """Return what can be read after the positions, the shortest range first, so that a backlog delays only its own
+        partition."""
         topics = [topic for topic in await self._index.topics() if topic.topic_id == self._topic.topic_id]
         if not topics:
             raise TopicGone(f"topic {self._topic.name!r} was deleted")
@@ -73,7 +74,7 @@ class NewestRecords:
 
 
 def after_files(topic: Topic, files: TopicFiles) -> dict[LogPartition, int]:
-    """The positions after what a query over files and tail has read."""
+    """Return the positions after the records that a query over files and tail has read."""
     return {
         LogPartition(topic.name, topic.topic_id, bounds.partition): bounds.last_stable_offset
         for bounds in files.partitions
@@ -83,13 +84,13 @@ def after_files(topic: Topic, files: TopicFiles) -> dict[LogPartition, int]:
 async def before_last(
     index: LogIndex, store: ObjectStore, topic: Topic, count: int
 ) -> dict[LogPartition, int]:
-    """The positions before the newest `count` offsets of each partition."""
+    """Return the positions before the newest `count` offsets of each partition."""
     bounds = await LogReader(index, store, list(COLUMNS)).bounds([topic])
     return {partition: max(start, end - count) for partition, (start, end) in bounds.items()}
 
 
 async def last_records(records: NewestRecords, max_bytes: int) -> pa.Table:
-    """All that is beyond the positions now, as one table. Raises TailTooLarge."""
+    """Return all records after the positions as one table. Raises TailTooLarge."""
     part = await records.part(max_bytes)
     if part is not None and part.nbytes >= max_bytes:
         raise TailTooLarge(

@@ -1,5 +1,4 @@
-"""The tables of a cluster, as a process opens them: the catalog is opened, and pyiceberg imported, when a topic has a
-table."""
+"""Opens the tables of a cluster. It opens the catalog and imports pyiceberg only when a topic has a table."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class NoCatalog(Exception):
-    """A topic has a table, but no catalog is configured; the message names the setting."""
+    """A topic asks for a table, but no catalog is configured; the message names the setting."""
 
 
 class CatalogTables:
-    """`compactor.tables.table.Tables` of the catalog at an address that TableSettings allows."""
+    """The `compactor.tables.table.Tables` of a catalog, at an address that TableSettings allows."""
 
     def __init__(self, address: str, *, namespace: str, store_url: str, cluster_id: str) -> None:
         self._address = address
@@ -67,7 +66,7 @@ class CatalogTables:
 async def opened_tables(
     sequencer: Sequencer, store: ObjectStore, store_url: str, *, address: str, settings: TableSettings
 ) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
-    """A cluster's tables, and what compares them with their logs. `address`: of the catalog."""
+    """Open a cluster's tables, and the TableSync that compares them with their logs. `address`: the catalog's."""
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
     tables = CatalogTables(address, namespace=settings.namespace, store_url=store_url, cluster_id=cluster_id)
     async with AsyncExitStack() as stack:

@@ -1,7 +1,7 @@
-"""A topic in DuckDB: its live Parquet files, and its tail as a table in memory, as one relation.
+"""A topic in DuckDB: its live Parquet files and its tail, a table in memory, as one relation.
 
-Filters and columns reach the files; the tail is read whole, so it is bounded. The tail is what no Parquet file has: its
-records are read as a consumer with read_committed sees them.
+The tail is the part of the log that is not in Parquet files yet. Its records are read as a read_committed consumer sees
+them. Filters and column selections are pushed down to the files. The tail is read completely, so its size is limited.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import object_url
 
 MAX_TAIL_BYTES = 1 << 30
-"""Records of one topic that are in no Parquet file, in memory."""
+"""The most bytes in memory of a topic's records that are not in Parquet files."""
 
 
 STORED = [column.stored for column in COLUMNS.values()]
-"""The columns of a view: named as in the files."""
+"""The columns of a view, with the files' names."""
 
 
 class _Frugal(dataset.FileSystemDataset):  # type: ignore[misc]
-    """A dataset that DuckDB scans without pyarrow's read-ahead of 64 row groups, which takes a gigabyte."""
+    """A dataset without pyarrow's read-ahead of 64 row groups, which takes a gigabyte in a scan by DuckDB."""
 
     def scanner(self, **options: Any) -> Any:
         return super().scanner(**options, batch_readahead=4, fragment_readahead=1)
 
 
 class TailTooLarge(Exception):
-    """Too much of the topic is not compacted; the message says what to do."""
+    """Too much of the topic is not in Parquet files; the message says what to do."""
 
 
 async def add_topic(
     database: Any, name: str, topic_id: UUID, *, sequencer: Sequencer, store: ObjectStore, store_url: str
 ) -> TopicFiles:
-    """Make the topic a view of the DuckDB connection, under its name; what is in it. Raises TailTooLarge."""
+    """Create a view of the topic under its name in the DuckDB connection. Return its files. Raises TailTooLarge."""
     files = await list_live_files(sequencer, topic_id)
     reader = LogReader(AskedIndex(sequencer), store, list(COLUMNS), passes_over_unreadable=True)
     tail = await _tail(reader, name, files)
@@ -78,15 +78,18 @@ async def add_topic(
 
 
 def add_records(database: Any, name: str, records: Any) -> None:
-    """Make these records the view of the topic, in place of the one that there may be."""
+    """Create or replace the topic's view, so that it contains only these records."""
     held = f"{name} part"
     database.register(held, records)
     database.execute(f"create or replace view {_quoted(name)} as select * from {_quoted(held)}")
 
 
 def add_functions(database: Any) -> None:
-    """`header(headers, name)`: the value of a record's first header of that name; `field(value, path)`: what a value of
-    JSON has at a path, null where it is no JSON. Both as text. One record's bytes never fail a query."""
+    """Add two functions to the connection. Both return text, and never fail because of one record's bytes.
+
+    `header(headers, name)`: the value of a record's first header of that name. `field(value, path)`: the element of a
+    JSON value at a path, null if the value is not JSON.
+    """
     database.execute(
         "create macro header(headers, name) as"
         " decode(list_filter(headers, lambda each: each.key = name)[1].value, 'replace')"
@@ -98,18 +101,18 @@ def add_functions(database: Any) -> None:
 
 
 def named_tables(database: Any, sql: str, names: Iterable[str]) -> list[str]:
-    """Which of the names a statement reads. Raises duckdb.Error."""
+    """Return which of the names a statement reads. Raises duckdb.Error."""
     import duckdb
 
     try:
         mentioned = database.get_table_names(sql)
-    except duckdb.BinderException:  # a join by `using` is bound, and the tables are not there yet
+    except duckdb.BinderException:  # a join with `using` is bound here, but the tables do not exist yet
         return [name for name in names if name in sql]
     return [name for name in names if name in mentioned]
 
 
 def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:
-    """The offsets of a topic that are stable and in no Parquet file. Pure."""
+    """Yield the stable offsets of a topic that are not in Parquet files. Pure."""
     by_partition: dict[int, list[LiveRange]] = {}
     for file in files.files:
         for live in file.ranges:
@@ -150,7 +153,7 @@ async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
 
 
 def _on_s3(store_url: str, urls: Sequence[str]) -> Any:
-    """The Parquet files on S3, with a column `file`: DuckDB passes columns and filters on to the dataset."""
+    """Return a dataset of Parquet files on S3, with a column `file`. DuckDB pushes columns and filters down to it."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from compactor.tables.iceberg import store_properties

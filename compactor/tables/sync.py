@@ -1,12 +1,12 @@
-"""Makes a topic's table name the files that are live: after each swap, and once a round for all else that happened.
+"""Makes a topic's table refer to the live files: after each swap, and once a round for all other changes.
 
-The table is compared with the sequencer's rows, whatever happened in between: so a swap that was repeated changes
-nothing, and a crash between the swap and the table, retention, DeleteRecords and a topic's deletion are repaired by the
-next comparison. A change is one snapshot.
+A comparison of the table with the sequencer's rows decides the change. So a repeated swap changes nothing, and the next
+comparison repairs the table after a crash between a swap and its update, and after retention, DeleteRecords or a
+topic's deletion. A change is one snapshot.
 
-The order keeps files from being collected under a reader: open the table, pin it (sequencer.rules.tables), list,
-exchange, expire, move the pin. A writer that was overtaken fails at the exchange: the table has another snapshot by
-then.
+The order of steps protects files that a reader uses from collection: open the table, pin it (sequencer.rules.tables),
+list, exchange, expire, move the pin. A writer that was overtaken fails at the exchange, because the table then has
+another snapshot.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from sequencer.api.interface import Sequencer
 from tailrace.object_store.api import ObjectStore
 
 KNOWN_FILES = 200_000
-"""Files whose live ranges are remembered with what they mean, so that their footers are not read again."""
+"""The most files whose live ranges are remembered with the result, so that their footers are not read again."""
 SWAPS_NAMED = 50
-"""Swaps of a snapshot whose ids its properties tell."""
+"""The most swaps of a snapshot whose ids are in its properties."""
 LISTED_MS = "tailrace.listed-ms"
 
 T = TypeVar("T")
@@ -68,9 +68,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """A topic's table. `is_wanted`: False where the topic or its table is no longer there to be read.
+    """A topic's table. `is_wanted`: False if the topic was deleted or does not ask for a table any more.
 
-    `values`: how the topic's values become columns; None: they stay bytes.
+    `values`: how the topic's values become columns. None: they stay bytes.
     """
 
     topic_id: UUID
@@ -82,8 +82,8 @@ class WantedTable:
 
 @dataclass(frozen=True, slots=True)
 class SyncedTable:
-    """What one comparison found and did. `quarantined`: files in the quarantine. `is_behind`: some objects have no file
-    with typed columns yet."""
+    """The result of one comparison. `quarantined`: files in the quarantine. `is_behind`: some objects have no file with
+    typed columns yet."""
 
     files: int
     change: TableChange
@@ -94,7 +94,7 @@ class SyncedTable:
 
 
 class _Files(NamedTuple):
-    """What a table and its quarantine are to name. `is_complete`: for all live objects."""
+    """The files that a table and its quarantine must refer to. `is_complete`: they cover all live objects."""
 
     data: list[TableFile]
     quarantined: list[TableFile]
@@ -102,7 +102,7 @@ class _Files(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One comparison, of a table and of its quarantine."""
+    """One comparison of a table and its quarantine."""
 
     wanted: WantedTable
     now_ms: int
@@ -110,7 +110,8 @@ class _Pass(NamedTuple):
 
 
 class _Compared(NamedTuple):
-    """`left`: snapshots that have not expired. `is_over`: the table is not wanted, and nobody reads it any more."""
+    """The result for one table. `left`: the snapshots that have not expired. `is_over`: the table is not wanted, and
+    its snapshots have expired."""
 
     files: int
     change: TableChange
@@ -120,7 +121,7 @@ class _Compared(NamedTuple):
 
 
 class TableSync:
-    """Compares and repairs tables. Use one per process: it remembers footers."""
+    """Compares and repairs tables. Use one per process, because it caches results from footers."""
 
     def __init__(
         self,
@@ -133,9 +134,13 @@ class TableSync:
         folder: str = "tables",
         registry: Registry | None = None,
     ) -> None:
-        """`path_of`: an object's key as other programs name it. `executor`: for calls of the catalog, which block.
+        """Set up the comparison of tables.
 
-        `folder`: the tables' own files have keys below it. `registry`: of the schemas of Avro values.
+        Args:
+            path_of: returns the path of an object's key for other programs.
+            executor: runs calls of the catalog, which block.
+            folder: the prefix of the keys of the tables' own files.
+            registry: has the schemas of Avro and Protobuf values.
         """
         self._sequencer = sequencer
         self._store = store
@@ -148,11 +153,11 @@ class TableSync:
         self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def derive_by(self, deriver: Deriver) -> None:
-        """Have typed columns made there from now on, not in this process."""
+        """Derive typed columns with this deriver from now on, not in this process."""
         self._values.deriver = deriver
 
     async def sync(self, wanted: WantedTable) -> SyncedTable:
-        """Bring one table up to date, and its quarantine; what the last comparison found and did.
+        """Bring one table and its quarantine up to date. Return the result of the last comparison.
 
         Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, ColumnsConflict, RegistryUnavailable,
         and what the catalog and the deriver raise.
@@ -163,14 +168,14 @@ class TableSync:
                 return done
 
     async def replay(self, wanted: WantedTable) -> SyncedTable:
-        """The same, after all that is in the quarantine was tried again."""
+        """Retry all records in the quarantine, and bring the table up to date like `sync`."""
         table = await self._open(wanted, create=False)
         if table is not None:
             await self._blocking(table.replay)
         return await self.sync(wanted)
 
     async def _step(self, wanted: WantedTable) -> SyncedTable:
-        """One comparison."""
+        """Compare and repair the table once."""
         table = await self._open(wanted, create=wanted.is_wanted)
         if table is None:
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
@@ -222,7 +227,7 @@ class TableSync:
         )
 
     async def _files_for(self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]) -> _Files:
-        """What the table is to name for the live objects, and what its quarantine is to name."""
+        """Return the files that the table and its quarantine must refer to for the live objects."""
         if wanted.values is None:
             return _Files([TableFile(file, file.object.key) for file in files], [])
         prefix = f"{self._folder}/{wanted.topic_id}"
@@ -231,7 +236,7 @@ class TableSync:
         return _Files(*table_files(named, written.names, prefix), written.is_complete)
 
     async def _sync_quarantine(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> bool:
-        """Bring the quarantine up to date after its table; whether there is none (any more)."""
+        """Bring the quarantine up to date after its table. Return True if there is no quarantine (any more)."""
         if await self._blocking(table.columns) is None:
             return True
         wanted = work.wanted
@@ -248,7 +253,7 @@ class TableSync:
         return done.is_over
 
     async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Compared:
-        """Make the table name these files, and forget snapshots that are over."""
+        """Make the table refer to exactly these files, and expire old snapshots."""
         wanted, properties = work.wanted, dict(work.properties)
         named = await self._blocking(table.named)
         should, new = await self._wanted_files(wanted.topic_id, files, named, table)
@@ -262,7 +267,7 @@ class TableSync:
         return _Compared(len(should), change, expired=over, left=left, is_over=is_over)
 
     async def _expire(self, work: _Pass, table: TopicTable) -> tuple[int, list[TableSnapshot]]:
-        """Forget snapshots that are over: how many, and those that are left."""
+        """Expire old snapshots. Return how many, and those that are left."""
         snapshots = await self._blocking(table.snapshots)
         over = expired(snapshots, work.now_ms, work.wanted.snapshot_ms)
         if over:
@@ -272,7 +277,7 @@ class TableSync:
     async def _wanted_files(
         self, topic_id: UUID, files: Sequence[TableFile], named: dict[str, str | None], table: TopicTable
     ) -> tuple[dict[str, str | None], dict[str, NewFile]]:
-        """What the table is to say, and the files that it does not say it of yet. Footers of these are read."""
+        """Return the wanted state of the table, and the files that are new or changed in it. Reads their footers."""
         should: dict[str, str | None] = {}
         unknown: list[TableFile] = []
         for file in files:
@@ -294,12 +299,12 @@ class TableSync:
         return should, new
 
     def _is_whole(self, file: TableFile, deletes: str) -> bool | None:
-        """Whether these live ranges are all rows (True) or none (False) of the file; None: its footer says."""
+        """Whether the live ranges cover all rows (True) or none (False) of the file. None: its footer must be read."""
         read = self._whole.get(file.key)
         return read[1] if read is not None and read[0] == deletes else None
 
     async def _described(self, topic_id: UUID, file: TableFile, table: TopicTable) -> NewFile | None:
-        """The file with its dead rows; None where no row of the log's own file is live."""
+        """Describe the file with its dead rows; None if no row of the object is live."""
         described = file.live.object
         index = await read_footer(self._store, described)
         live = live_rows(index.header, topic_id, file.live.ranges)
@@ -325,7 +330,7 @@ class TableSync:
 
 
 def deletes_of(file: TableFile) -> str:
-    """The name of the deletes that leave a file's live ranges: another one for other ranges."""
+    """Return the name of the deletes file for a file's live ranges. Different ranges give a different name."""
     ranges: list[LiveRange] = sorted(file.live.ranges)
     digest = blake2b(repr([tuple(live) for live in ranges]).encode(), digest_size=12).hexdigest()
     return f"{file.key.rpartition('/')[2].removesuffix('.parquet')}-{digest}"

@@ -1,7 +1,7 @@
-"""A topic's table, as the compactor sees it: which files it names, and the exchange that makes it name others.
+"""The compactor's interface to a topic's table: the files that it refers to, and the exchange that replaces them.
 
-`change_of` and `expired` are pure. `Tables` and `TopicTable` are what a kind of table implements: Iceberg
-(compactor.tables.iceberg), or the reference in memory that the tests have.
+`change_of` and `expired` are pure. Each kind of table implements `Tables` and `TopicTable`: Iceberg
+(compactor.tables.iceberg), and the reference in memory in the tests.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LEAST_RENEWAL_MS = 60_000
 
 
 class TableConflict(Exception):
-    """Another writer changed the table since it was opened. Nothing was changed: open it again."""
+    """Another writer has changed the table since it was opened. This call changed nothing; open the table again."""
 
 
 class Named(NamedTuple):
-    """What a table says of one data file: `deletes` names the rows that are not live; None: all are."""
+    """A data file in a table. `deletes`: the name of the deletes with the rows that are not live; None if all are."""
 
     path: str
     deletes: str | None
 
 
 class StoredFile(NamedTuple):
-    """A Parquet file's size in bytes, and its footer, a `pyarrow.parquet.FileMetaData`."""
+    """A Parquet file's size in bytes and its footer, a `pyarrow.parquet.FileMetaData`."""
 
     size: int
     metadata: Any
@@ -41,7 +41,7 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file to be named, or named with other deletes. `description`: what `TopicTable.describe` gave."""
+    """A file to add, or to add deletes for. `description`: the result of `TopicTable.describe`."""
 
     named: Named
     description: Any
@@ -53,10 +53,10 @@ class TableChange:
     """One atomic exchange of files."""
 
     added: frozenset[str]
-    """Data files."""
+    """The data files to add."""
     removed: frozenset[str]
     covered: frozenset[Named]
-    """Deletes to add, and the data files that they are of."""
+    """The deletes to add, with their data files."""
     uncovered: frozenset[Named]
 
     def __bool__(self) -> bool:
@@ -64,7 +64,7 @@ class TableChange:
 
 
 def change_of(named: Mapping[str, str | None], wanted: Mapping[str, str | None]) -> TableChange:
-    """The change from `named` (deletes by data file) to `wanted`."""
+    """Return the change from `named` to `wanted`. Both map data files to their deletes."""
 
     def deletes(of: Mapping[str, str | None], other: Mapping[str, str | None]) -> frozenset[Named]:
         return frozenset(
@@ -80,98 +80,103 @@ def change_of(named: Mapping[str, str | None], wanted: Mapping[str, str | None])
 
 
 class TableSnapshot(NamedTuple):
-    """`listed_ms`: the database's time before its files were listed."""
+    """A snapshot of a table. `listed_ms`: the database's time before its files were listed."""
 
     snapshot_id: int
     listed_ms: int
 
 
 def expired(snapshots: Sequence[TableSnapshot], now_ms: int, life_ms: int) -> list[TableSnapshot]:
-    """The snapshots, oldest first in `snapshots`, whose life is over: it begins when the next one replaces them."""
+    """Return the snapshots whose life is over. A snapshot's life begins when the next one replaces it.
+
+    `snapshots` has the oldest first.
+    """
     pairs = itertools.pairwise(snapshots)
     return [snapshot for snapshot, following in pairs if following.listed_ms + life_ms <= now_ms]
 
 
 def is_stale(snapshots: Sequence[TableSnapshot], now_ms: int, life_ms: int) -> bool:
-    """Whether the current snapshot is to be replaced though the table is right.
+    """Whether the current snapshot must be replaced although the table is correct.
 
-    What was retired since it was listed is kept for it, also files that it does not name: they left the log before.
+    Objects that were retired after the snapshot's listing are kept for it, even those that it does not refer to.
     """
     return bool(snapshots) and snapshots[-1].listed_ms + max(life_ms, LEAST_RENEWAL_MS) <= now_ms
 
 
 class TopicTable(Protocol):
-    """One state of a table. Calls block."""
+    """One state of a topic's table. Calls block."""
 
     def named(self) -> dict[str, str | None]:
-        """The name of each data file's deletes."""
+        """Return the table's data files with the names of their deletes, None without deletes."""
         ...
 
     def snapshots(self) -> list[TableSnapshot]:
-        """Oldest first; the last is the current one."""
+        """Return the snapshots, oldest first. The last is the current one."""
         ...
 
     def columns(self) -> str | None:
-        """The columns beside those of the log, as `tailrace.columns` writes them; None before the first `grow`."""
+        """Return the typed columns as text of `tailrace.columns`; None before the first `grow`."""
         ...
 
     def schema(self) -> pa.Schema:
-        """All columns, as data files with columns of their own are to have them."""
+        """Return all columns, as data files with typed columns must have them."""
         ...
 
     def grow(self, columns: Columns) -> None:
-        """Have these columns beside those of the log; they hold all that are there. Raises TableConflict."""
+        """Set the typed columns. They must include all existing ones. Raises TableConflict."""
         ...
 
     def replays(self) -> int:
-        """How often `replay` was called."""
+        """Return how often `replay` was called."""
         ...
 
     def replay(self) -> None:
-        """Have what is in the quarantine tried again by the next comparison. Raises TableConflict."""
+        """Make the next comparison retry the records in the quarantine. Raises TableConflict."""
         ...
 
     def describe(self, path: str, file: StoredFile) -> Any:
-        """What the table keeps of a data file."""
+        """Return the table's entry for a data file."""
         ...
 
     def exchange(
         self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]
     ) -> None:
-        """Carry a change out as one snapshot; `files` has those to add or to cover, by path. Raises TableConflict."""
+        """Execute a change as one snapshot. `files` has those to add or to cover, by path. Raises TableConflict."""
         ...
 
     def expire(self, snapshot_ids: Sequence[int]) -> None:
-        """Forget snapshots, with the metadata that only they need. Raises TableConflict."""
+        """Expire snapshots and delete the metadata that only they need. Raises TableConflict."""
         ...
 
     def searched_ms(self) -> int:
-        """When `begin_search` was last called, or files first exchanged, by the database's time; 0: neither."""
+        """Return when `begin_search` was last called, or files were first exchanged, by the database's time; else 0."""
         ...
 
     def begin_search(self, now_ms: int) -> None:
-        """Note that the table's folder is searched, in a snapshot that changes nothing and was listed now: writers that
-        opened the table before can't exchange files any more. Raises TableConflict."""
+        """Record a search of the table's folder in a new snapshot that changes no files.
+
+        After that, writers that opened the table before can't exchange files. Raises TableConflict.
+        """
         ...
 
     def paths(self) -> set[str]:
-        """All files that the table needs: those of its snapshots, and its metadata."""
+        """Return all files that the table needs: those of its snapshots, and its metadata."""
         ...
 
 
 class Tables(Protocol):
-    """All tables of a catalog. `name`: the topic's. Calls block."""
+    """All tables of a catalog. `name`: the topic's name. Calls block."""
 
     def open(
         self, topic_id: UUID, name: str, *, create: bool, is_quarantine: bool = False
     ) -> TopicTable | None:
-        """The topic's table, or its quarantine, as it is now.
+        """Open the current state of the topic's table or its quarantine; None if it is missing and not `create`.
 
-        A table that has its name, of a topic that had it before, is renamed. Raises TableConflict for one of another
-        cluster, or not one of Tailrace's.
+        A table of that name, of another topic that had the name before, is renamed. Raises TableConflict for a table of
+        another cluster, or one that Tailrace did not create.
         """
         ...
 
     def drop(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> None:
-        """Remove a table that names no files."""
+        """Drop a table that has no files."""
         ...

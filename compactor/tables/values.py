@@ -1,8 +1,8 @@
-"""The files of a table with typed columns: which live objects have one, and which are to be derived (again).
+"""The files of a table with typed columns: finds live objects without one, and derives those files.
 
-A live object has one file in the table, named by what it depends on. An object whose file left rows out is derived
-again when the columns have changed. All else follows by comparison (compactor.tables.sync): a merge, a pass over keys
-and a crash leave live objects that have no file yet.
+A live object has one file in the table, whose name contains everything that its contents depend on. An object whose
+file omits rows is derived again when the columns have changed. Everything else follows from the comparison
+(compactor.tables.sync): a merge, a pass over keys and a crash leave live objects that have no file yet.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.read import TAIL_BYTES
 
 DERIVED_AT_ONCE = 512
-"""Objects whose files are written before the table names them, where it would only get files."""
+"""How many objects are derived before the table is updated, if the update would only add files."""
 MAX_GROWTHS = 20
-"""Changes of a table's columns in one comparison."""
+"""The most changes of a table's columns in one comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file that stands for a live object: the object itself, or one that was derived from it.
+    """A data file for a live object: the object itself, or a file derived from it.
 
     `is_partial`: it does not have all rows of the object.
     """
@@ -63,27 +63,27 @@ class TableFile:
 
     @property
     def is_derived(self) -> bool:
-        """Whether it is the table's own."""
+        """Whether the file was derived from the object."""
         return self.key != self.live.object.key
 
 
 class FoundNames(NamedTuple):
-    """The derived files by object. `is_complete`: all live objects have theirs, by the columns of now."""
+    """The derived files by object. `is_complete`: all live objects have one, with the current columns."""
 
     names: dict[UUID, ValuesName]
     is_complete: bool
 
 
 class Deriver(Protocol):
-    """Writes the files of objects, in any order and place."""
+    """Derives the files of objects, in any order, in any process."""
 
     async def derive(self, items: Sequence[DeriveItem]) -> list[DeriveOutcome]:
-        """Each item's outcome."""
+        """Derive the items' files. Return each item's outcome."""
         ...
 
 
 class DeriveHere:
-    """Derives one after the other, in this process. `run`: calls what blocks."""
+    """Derives one item after another in this process. `run`: runs a blocking call."""
 
     def __init__(self, store: ObjectStore, run: Blocking[Any]) -> None:
         self._store = store
@@ -95,7 +95,7 @@ class DeriveHere:
 
 
 class ValueFiles:
-    """Finds and makes the files of tables. `run`: calls what blocks. `registry`: None where there is none."""
+    """Finds and derives the files of tables. `run`: runs a blocking call. `registry`: None if none is configured."""
 
     def __init__(self, deriver: Deriver, run: Blocking[Any], registry: Registry | None = None) -> None:
         self.deriver = deriver
@@ -106,14 +106,14 @@ class ValueFiles:
     async def names(
         self, encoding: ValueFormat, table: TopicTable, files: Sequence[LiveFile], prefix: str
     ) -> FoundNames:
-        """The derived file of each live object; what is not there yet is written, and the table's columns grow.
+        """Return the derived file of each live object. Writes missing files, and adds columns to the table.
 
         `prefix`: the key of the table's folder. Raises ColumnsConflict, TableConflict, RegistryUnavailable, and what
         the deriver raises.
         """
         paths = await self._run(table.named)
         held, live = names_of(paths), {file.object.object_id for file in files}
-        # Where the table would only get files, some of them are a step forward.
+        # If the update would only add files, adding some of them is progress.
         most = DERIVED_AT_ONCE if len(held) == len(paths) and held.keys() <= live else None
         await self._grow(table, parse_columns(encoding.columns) if encoding.columns else ())
         cached = self._schemas.get(prefix, {})
@@ -148,10 +148,10 @@ class ValueFiles:
     async def _write(
         self, order: DeriveOrder, files: Sequence[LiveFile], held: dict[UUID, ValuesName]
     ) -> list[DeriveOutcome]:
-        """Write files, and note them in `held`; the outcomes of objects for which the order lacks something."""
+        """Write files, and add them to `held`. Return the outcomes of objects for which the order lacks something."""
         left = list(files)
         while left:
-            # The first object says what columns there are: until they are known, one at a time.
+            # The first object tells the columns. Until they are known, derive one object at a time.
             now, left = (left, []) if order.is_ready else (left[:1], left[1:])
             unanswered: list[DeriveOutcome] = []
             for outcome in await self.deriver.derive(
@@ -173,7 +173,7 @@ class ValueFiles:
         table: TopicTable,
         schemas: dict[SchemaKey, RegisteredSchema],
     ) -> None:
-        """Give the table the columns that were found, and add the schemas that were missing."""
+        """Add the columns that were found to the table, and fetch the schemas that were missing."""
         columns = parse_columns(order.columns) if order.columns else ()
         for outcome in outcomes:
             columns = merged(columns, parse_columns(outcome.columns) if outcome.columns else ())
@@ -200,7 +200,7 @@ class ValueFiles:
 
 
 def due(files: Iterable[LiveFile], held: dict[UUID, ValuesName], fingerprint: str) -> list[LiveFile]:
-    """The objects to derive: without a file, or with one that left rows out under other columns."""
+    """Return the objects to derive: those without a file, or whose file omits rows and is of other columns."""
 
     def is_due(name: ValuesName | None) -> bool:
         return name is None or (name.unfit > 0 and name.fingerprint != fingerprint)
@@ -209,7 +209,7 @@ def due(files: Iterable[LiveFile], held: dict[UUID, ValuesName], fingerprint: st
 
 
 def names_of(paths: Iterable[str]) -> dict[UUID, ValuesName]:
-    """The derived files among these, by object."""
+    """Return the derived files among these paths, by object."""
     names = filter(None, map(ValuesName.of, paths))
     return {name.object_id: name for name in names}
 
@@ -217,7 +217,7 @@ def names_of(paths: Iterable[str]) -> dict[UUID, ValuesName]:
 def table_files(
     files: Iterable[LiveFile], names: dict[UUID, ValuesName], prefix: str
 ) -> tuple[list[TableFile], list[TableFile]]:
-    """What the table names, and what its quarantine names."""
+    """Return the files of the table and those of its quarantine."""
     values: list[TableFile] = []
     quarantine: list[TableFile] = []
     for file in files:
@@ -229,7 +229,7 @@ def table_files(
 
 
 async def stored_file(store: ObjectStore, key: str) -> StoredFile:
-    """The file's size and footer. Raises StoreError."""
+    """Read a file's size and footer. Raises StoreError."""
     size = (await store.head(key)).size
     tail = await store.get_range(key, max(0, size - TAIL_BYTES), TAIL_BYTES)
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
@@ -239,7 +239,7 @@ async def stored_file(store: ObjectStore, key: str) -> StoredFile:
 
 
 async def dead_rows_of_part(store: ObjectStore, file: TableFile) -> list[RowRange]:
-    """The rows of a derived file whose offsets are not live. Raises StoreError."""
+    """Return the rows of a derived file whose offsets are not live. Raises StoreError."""
     data = pa.BufferReader(await store.get(file.key))
     rows = pq.read_table(data, columns=["partition", "offset"])
     partitions, offsets = rows["partition"].to_numpy(), rows["offset"].to_numpy()
