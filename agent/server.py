@@ -61,6 +61,7 @@ from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.tenants.border import bordered, bordered_at_once
 from cache.chunk_cache import ChunkCache
+from cache.disk import DiskTier
 from cache.observer import CacheObserver
 from cache.peer import ChunkRequest, PeerClients, PeerServer
 from cache.reader import BatchReader
@@ -167,6 +168,7 @@ class Agent:
         entropy: Entropy,
         cache_settings: CacheSettings | None = None,
         cache_observer: CacheObserver | None = None,
+        cache_disk: DiskTier | None = None,
         telemetry: AgentTelemetry | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
@@ -211,6 +213,7 @@ class Agent:
             ring=self._zone_ring,
             peers=self._peers,
             observer=cache_observer,
+            disk=cache_disk,
         )
         self._reader = BatchReader(
             cache=self.cache,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from cache.observer import Tier
+from cache.disk import DiskTier
+from cache.observer import DiskRead, DiskWrite, Tier
 from tailrace.counters import PlainCounter
 from tailrace.declared_metrics import DeclaredMetrics, metric
 
@@ -57,6 +58,11 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     _peer_failures = metric(Counter, "Calls to cache peers that failed.")
     _peer_bypasses = metric(Counter, "Cache peers not asked, as they failed of late.")
     _corrupt_batches = metric(Counter, "Batches whose CRC was wrong when they were read.", ["outcome"])
+    _disk_reads = metric(Counter, "Lookups of a chunk on the cache's disk.", ["outcome"])
+    _disk_writes = metric(Counter, "Chunks to be written to the cache's disk.", ["outcome"])
+    _disk_written_bytes = metric(PlainCounter, "Bytes of chunks written to the cache's disk.")
+    _disk_bytes = metric(Gauge, "Bytes of chunks on the cache's disk.")
+    _disk_is_off = metric(Gauge, "1 while the cache does not use its disk, after an error.")
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
@@ -88,3 +94,18 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """Count a corrupt batch."""
         self._corrupt_batches.labels("repaired" if is_repaired else "lost").inc()
+
+    def disk_read(self, outcome: DiskRead) -> None:
+        """Count one."""
+        self._disk_reads.labels(outcome.value).inc()
+
+    def disk_write(self, outcome: DiskWrite, length: int) -> None:
+        """Count one, and its bytes if they were written."""
+        self._disk_writes.labels(outcome.value).inc()
+        if outcome is DiskWrite.WRITTEN:
+            self._disk_written_bytes.inc(length)
+
+    def show_disk(self, disk: DiskTier) -> None:
+        """Let each scrape read the state of the disk."""
+        self._disk_bytes.set_function(lambda: disk.bytes_held)
+        self._disk_is_off.set_function(lambda: disk.is_off)

@@ -1,6 +1,7 @@
 """Hit ratios of the chunk cache on traces of readers, beside LRU and the optimum (Belady, 1966).
 
     python -m bench.cache_traces [--chunks 64] [--only NAME ...] [--json FILE]
+    python -m bench.cache_traces --disk 512        with a disk tier for so many chunks: GETs and writes by what it takes
     python -m bench.cache_traces --record FILE     the trace of `recorded`, anew
 
 A trace is a list of events: an agent uploads a chunk, a reader at the tail reads one, a reader of old records reads
@@ -14,6 +15,8 @@ here, which changes when a chunk is fetched, and not how often.
     catch-up               16 partitions in each chunk, whose readers are some chunks apart; three groups, far apart
     fan-out                eight groups read the same log, each some chunks behind the one before
     recorded               five readers of `bench.cold_reads`: the agent's reader with its partitions and fetches
+    far behind             groups that are more chunks behind the writer than the memory holds (with --disk only)
+    again and again        one reader passes four times through more old chunks than it holds (with --disk only)
 """
 
 from __future__ import annotations
@@ -31,14 +34,16 @@ from uuid import UUID
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
+from cache.disk import DiskTier
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api.agents import AgentInfo, Member, Ring
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
+from tests.support.chunk_files import MemoryChunkFile
 from tests.support.clocks import ManualClock
 
-CHUNK_BYTES = 16
+CHUNK_BYTES = 4096
 RECORDED = Path(__file__).parent / "results" / "cache-trace.json"
 UPLOAD, TAIL, OLD = "upload", "tail", "old"
 NEVER = 1 << 60
@@ -68,12 +73,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--chunks", type=int, default=64, help="chunks that fit into memory (default 64)")
-    parser.add_argument("--only", nargs="+", choices=list(TRACES), help="default: all")
+    parser.add_argument("--only", nargs="+", choices=[*TRACES, *DISK_TRACES], help="default: all")
+    parser.add_argument("--disk", type=int, default=0, help="chunks that fit on the disk (default 0: none)")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--record", type=Path, help="record a trace of bench.cold_reads, and write it there")
     options = parser.parse_args()
     if options.record is not None:
         options.record.write_text(json.dumps([event.chunk for event in record()]) + "\n")
+        return
+    if options.disk:
+        show_disk(options.only or [*TRACES, *DISK_TRACES], options.chunks, options.disk)
         return
     print(
         "| trace | reads | chunks | Tailrace | LRU | optimum | of the optimum's hits |\n|---|---|---|---|---|---|---|"
@@ -113,24 +122,61 @@ class _Bodies(MemoryStore):
 
 async def hits_of_ours(trace: Sequence[Event], chunks: int) -> int:
     """The agent's own cache, alone in its zone."""
+    return sum(event.kind != UPLOAD for event in trace) - await gets_of_ours(trace, chunks, None)
+
+
+async def gets_of_ours(trace: Sequence[Event], chunks: int, disk: DiskTier | None) -> int:
+    """GETs of the same, with a disk or without."""
     clock = ManualClock()
     store = MeteredStore(_Bodies(clock), clock)
     settings = CacheSettings(memory_bytes=chunks * CHUNK_BYTES, chunk_bytes=CHUNK_BYTES)
     alone = Member(1, 1, AgentInfo("", 0, "", 0, 0, "a", "0", UUID(int=1)), False)
     ring = ZoneRing(Ring(1, [alone]), "a", 1)
-    cache = ChunkCache(store, settings, lambda: ring)
-    reads = 0
+    cache = ChunkCache(store, settings, lambda: ring, disk=disk)
     for kind, chunk in trace:
         if kind == UPLOAD:
             cache.write_through(str(chunk), [bytes(CHUNK_BYTES)])
+            await asyncio.sleep(0)  # what leaves memory is written
             continue
-        reads += 1
         ref = ChunkRef(ChunkId(str(chunk), 0), 0, CHUNK_BYTES)
         if cache.held(ref, is_catch_up=kind == OLD) is None:
             await cache.get(ref, is_catch_up=kind == OLD)
         assert cache.bytes_held <= settings.memory_bytes
     await cache.close()
-    return reads - store.counts.gets
+    return store.counts.gets
+
+
+class _Taking(DiskTier):
+    """A disk that takes chunks by another rule: `is_old` for all of them, or for none."""
+
+    def __init__(self, file: MemoryChunkFile, chunks: int, is_old: bool | None) -> None:
+        super().__init__(file, chunks * CHUNK_BYTES, ManualClock())
+        self._is_old = is_old
+
+    def offer(self, chunk: ChunkId, data: ChunkBytes, *, is_old: bool) -> None:
+        super().offer(chunk, data, is_old=is_old if self._is_old is None else self._is_old)
+
+
+def show_disk(names: Sequence[str], chunks: int, disk_chunks: int) -> None:
+    """A line for each trace: GETs without a disk, then GETs and chunks written by each rule of what the disk takes."""
+    rules = {"all": False, "left memory twice": True, "the tail, else twice": None}
+    print(
+        f"| trace | GETs without | {' | '.join(f'{rule}: GETs, writes' for rule in rules)} |\n|{'---|' * 5}"
+    )
+    for name in names:
+        trace = {**TRACES, **DISK_TRACES}[name](chunks)
+        cells = [f"{asyncio.run(gets_of_ours(trace, chunks, None)):,}"]
+        for is_old in rules.values():
+            cells.append(asyncio.run(_disk_figures(trace, chunks, disk_chunks, is_old)))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+async def _disk_figures(trace: Sequence[Event], chunks: int, disk_chunks: int, is_old: bool | None) -> str:
+    file = MemoryChunkFile()
+    disk = _Taking(file, disk_chunks, is_old)
+    gets = await gets_of_ours(trace, chunks, disk)
+    await disk.close()
+    return f"{gets:,}, {file.written // CHUNK_BYTES:,}"
 
 
 def hits_of_lru(trace: Sequence[Event], chunks: int) -> int:
@@ -225,6 +271,22 @@ def fan_out(chunks: int) -> Trace:
     return trace
 
 
+def far_behind(chunks: int) -> Trace:
+    """Three groups behind one writer: at the tail, and two and four memories behind."""
+    trace: Trace = []
+    for number in range(20 * chunks):
+        trace.append(Event(UPLOAD, number))
+        for behind in (0, 2 * chunks, 4 * chunks):
+            if number >= behind:
+                trace.append(Event(OLD if behind else TAIL, number - behind))
+    return trace
+
+
+def again_and_again(chunks: int) -> Trace:
+    """Four passes through four times as many old chunks as fit into memory."""
+    return [Event(OLD, chunk) for _ in range(4) for chunk in range(4 * chunks)]
+
+
 def recorded(chunks: int) -> Trace:
     """What was recorded with memory for 64 chunks, whatever fits now."""
     return [Event(OLD, chunk) for chunk in json.loads(RECORDED.read_text())]
@@ -263,6 +325,10 @@ TRACES: dict[str, Callable[[int], Trace]] = {
     "catch-up": catch_up,
     "fan-out": fan_out,
     "recorded": recorded,
+}
+DISK_TRACES: dict[str, Callable[[int], Trace]] = {
+    "far behind": far_behind,
+    "again and again": again_and_again,
 }
 
 

@@ -40,6 +40,7 @@ from sequencer.api.reads import (
     Run,
     RunBatch,
 )
+from tailrace.clock import Clock
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
@@ -88,7 +89,7 @@ class Outcome:
 class OneBody(MemoryStore):
     """A store all of whose objects have the same bytes, held once."""
 
-    def __init__(self, clock: SimulatedClock, body: bytes) -> None:
+    def __init__(self, clock: Clock, body: bytes) -> None:
         super().__init__(clock)
         self._body = memoryview(body)
 

@@ -107,9 +107,9 @@ class ChunkBytes:
         chunk.memory = memoryview(data) if isinstance(data, bytearray) else None
         return chunk
 
-    def for_peer(self) -> list[memoryview]:
-        """Return the whole chunk as views to send to a peer. From now on the chunk is not patched: the frame's MAC
-        covers each byte and is computed before the last byte is sent."""
+    def frozen(self) -> list[memoryview]:
+        """Return the whole chunk as views for a peer or for the disk. From now on the chunk is not patched:
+        the frame's MAC or the disk's checksum covers each byte and is computed before the last byte leaves."""
         self.memory = None
         return self.views(0, self.size)
 

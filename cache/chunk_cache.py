@@ -1,4 +1,5 @@
-"""The chunk cache: get a chunk from memory, else from the agent of the zone that owns it, else from the store.
+"""The chunk cache: get a chunk from memory, else from this agent's disk if it has one (`cache.disk`), else from the
+agent of the zone that owns it, else from the store.
 
 Each chunk costs one GET per zone, however many readers want it, as long as the agents of the zone agree on the ring and
 the owner keeps the chunk. If they disagree or a peer does not answer, a reader pays with its own GET, never with an
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
+from cache.disk import DiskTier
 from cache.eviction import ByAge, ByTurn, S3Fifo
 from cache.gate import Gate
 from cache.observer import CacheObserver, NoObserver, Tier
@@ -48,11 +51,12 @@ _Brought = tuple[ChunkBytes, Tier]
 
 
 class ChunkCache:
-    """One agent's part of the zone's cache. Owned by one event loop; close it before the store.
+    """One agent's part of the zone's cache. Owned by one event loop; close it before the store and the disk.
 
     Args:
         ring: returns the ring as this agent sees it now; called on every miss.
         peers: None for an agent without peers.
+        disk: takes the chunks that leave memory; None for an agent without a disk.
     """
 
     def __init__(
@@ -62,9 +66,11 @@ class ChunkCache:
         ring: Callable[[], ZoneRing],
         peers: ChunkPeers | None = None,
         observer: CacheObserver | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self.settings = settings
         self._store = store
+        self._disk = disk
         self._ring = ring
         self._peers = peers
         self._observer: CacheObserver = observer if observer is not None else NoObserver()
@@ -72,8 +78,10 @@ class ChunkCache:
         self._catch_up_share = int(settings.memory_bytes * settings.catch_up_share)
         self._tail_share = settings.memory_bytes - fresh - self._catch_up_share
         self._fresh: ByAge[ChunkId, ChunkBytes] = ByAge(fresh)
-        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(self._catch_up_share)
-        self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(self._tail_share)
+        on_old = partial(self._offer, is_old=True) if disk is not None else None
+        on_young = partial(self._offer, is_old=False) if disk is not None else None
+        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(self._catch_up_share, on_old)
+        self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(self._tail_share, on_young)
         self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._again: SingleFlight[ChunkId, ChunkBytes] = SingleFlight()
@@ -215,7 +223,9 @@ class ChunkCache:
             self._catch_up.remove(chunk)
 
     def forget(self, chunk: ChunkId) -> None:
-        """Drop a chunk from memory."""
+        """Drop a chunk from memory and disk."""
+        if self._disk is not None:
+            self._disk.remove(chunk)
         self._fresh.remove(chunk)
         self._tail.remove(chunk)
         self._catch_up.remove(chunk)
@@ -231,16 +241,24 @@ class ChunkCache:
         await self._again.close()
 
     def _bring(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
-        ring = self._ring()
-        owner = ring.owner(chunk.id)
-        if self._peers is None or owner is None or owner.broker_id == ring.broker_id:
+        owner = self._peer_of(chunk.id)
+        if owner is None or (self._disk is not None and self._disk.has(chunk.id)):
             return self._bring_from_store(chunk, is_catch_up)
         if not is_catch_up:
             self._catch_up_peer_reads.promote(chunk.id)
             self._catch_up_gets.promote(chunk.id)
         return self._from_peer.start(chunk.id, lambda: self._ask_peer(owner, chunk, is_catch_up))
 
+    def _peer_of(self, chunk: ChunkId) -> Member | None:
+        """Return the agent to ask for the chunk; None if this agent reads it from the store itself."""
+        if self._peers is None:
+            return None
+        ring = self._ring()
+        owner = ring.owner(chunk)
+        return None if owner is None or owner.broker_id == ring.broker_id else owner
+
     def _bring_from_store(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
+        """Start to read the chunk from this agent's disk or the store; return the flight."""
         flight = self._from_store.start(chunk.id, lambda: self._ask_store(chunk, is_catch_up))
         if not is_catch_up:
             self._catch_up_gets.promote(chunk.id)
@@ -270,6 +288,9 @@ class ChunkCache:
         return data
 
     async def _ask_store(self, chunk: ChunkRef, is_catch_up: bool) -> _Brought:
+        if self._disk is not None and (found := await self._disk.read(chunk)) is not None:
+            self._keep(chunk.id, found, is_catch_up)
+            return found, Tier.DISK
         gate = self._catch_up_gets if is_catch_up else self._tail_gets
         async with gate.passing(chunk.id):
             fetched = await self._fetch(chunk)
@@ -299,6 +320,11 @@ class ChunkCache:
         self._tail.budget_bytes = max(self._tail_share, free)
         self._tail.put(chunk, data, data.size)
         self._take_back()
+
+    def _offer(self, chunk: ChunkId, data: ChunkBytes, *, is_old: bool) -> None:
+        """Offer the disk a chunk that leaves memory, if this agent owns the chunk."""
+        if self._disk is not None and self._peer_of(chunk) is None:
+            self._disk.offer(chunk, data, is_old=is_old)
 
     def _take_back(self) -> None:
         """Evict chunks that borrow from a share whose owner now needs its memory."""

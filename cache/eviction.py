@@ -13,7 +13,7 @@ Pure: data structures, owned by one event loop.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -33,10 +33,11 @@ class _Entry(Generic[V]):
 
 
 class S3Fifo(Generic[K, V]):
-    """A map that holds values of at most `budget_bytes` in total."""
+    """A map that holds values of at most `budget_bytes` in total. `on_evicted` receives what is evicted for others."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, on_evicted: Callable[[K, V], None] | None = None) -> None:
         self.budget_bytes = budget_bytes
+        self._on_evicted = on_evicted
         self._small: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._main: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._ghosts: OrderedDict[K, int] = OrderedDict()
@@ -116,6 +117,8 @@ class S3Fifo(Generic[K, V]):
             self._small_bytes -= entry.size
             if not entry.hits:
                 self._remember(key, entry.size)
+                if self._on_evicted is not None:
+                    self._on_evicted(key, entry.value)
                 return
             entry.hits = 0
             self._main[key] = entry
@@ -127,6 +130,8 @@ class S3Fifo(Generic[K, V]):
             key, entry = self._main.popitem(last=False)
             if not entry.hits:
                 self._main_bytes -= entry.size
+                if self._on_evicted is not None:
+                    self._on_evicted(key, entry.value)
                 return
             entry.hits -= 1
             self._main[key] = entry
@@ -184,11 +189,13 @@ class ByTurn(Generic[K, V]):
     Many partitions read a chunk at about the same time, and then none does. Policies for recent or frequent use (LRU,
     `S3Fifo`) would keep the chunks that the slowest partition has just passed, and evict those that it needs next.
 
-    Values may be added before their first read (`is_read=False`); they are evicted last.
+    Values may be added before their first read (`is_read=False`); they are evicted last. `on_evicted` receives what
+    is evicted for others.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, on_evicted: Callable[[K, V], None] | None = None) -> None:
         self.budget_bytes = budget_bytes
+        self._on_evicted = on_evicted
         self.unread_bytes = 0
         self._read_bytes = 0
         self._read: OrderedDict[K, _Entry[V]] = OrderedDict()
@@ -240,7 +247,10 @@ class ByTurn(Generic[K, V]):
     def shrink_to(self, most_bytes: int) -> None:
         """Evict until at most `most_bytes` are held."""
         while self.bytes_held > most_bytes:
-            self.remove(next(iter(self._read or self._unread)))
+            key, entry = next(iter((self._read or self._unread).items()))
+            self.remove(key)
+            if self._on_evicted is not None:
+                self._on_evicted(key, entry.value)
 
     def remove(self, key: K) -> None:
         """Remove a value; do nothing if it is absent."""

@@ -14,7 +14,29 @@ class Tier(enum.Enum):
     MEMORY = "memory"
     PEER = "peer"
     """The agent of this zone that owns the chunk."""
+    DISK = "disk"
+    """This agent's own disk."""
     STORE = "store"
+
+
+class DiskRead(enum.Enum):
+    """The outcome of looking up a chunk on the disk."""
+
+    HIT = "hit"
+    MISS = "miss"
+    CORRUPT = "corrupt"
+    """The checksum was wrong, or the file was too short."""
+    FAILED = "failed"
+    """An I/O error, or no answer in time."""
+
+
+class DiskWrite(enum.Enum):
+    """The outcome of a chunk to be written to the disk."""
+
+    WRITTEN = "written"
+    DROPPED = "dropped"
+    """The queue was full, writes are paused, or the chunk is larger than the disk."""
+    FAILED = "failed"
 
 
 class CacheObserver(Protocol):
@@ -40,6 +62,14 @@ class CacheObserver(Protocol):
         """A batch failed its CRC check; `is_repaired`: a second read from the store returned a sound batch."""
         ...
 
+    def disk_read(self, outcome: DiskRead) -> None:
+        """A chunk was looked up on the disk."""
+        ...
+
+    def disk_write(self, outcome: DiskWrite, length: int) -> None:
+        """A chunk of `length` bytes was to be written to the disk."""
+        ...
+
 
 class NoObserver:
     """Ignores all events."""
@@ -57,4 +87,10 @@ class NoObserver:
         """Do nothing."""
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+        """Do nothing."""
+
+    def disk_read(self, outcome: DiskRead) -> None:
+        """Do nothing."""
+
+    def disk_write(self, outcome: DiskWrite, length: int) -> None:
         """Do nothing."""

@@ -128,7 +128,7 @@ def _found(request: ChunkRequest, chunk: ChunkBytes) -> tuple[ChunkAnswer, list[
     if chunk.size != request.length:
         detail = f"chunk has {chunk.size} bytes here, {request.length} were requested"
         return ChunkAnswer(VERSION, ChunkStatus.REFUSED, detail), []
-    return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.for_peer()
+    return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.frozen()
 
 
 class _Peer:

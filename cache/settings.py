@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tailrace.settings import SettingsSection
 
@@ -53,11 +54,33 @@ class CacheSettings(SettingsSection):
     """Memory for batches rebuilt from Parquet row groups, in addition to `memory_bytes`."""
     framed_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
     """Memory for runs of small batches that are ready to send, in addition to `memory_bytes`."""
+    disk_path: Path | None = None
+    """A folder on a local disk for chunks that have left memory; unset: no disk is used. Each agent needs its own
+    folder; with `processes`, each process uses a subfolder. A restart loses the chunks."""
+    disk_bytes: int = Field(default=0, ge=0, le=1 << 50)
+    """The most bytes that one process keeps in `disk_path`; required with it. In addition to `memory_bytes`, up to
+    32 MiB of chunks wait to be written, and each chunk on the disk takes some 400 bytes of memory."""
+
+    @field_validator("disk_path", mode="before")
+    @classmethod
+    def _check_path(cls, given: object) -> object:
+        if given == "":
+            raise ValueError("expected a folder, such as /mnt/nvme/tailrace")
+        return given
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
         if self.fresh_share + self.catch_up_share > 1:
             raise ValueError(
                 f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: expected at most 1 together"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_disk(self) -> Self:
+        if self.disk_path is not None and self.disk_bytes < self.chunk_bytes:
+            raise ValueError(
+                f"disk_path {str(self.disk_path)!r} with disk_bytes {self.disk_bytes}: expected room for one chunk "
+                f"({self.chunk_bytes}) at least; set disk_bytes, such as 107374182400 (100 GiB)"
             )
         return self

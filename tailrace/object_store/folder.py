@@ -25,8 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from tailrace.buffers import Buffer, uninitialized
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
+from tailrace.files import read_at, write_all
 from tailrace.object_store.api import (
     ObjectExists,
     ObjectInfo,
@@ -44,7 +45,6 @@ UNFINISHED = ".unfinished"
 """The directory below the root in which files are written before they get their names."""
 
 _LOCK = "lock"
-_IOV_MAX = 1024  # Linux's limit for one writev
 _PLACE_ATTEMPTS = 100
 CHECKPOINT_ROOM_BYTES = 256 << 20
 CHECKPOINT_ROOM_SHARE = 16
@@ -169,7 +169,7 @@ class FolderStore:
             try:
                 if not _is_checkpoint(key):
                     _check_room(key, descriptor, parts)
-                _write_all(descriptor, parts)
+                write_all(descriptor, parts)
                 modified_ns = self._clock.wall_ms() * 1_000_000
                 os.utime(descriptor, ns=(modified_ns, modified_ns))
                 os.fsync(descriptor)
@@ -328,18 +328,6 @@ def _check_room(key: str, descriptor: int, parts: Sequence[Buffer]) -> None:
         )
 
 
-def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
-    at = 0
-    while at < len(views):
-        written = os.writev(descriptor, views[at : at + _IOV_MAX])
-        while at < len(views) and written >= len(views[at]):
-            written -= len(views[at])
-            at += 1
-        if written:
-            views[at] = views[at][written:]
-
-
 def _read(path: str, start: int, length: int | None) -> bytearray:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -347,15 +335,7 @@ def _read(path: str, start: int, length: int | None) -> bytearray:
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no object, but a directory of objects", path)
         end = status.st_size if length is None else min(start + length, status.st_size)
-        data = uninitialized(max(0, end - start))
-        filled = 0
-        while filled < len(data):
-            came = os.preadv(descriptor, [memoryview(data)[filled:]], start + filled)
-            if not came:
-                break
-            filled += came
-        del data[filled:]
-        return data
+        return read_at(descriptor, start, max(0, end - start))
     finally:
         os.close(descriptor)
 

@@ -23,6 +23,8 @@ from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from cache.chunk_file import CacheFolderUnusable
+from cache.disk import DiskTier, open_disk_tier
 from sequencer.api.errors import InvalidConfig
 from sequencer.api.interface import Sequencer
 from sequencer.client import SequencerClient
@@ -272,6 +274,7 @@ class _AgentProcess:
         self._shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
         self._runtime = Runtime(SystemClock(), SystemEntropy())
         self._telemetry = AgentTelemetry()
+        self._cache_metrics = CacheMetrics(self._telemetry.registry)
         self._prices = open_prices(settings, store_url, database)
         self._security = security
         self._http_tls = open_http_tls(settings)
@@ -283,12 +286,13 @@ class _AgentProcess:
         settings = self._settings
         async with AsyncExitStack() as stack:
             notify_ready = await self._watch(stack)
+            cache_disk = await self._open_cache_disk(stack)
             metrics = StoreMetrics(self._telemetry.registry)
             store = await stack.enter_async_context(opened_store(self._store_url, self._runtime, metrics))
             sequencer, rpc_address = await self._open_sequencer(stack, store)
             pages = AgentPages(self._telemetry, sequencer, self._prices, kind_of_database(self._database))
             http_port = await self._open_pages(stack, pages)
-            agent = self._agent(sequencer, store, http_port)
+            agent = self._agent(sequencer, store, http_port, cache_disk)
             name_process(lambda: _agent_name(self._kind, agent))
             await agent.start()
             stack.push_async_callback(agent.drain)
@@ -326,6 +330,18 @@ class _AgentProcess:
         tls = (self._http_tls, self._clients.tls, self._gateway_tls)
         await stack.enter_async_context(kept_current(clock, registry, self._security, *tls))
         return notify_ready
+
+    async def _open_cache_disk(self, stack: AsyncExitStack) -> DiskTier | None:
+        """Open the disk tier of the cache, if the settings name a folder."""
+        clock, metrics = self._runtime.clock, self._cache_metrics
+        try:
+            disk = await asyncio.to_thread(open_disk_tier, self._settings.cache, clock, metrics)
+        except CacheFolderUnusable as error:
+            raise CommandFailed(str(error)) from None
+        if disk is not None:
+            stack.push_async_callback(disk.close)
+            metrics.show_disk(disk)
+        return disk
 
     async def _open_sequencer(self, stack: AsyncExitStack, store: ObjectStore) -> tuple[Sequencer, str]:
         """Open the sequencer: a client of other processes, or a server in this one once it is the committer.
@@ -366,7 +382,9 @@ class _AgentProcess:
         await http.start(*split_address(self._settings.http), self._http_tls)
         return http.port
 
-    def _agent(self, sequencer: Sequencer, store: ObjectStore, http_port: int) -> Agent:
+    def _agent(
+        self, sequencer: Sequencer, store: ObjectStore, http_port: int, cache_disk: DiskTier | None
+    ) -> Agent:
         return Agent(
             agent_options(self._settings, http_port, self._security.rpc, self._clients),
             self._settings.agent.on_store(self._store_url, self._prices.put_per_1000),
@@ -375,7 +393,8 @@ class _AgentProcess:
             clock=self._runtime.clock,
             entropy=self._runtime.entropy,
             cache_settings=self._settings.cache,
-            cache_observer=CacheMetrics(self._telemetry.registry),
+            cache_observer=self._cache_metrics,
+            cache_disk=cache_disk,
             telemetry=self._telemetry,
             on_lost=self._shutdown.fail,
         )

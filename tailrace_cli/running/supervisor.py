@@ -67,7 +67,13 @@ def plan_children(
             ",".join(sequencers),
         ]
         command = (*_command("agent", settings, config), *flags, *_addresses(settings, number))
-        plans.append(ChildPlan(f"agent {number}", command, {**hidden, **_listeners(settings, number)}))
+        plans.append(
+            ChildPlan(
+                f"agent {number}",
+                command,
+                {**hidden, **_listeners(settings, number), **_cache_folder(settings, number)},
+            )
+        )
     return plans
 
 
@@ -115,6 +121,12 @@ def _listeners(settings: Settings, number: int) -> dict[str, str]:
     if settings.gateway.listen:
         named[f"{PREFIX}GATEWAY__LISTEN"] = shifted(settings.gateway.listen, number)
     return named
+
+
+def _cache_folder(settings: Settings, number: int) -> dict[str, str]:
+    """Return the agent's subfolder of the cache's disk folder, as a variable."""
+    folder = settings.cache.disk_path
+    return {} if folder is None else {f"{PREFIX}CACHE__DISK_PATH": str(folder / f"agent-{number}")}
 
 
 def shifted_listener(listener: str, by: int) -> str:

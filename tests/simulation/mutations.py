@@ -2103,7 +2103,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a chunk that was sent to a peer is written to",
-        [(ChunkBytes, "for_peer", _goes_on_writing_to_it)],
+        [(ChunkBytes, "frozen", _goes_on_writing_to_it)],
         {"rereads": True, "agents": 3, "peer_delay_s": 1.0},
     ),
     Mutation(

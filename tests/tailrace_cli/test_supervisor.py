@@ -67,6 +67,15 @@ def test_children_are_told_of_the_files_with_secrets() -> None:
         assert plan.environment["TAILRACE_DATABASE_PASSWORD_FILE"] == "/etc/password"
 
 
+def test_each_agent_has_a_folder_of_its_own_for_its_cache() -> None:
+    settings = settings_of(
+        store="/s", processes=2, sequencers=("s:1",), cache={"disk_path": "/mnt/nvme", "disk_bytes": 1 << 30}
+    )
+    plans = plan_children(settings, config=None, sequencer_address=None, sequencer_http=None)
+    folders = [plan.environment["TAILRACE_CACHE__DISK_PATH"] for plan in plans]
+    assert folders == ["/mnt/nvme/agent-0", "/mnt/nvme/agent-1"]
+
+
 def test_children_that_die_young_wait_longer_each_time() -> None:
     assert next_pause(0.5, 1) == 1
     assert next_pause(30, 1) == 30
