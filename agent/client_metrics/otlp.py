@@ -1,7 +1,7 @@
-"""Reads metrics of OpenTelemetry's protocol (opentelemetry-proto, metrics/v1, MetricsData): names, attributes, values.
+"""Reads metrics in OpenTelemetry's protocol (opentelemetry-proto, metrics/v1, MetricsData): names, attributes, values.
 
 Protocol buffers: each field is a varint (number << 3 | type), then a varint (type 0), 8 bytes (1), bytes after their
-length (2) or 4 bytes (5). Fields that are not wanted are passed over. Pure; bounded by MAX_POINTS and MAX_ATTRIBUTES.
+length (2) or 4 bytes (5). Other fields are skipped. Pure; bounded by MAX_POINTS and MAX_ATTRIBUTES.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from tailrace.protobuf_varint import read_varint
 
 MAX_POINTS = 2_000
-"""Points that are read of one push; clients have some dozens for each connection and partition."""
+"""The most points read from one push. Clients have some dozens per connection and partition."""
 MAX_ATTRIBUTES = 50
-"""Attributes that are read of a point."""
+"""The most attributes read from a point."""
 MAX_TEXT_BYTES = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RESOURCE_METRICS, _SCOPE_METRICS, _METRICS = 1, 2, 2
@@ -28,12 +28,12 @@ _Field = tuple[int, int, memoryview]
 
 
 class BadMetrics(ValueError):
-    """The bytes are no metrics."""
+    """The bytes are not metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The newest value of one metric with these attributes (`topic=t,partition=0`)."""
+    """The latest value of one metric with these attributes (`topic=t,partition=0`)."""
 
     name: str
     attributes: str
@@ -41,7 +41,7 @@ class Point:
 
 
 def read_points(data: memoryview) -> list[Point]:
-    """The gauges and sums, and the counts and sums of histograms. Raises BadMetrics."""
+    """Return the gauges and sums, and the counts and sums of histograms. Raises BadMetrics."""
     points: list[Point] = []
     for resource in _messages(data, _RESOURCE_METRICS):
         for scope in _messages(resource, _SCOPE_METRICS):
@@ -113,7 +113,7 @@ def _messages(data: memoryview, wanted: int) -> Iterator[memoryview]:
 
 
 def _fields(data: memoryview) -> Iterator[_Field]:
-    """Number, type and bytes of each field. Raises BadMetrics."""
+    """Yield number, type and bytes of each field. Raises BadMetrics."""
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(data, position)

@@ -1,4 +1,4 @@
-"""What clients have pushed last, shown among the agent's metrics: bounded by clients, series and time."""
+"""The last metrics that clients have pushed, shown among the agent's metrics; bounded by clients, series and time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_CLIENTS = 1_000
 MAX_SERIES_OF_CLIENT = 200
 MAX_SERIES = 20_000
 KEPT_INTERVALS = 3
-"""A client that has not pushed for so many intervals is forgotten."""
+"""A client that has not pushed for this many intervals is dropped."""
 EARLY = 0.5
-"""Part of its interval after which a client may push again: clients begin at a random moment of the first one."""
+"""The part of its interval after which a client may push again: clients begin at a random moment of the first one."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class PushedMetrics(Collector):
         now: float,
         seconds: float,
     ) -> None:
-        """What the client has pushed now, in place of what it has pushed before."""
+        """Replace the client's metrics by those that it has pushed now."""
         self._forget(client)
         room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._series)
         kept = list({(point.name, point.attributes): point for point in points}.values())[:room]
@@ -65,7 +65,7 @@ class PushedMetrics(Collector):
         self._series += len(kept)
 
     def forget_silent(self, now: float) -> None:
-        """Forget the clients that push no more."""
+        """Drop the clients that push no more."""
         for client in [client for client, known in self._clients.items() if known.until <= now]:
             self._forget(client)
 
@@ -75,7 +75,7 @@ class PushedMetrics(Collector):
             self._series -= len(known.points)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         labels = ["metric", "client_id", "client_instance_id", "software", "attributes"]
         family = GaugeMetricFamily(
             "tailrace_client_metric", "Metrics that clients have pushed (KIP-714).", labels=labels

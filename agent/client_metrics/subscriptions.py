@@ -1,6 +1,6 @@
-"""What one client is to push: all subscriptions that match it, put together (KIP-714). Pure.
+"""What one client must push: all subscriptions that match it, merged (KIP-714). Pure.
 
-The id of what was put together is a checksum of it, so any agent knows it, and a change of configs is a new id.
+The merged subscription's id is its checksum, so any agent computes the same id, and changed configs yield a new one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tailrace.client_metrics_config import (
 )
 
 EVERYTHING = ("",)
-"""How a client is told to push all of its metrics: each name begins with this."""
+"""Tells a client to push all its metrics: each name begins with this prefix."""
 _INT32_MASK = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSubscription:
-    """`metrics`: prefixes of names; none: nothing is to be pushed."""
+    """`metrics`: prefixes of names; if empty, nothing is to be pushed."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -38,7 +38,7 @@ class ClientSubscription:
 def subscription_of(
     configs: Mapping[str, Mapping[str, str]], client: Mapping[str, str]
 ) -> ClientSubscription:
-    """What a client with these properties (client_id, ...) is to push. The shortest interval counts."""
+    """Return what a client with these properties (client_id, ...) must push. The shortest interval applies."""
     prefixes: set[str] = set()
     intervals = []
     for own in configs.values():

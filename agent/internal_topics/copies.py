@@ -1,7 +1,7 @@
-"""Reads what has changed of groups and transactional ids, and appends it to the internal topics.
+"""Reads the changed groups and transactional ids, and appends them to the internal topics.
 
-One task reads, then writes: of what one agent copies, no record says what was true before the record that precedes it.
-A failure fails nobody's request: it is logged, counted, and noted to be copied again.
+A single task reads, then writes. So among one agent's copies, no record has an older state than the record before it. A
+failure affects no request: it is logged and counted, and the change is noted to be copied again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailrace.turns import in_parts
 log = structlog.get_logger("agent.internal_topics")
 
 AT_ONCE = 100
-"""Groups or transactional ids that are read and written side by side."""
+"""Groups or transactional ids that are read and written concurrently."""
 POSITIONS_AT_ONCE = 200
 """Positions of a group that are read and written in one step."""
 
@@ -42,7 +42,8 @@ class NotWritten(Exception):
 
 
 async def partitions_of_group(services: Services, group_id: str) -> list[Partition]:
-    """Where a group that is about to be deleted has positions, for their tombstones; none if groups are not copied."""
+    """Return the partitions with positions of a group that is about to be deleted, for tombstones; none if groups are
+    not copied."""
     partitions: list[Partition] = []
     if services.uncopied.keeps_groups:
         async for page in pages(services.sequencer.fetch_offsets, FetchOffsets(group_id, None)):
@@ -53,15 +54,15 @@ async def partitions_of_group(services: Services, group_id: str) -> list[Partiti
 
 
 class Copies:
-    """Copies for one agent."""
+    """Makes the copies of one agent."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._open: dict[str, TransactionDescription] = {}
-        """Transactions that were open when they were copied, and are looked at again until they end."""
+        """Transactions that were open when they were copied. They are copied again until they end."""
 
     async def copy(self, changes: NotedChanges) -> None:
-        """Copy what has changed; what can't be copied now is noted again."""
+        """Copy the changes. Those that can't be copied now are noted again."""
         for some in in_parts(list(changes.groups.items()), AT_ONCE):
             causes = await asyncio.gather(*(self._tried_group(*group) for group in some))
             self._report("groups", causes)
@@ -81,7 +82,7 @@ class Copies:
     # --- groups
 
     async def _tried_group(self, group_id: str, changes: GroupChanges) -> str | None:
-        """Why the group could not be copied, if so."""
+        """Copy a group. Return why that failed, or None."""
         with outlived(log, "a group is not copied", group=group_id):
             try:
                 await self._copy_group(group_id, changes)
@@ -98,7 +99,7 @@ class Copies:
 
     async def _state(self, group_id: str) -> list[NewRecord]:
         now_ms = self._services.clock.wall_ms()
-        with suppress(GroupRefusal):  # then it is another agent's, which copies it
+        with suppress(GroupRefusal):  # then another agent has it, and copies it
             return await self._services.groups.look(group_id, lambda group: group_records(group, now_ms))
         return []
 
@@ -114,7 +115,7 @@ class Copies:
             yield await positions_at(sequencer, group_id, partitions)
 
     async def _settled(self, group_id: str, positions: Sequence[OffsetPosition]) -> list[NewRecord]:
-        """The records of positions. One that an open transaction may still change is left for later."""
+        """Return the records of positions. A position that an open transaction may still change is left for later."""
         pending = [position for position in positions if position.has_pending]
         if pending:
             self._services.uncopied.committed(group_id, pending)
@@ -131,7 +132,7 @@ class Copies:
     async def _tried_transactions(
         self, ids: Sequence[str], known: dict[str, TransactionDescription]
     ) -> list[str | None]:
-        """Why each of them could not be copied, if so."""
+        """Copy transactional ids. Return for each why that failed, or None."""
         try:
             answers = pages(self._services.sequencer.transactions, TransactionsRequest(list(ids)))
             described = [each async for answer in answers for each in answer.transactions]
@@ -146,7 +147,7 @@ class Copies:
     async def _tried_transaction(
         self, described: TransactionDescription, known: TransactionDescription | None
     ) -> str | None:
-        """Why it could not be copied, if so. `known`: as it was copied, if it was open then."""
+        """Copy one. Return why that failed, or None. `known`: its last copy, if its transaction was open then."""
         transactional_id = described.transactional_id
         with outlived(log, "a transactional id is not copied", transactional_id=transactional_id):
             try:
@@ -167,7 +168,7 @@ class Copies:
             known = await topics.by_id(topic_id)
             if known is not None:
                 partitions.setdefault(local_name(known.topic.name), []).append(index)
-        if described.groups:  # as Kafka, which writes their positions there
+        if described.groups:  # as Kafka, which stores their positions there
             of_groups = {partition_of(local_name(group_id), PARTITIONS) for group_id in described.groups}
             partitions[GROUPS] = sorted(of_groups)
         return transaction_record(described, partitions, self._services.clock.wall_ms())
@@ -175,9 +176,9 @@ class Copies:
     # --- writing
 
     async def _append(self, internal: str, owner: str, records: Sequence[NewRecord]) -> None:
-        """Append records of a group or transactional id (as stored) to the internal topic of whose it is.
+        """Append records of a group or transactional id (`owner`, as stored) to its tenant's internal topic.
 
-        Raises NotWritten, or what the sequencer raises.
+        Raises NotWritten, or the sequencer's errors.
         """
         if not records:
             return

@@ -1,4 +1,4 @@
-"""What is copied, as the records that Kafka's coordinators write of it. Names are those that clients use. Pure."""
+"""The copies' records, in the format of Kafka's coordinators. Names are those that clients use. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tailrace.tenants import local_name, tenant_of
 from tailrace.turns import Steps, in_parts
 
 OFFSET_COMMIT, GROUP_METADATA, TRANSACTION_LOG = 1, 2, 0
-"""Types of keys."""
+"""Key types."""
 OFFSET_VERSION, GROUP_VERSION, TRANSACTION_VERSION = 4, 3, 1
-"""Versions of values, as Kafka 4.3 writes them."""
+"""Value versions, as Kafka 4.3 writes them."""
 MEMBERS_IN_A_STEP = 100
 MEMBER_WORK = 20
-"""As so many topics a member counts: a tenant's is decoded, and encoded anew."""
+"""A member counts as this many topics: a tenant's member is decoded and encoded again."""
 STATUS = {
     TransactionState.EMPTY: 0,
     TransactionState.ONGOING: 1,
@@ -41,7 +41,7 @@ STATUS = {
 
 
 def position_record(group_id: str, topic: str, position: OffsetPosition) -> NewRecord:
-    """A group's position; a tombstone where it has none. `group_id`, `topic`: as stored."""
+    """Return the record of a group's position; a tombstone if it has none. `group_id`, `topic`: as stored."""
     key = OffsetCommitKey(local_name(group_id), local_name(topic), position.partition)
     if position.offset < 0:
         return NewRecord(_key(OFFSET_COMMIT, key), None)
@@ -56,8 +56,8 @@ def position_record(group_id: str, topic: str, position: OffsetPosition) -> NewR
 
 
 def group_records(group: AnyGroup, now_ms: int) -> Steps[list[NewRecord]]:
-    """A classic group, between rebalances; a tombstone of one that is not there, or is of another type by now. Steps
-    are in topics, as those of assignments."""
+    """Return the record of a classic group between rebalances; a tombstone if it does not exist, or has another type
+    now. Steps count topics, as those of assignments do."""
     key = _key(GROUP_METADATA, GroupMetadataKey(local_name(group.group_id)))
     if not isinstance(group, Group) or (group.generation == 0 and group.is_idle):
         return [NewRecord(key, None)]
@@ -92,7 +92,7 @@ def _member(group: Group, member: GroupMember) -> MemberMetadata:
 
 
 def _local(kind: Entity, group_id: str, said: bytes) -> bytes:
-    """What a member says, with the names that its clients use."""
+    """Return a member's metadata or assignment, with the names that its clients use."""
     tenant = tenant_of(group_id)
     local: bytes = said if tenant is None else outward(tenant)[kind](said, None)
     return local
@@ -101,7 +101,7 @@ def _local(kind: Entity, group_id: str, said: bytes) -> bytes:
 def transaction_record(
     described: TransactionDescription, partitions: Mapping[str, Sequence[int]], now_ms: int
 ) -> NewRecord:
-    """A transactional id. `partitions`: what its open transaction writes to, by topic."""
+    """Return the record of a transactional id. `partitions`: those in its open transaction, by topic."""
     is_empty = described.state is TransactionState.EMPTY
     value = TransactionLogValue(
         producer_id=described.producer_id,

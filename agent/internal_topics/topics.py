@@ -1,4 +1,4 @@
-"""Making an internal topic: as Kafka does, when it is used first."""
+"""Creates an internal topic on first use, as Kafka does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.internal_topics import CONFIGS, PARTITIONS
 
 
 async def kept_topic(services: Services, name: str) -> KnownTopic:
-    """The internal topic of this name (as stored), made if it is not there. Raises what the sequencer raises."""
+    """Return the internal topic of this name (as stored); create it if necessary. Raises the sequencer's errors."""
     known = await services.catalog.of_one_request().by_name(name)
     if known is None:
         with suppress(TopicExists):
@@ -24,5 +24,5 @@ async def kept_topic(services: Services, name: str) -> KnownTopic:
 
 
 def creation(name: str) -> CreateTopic:
-    """What an internal topic is made with."""
+    """Return the request that creates an internal topic."""
     return CreateTopic(name, PARTITIONS, dict(CONFIGS))

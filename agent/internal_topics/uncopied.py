@@ -1,7 +1,7 @@
-"""What has changed since it was copied to an internal topic, and the task that has it copied.
+"""The changes that are not copied to an internal topic yet, and the task that has them copied.
 
-Whoever changes something notes here that it changed, and waits for nothing. It is read when it is copied: so several
-changes make one record, the last record tells of the last change, and what could not be copied is noted again.
+Requests only note here that something changed, and wait for nothing. The state is read when it is copied. So several
+changes make one record, the last record has the last state, and a failed copy is simply noted again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("agent.internal_topics")
 
 MAX_CHANGES = 100_000
-"""Groups, positions and transactional ids that wait to be copied; of more there is no copy until they change again."""
+"""The most groups, positions and transactional ids that wait to be copied. Changes above it are not copied until the
+next change."""
 PAUSE_SECONDS = 1.0
-"""Before each round: an agent whose clients only commit uploads no more than an object a second for it, and by then a
-transaction has begun whose first batch was taken."""
+"""The pause before each round. An agent whose clients only commit offsets uploads at most one object per second for the
+copies, and a transaction whose first batch was accepted has begun by then."""
 REFRESH_SECONDS = 86_400.0
-"""How often groups with members are copied whole, changed or not: what they have is never older than the retention."""
+"""How often groups with members are copied completely, changed or not, so that no record is older than the
+retention."""
 
 Partition = tuple[UUID, int]
-"""A topic's id, and a partition."""
+"""A topic id, and a partition."""
 
 
 @dataclass(slots=True)
@@ -45,14 +47,14 @@ class GroupChanges:
 
 @dataclass(slots=True)
 class NotedChanges:
-    """What has changed, in the order in which it was noted first."""
+    """The changes, in the order in which they were first noted."""
 
     groups: dict[str, GroupChanges] = field(default_factory=dict)
     transactional_ids: dict[str, None] = field(default_factory=dict)
     count: int = 0
 
     def group(self, group_id: str, added: GroupChanges) -> bool:
-        """Note changes of a group; False if there is no room."""
+        """Note changes of a group. Return False if there is no room."""
         if self.count >= MAX_CHANGES:
             return False
         self.count += group_id not in self.groups
@@ -65,7 +67,7 @@ class NotedChanges:
         return True
 
     def transactional_id(self, transactional_id: str) -> bool:
-        """Note a change of a transactional id; False if there is no room."""
+        """Note a change of a transactional id. Return False if there is no room."""
         if self.count >= MAX_CHANGES:
             return False
         self.count += transactional_id not in self.transactional_ids
@@ -74,11 +76,12 @@ class NotedChanges:
 
 
 Copy = Callable[[NotedChanges], Awaitable[None]]
-"""Copies what has changed, and notes again what could not be copied."""
+"""Copies the changes, and notes again those that could not be copied."""
 
 
 class Uncopied:
-    """One agent's. `start` before use, `close` or `stop` at the end. Nothing is noted of a topic that is not kept.
+    """The changes of one agent. `start` before use, `close` or `stop` at the end. Nothing is noted for a topic that is
+    not kept.
 
     `on_dropped` is called for each change for which there is no room.
     """
@@ -93,18 +96,18 @@ class Uncopied:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, copy: Copy, used_groups: Callable[[], Iterable[str]]) -> None:
-        """Begin to copy. `used_groups`: those of this agent that have members."""
+        """Start copying. `used_groups` returns the groups of this agent that have members."""
         self._task = asyncio.create_task(self._run(copy, used_groups), name="agent: internal topics")
 
     async def close(self) -> None:
-        """Copy what is noted, and then no more."""
+        """Copy what is noted, then stop."""
         self._is_closing.set()
         self._has_changes.set()
         if self._task is not None:
             await self._task
 
     async def stop(self) -> None:
-        """Copy no more."""
+        """Stop copying."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -116,20 +119,20 @@ class Uncopied:
         return is_kept(GROUPS, self._catalog.snapshot.broker_configs)
 
     def committed(self, group_id: str, positions: Iterable[OffsetPosition]) -> None:
-        """Positions of a group were committed, or will be when a transaction ends."""
+        """Note positions that were committed, or will be when a transaction ends."""
         self.positions(group_id, ((position.topic_id, position.partition) for position in positions))
 
     def positions(self, group_id: str, partitions: Iterable[Partition]) -> None:
-        """Positions of a group may be others."""
+        """Note positions of a group that may have changed."""
         if self.keeps_groups:
             self.group(group_id, GroupChanges(partitions=dict.fromkeys(partitions)))
 
     def group_state(self, group_id: str) -> None:
-        """The state of a group was stored."""
+        """Note that the state of a group was stored."""
         self.group(group_id, GroupChanges(state=True))
 
     def whole_group(self, group_id: str) -> None:
-        """A group was taken up: the agent before may have left anything uncopied."""
+        """Note a group that was loaded: the previous agent may not have copied everything."""
         self.group(group_id, GroupChanges(state=True, all_positions=True))
 
     def group(self, group_id: str, changes: GroupChanges) -> None:
@@ -138,7 +141,7 @@ class Uncopied:
             self._note(self._changes.group(group_id, changes))
 
     def transaction(self, transactional_id: str) -> None:
-        """A transactional id has a producer, a transaction or an end that it did not have."""
+        """Note that a transactional id has a new producer, a new transaction, or that its transaction ended."""
         if is_kept(TRANSACTIONS, self._catalog.snapshot.broker_configs):
             self._note(self._changes.transactional_id(transactional_id))
 

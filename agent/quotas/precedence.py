@@ -1,4 +1,5 @@
-"""Which quota holds for a client, and with whom it shares it: Kafka's order, from the most exact down. Pure."""
+"""Finds the quota that applies to a client, and with whom it shares it, in Kafka's order: the most specific first.
+Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tailrace.tenants import Tenant
 
 
 class Holder(NamedTuple):
-    """Whose usage counts together: all clients of a user, of a client id, of both, or of an address."""
+    """Those whose usage counts together: all clients of a user, of a client id, of both, or of an address."""
 
     user: str | None = None
     client_id: str | None = None
@@ -28,14 +29,14 @@ class Holder(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a holder may use in a second."""
+    """What a holder may use per second."""
 
     holder: Holder
     limit: float
 
 
 class QuotaBook:
-    """All quotas, by what they bound."""
+    """All quotas, by quota key."""
 
     def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         self._limits: dict[str, dict[QuotaEntity, float]] = {}
@@ -45,12 +46,12 @@ class QuotaBook:
 
     @property
     def has_client_quotas(self) -> bool:
-        """Whether there is any quota but those of addresses."""
+        """Whether there is any quota other than those of addresses."""
         return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
 
     def of_client(self, key: str, user: str, client_id: str, default: str = DEFAULT) -> Bound | None:
-        """The bound of a user's client; None where it has none. `default`: the name of all that have no quota of their
-        own, which each tenant has for itself."""
+        """Return the bound of a user's client, or None. `default`: the name that stands for all without their own
+        quota; each tenant has its own."""
         limits = self._limits.get(key)
         if limits is None:
             return None
@@ -76,12 +77,12 @@ class QuotaBook:
         return None
 
     def of_tenant(self, key: str, tenant: Tenant) -> Bound | None:
-        """The bound of all clients of a tenant together; None where they have none."""
+        """Return the bound of all clients of a tenant together, or None."""
         limit = self._limits.get(key, {}).get(QuotaEntity(user=tenant.everyone))
         return None if limit is None else Bound(Holder(user=tenant.everyone), limit)
 
     def of_address(self, key: str, ip: str) -> Bound | None:
-        """The bound of an address; None where it has none. The default bounds an IPv6 /64 as a whole."""
+        """Return the bound of an address, or None. The default bounds an IPv6 /64 as a whole."""
         limits = self._limits.get(key, {})
         limit = limits.get(QuotaEntity(ip=ip))
         if limit is not None:
@@ -91,7 +92,7 @@ class QuotaBook:
 
 
 def quotas_of(configs: Iterable[ClientConfig]) -> dict[QuotaEntity, dict[str, float]]:
-    """The quotas among what is configured for clients. What this version does not know is left out."""
+    """Return the quotas among the configs of clients. Those that this version does not know are left out."""
     quotas: dict[QuotaEntity, dict[str, float]] = {}
     for config in configs:
         if config.scope is ConfigScope.QUOTA:
@@ -102,5 +103,5 @@ def quotas_of(configs: Iterable[ClientConfig]) -> dict[QuotaEntity, dict[str, fl
 
 
 def book_of(configs: Iterable[ClientConfig]) -> QuotaBook:
-    """The same, to be looked up."""
+    """Return a QuotaBook of the quotas among these configs."""
     return QuotaBook(quotas_of(configs))

@@ -1,9 +1,10 @@
-"""Client quotas at one agent: each request is charged to its client, and a client above its quota is made to wait.
+"""Client quotas at one agent: each request is charged to its client, and a client above its quota must wait.
 
-As in Kafka a quota is per broker: each agent counts what comes to it, so N agents let a client have N times its quota.
+As in Kafka, a quota is per broker: each agent counts only its own requests, so N agents allow a client N times its
+quota.
 
-A request above a quota is served. Its answer says for how long the client should be silent (`throttle_time_ms`), and
-its connection is neither read nor served until then (KIP-219). A fetch by a client that is above its quota already is
+A request above a quota is still served. Its answer tells the client how long to wait (`throttle_time_ms`), and until
+then its connection is neither read nor served (KIP-219). A fetch by a client that is already above its quota is
 answered at once without records, before anything is read for it.
 """
 
@@ -34,9 +35,9 @@ from tailrace.tenants import Tenant
 T = TypeVar("T")
 
 MAX_HOLDERS = 10_000
-"""Holders whose usage is remembered. Above it, those that are idle are forgotten; if none is, the older half."""
+"""The most holders whose usage is kept. Above it idle ones are dropped; if none is idle, the older half."""
 MAX_SHORT_WAIT_MS = SAMPLE_MS
-"""Kafka's bound of one wait for request_percentage and connection_creation_rate."""
+"""Kafka's limit of one wait for request_percentage and connection_creation_rate."""
 PERCENT = 100.0
 _QUOTA_OF: dict[int, str] = {
     ApiKey.PRODUCE: PRODUCER_BYTE_RATE,
@@ -45,21 +46,21 @@ _QUOTA_OF: dict[int, str] = {
     ApiKey.CREATE_PARTITIONS: CONTROLLER_MUTATION_RATE,
     ApiKey.DELETE_TOPICS: CONTROLLER_MUTATION_RATE,
 }
-"""What requests of an API are counted for, beside their time."""
+"""The quota that an API's requests count towards, in addition to their time."""
 
 
 class MutedConnection(Protocol):
-    """A connection, as far as quotas know it. `muted_until`: monotonic seconds; 0.0 where it is not muted."""
+    """A connection, as quotas see it. `muted_until`: monotonic seconds; 0.0 if it is not muted."""
 
     muted_until: float
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Read and handle nothing more until `wait` has ended."""
+        """Read and handle no requests until `wait` has ended."""
         ...
 
 
 class Meter(msgspec.Struct, eq=False):
-    """What one holder uses of one quota."""
+    """One holder's use of one quota."""
 
     key: str
     holder: Holder
@@ -68,11 +69,11 @@ class Meter(msgspec.Struct, eq=False):
 
 
 Observe = Callable[[str, Holder, float], None]
-"""Called with what is bounded, whose usage was too much, and for how many ms the client waits."""
+"""Called with the quota key, the holder that is above it, and for how many ms the client waits."""
 
 
 class Quotas:
-    """All quotas of an agent, and what its clients use of them. `is_on`: whether any client has one."""
+    """All quotas of an agent, and their use. `is_on`: whether any client quota exists."""
 
     def __init__(self, clock: Clock, observe: Observe = lambda key, holder, ms: None) -> None:
         self._clock = clock
@@ -82,7 +83,7 @@ class Quotas:
         self.is_on = False
 
     def take(self, book: QuotaBook) -> None:
-        """These are the quotas from now on. What was used is not forgotten."""
+        """Replace the quotas. What was used so far still counts."""
         self._book = book
         self.is_on = book.has_client_quotas
 
@@ -95,7 +96,7 @@ class Quotas:
         received_bytes: int,
         tenant: Tenant | None = None,
     ) -> Charge | None:
-        """The account of one request; None where no quota holds for it."""
+        """Return the account of one request; None if no quota applies to it."""
         user = principal.partition(":")[2]
         key = _QUOTA_OF.get(api)
         moved = () if key is None else self._meters_of(key, user, client_id, tenant)
@@ -107,14 +108,14 @@ class Quotas:
         )
 
     def opened(self, address: str) -> float:
-        """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""
+        """Count a connection from this address. Return in how many seconds to close it; 0.0 if it may stay."""
         bound = self._book.of_address(CONNECTION_CREATION_RATE, address)
         if bound is None:
             return 0.0
         meter = self._meter(CONNECTION_CREATION_RATE, bound)
         wait_ms = self.record(meter, 1.0, MAX_SHORT_WAIT_MS)
         if wait_ms:
-            meter.rate.record(self.now_ms, -1.0)  # only those that may stay are counted
+            meter.rate.record(self.now_ms, -1.0)  # only connections that may stay count
         return wait_ms / 1_000
 
     async def unmuted(self, connection: MutedConnection) -> None:
@@ -128,7 +129,7 @@ class Quotas:
         return self._clock.monotonic() * 1_000
 
     def record(self, meter: Meter, amount: float, longest_ms: float = math.inf) -> float:
-        """Add to what a holder uses; for how many ms it must wait."""
+        """Add to a holder's use. Return for how many ms it must wait."""
         now_ms = self.now_ms
         meter.rate.record(now_ms, amount)
         wait_ms = float(round(min(longest_ms, meter.rate.excess_ms(now_ms, meter.limit))))
@@ -137,7 +138,7 @@ class Quotas:
         return wait_ms
 
     def _meters_of(self, key: str, user: str, client_id: str, tenant: Tenant | None) -> tuple[Meter, ...]:
-        """Those of a client, and of all clients of its tenant together."""
+        """Return the meters of a client, and of all clients of its tenant together."""
         if tenant is None:
             bound = self._book.of_client(key, user, client_id)
             return () if bound is None else (self._meter(key, bound),)
@@ -167,7 +168,7 @@ class Quotas:
 
 
 class Charge:
-    """What one request uses of its client's quotas, and for how long the client has to wait for it."""
+    """One request's use of its client's quotas, and how long the client must wait for it."""
 
     __slots__ = ("_connection", "_moved", "_quotas", "_received_bytes", "_seconds", "_taken", "_until")
 
@@ -189,18 +190,18 @@ class Charge:
 
     @property
     def window_bytes(self) -> float:
-        """The most that one answer may have, so that a client can ever be within its quota."""
+        """The most bytes of one answer: with more, a client could never get below its quota."""
         return min((max(1.0, meter.limit * FULL_SECONDS) for meter in self._moved), default=math.inf)
 
     @property
     def throttle_time_ms(self) -> int:
-        """How much is left of the wait; at least 1 if there was one."""
+        """The rest of the wait; at least 1 if there was a wait."""
         if not self._until:
             return 0
         return min(2**31 - 1, max(1, math.ceil(self._until * 1_000 - self._quotas.now_ms)))
 
     def is_over(self) -> bool:
-        """Whether the client has moved too many bytes already. Then it has to wait, and the answer does not count."""
+        """Whether the client has already moved too many bytes. If so, it must wait, and its answer does not count."""
         self._record(self._moved, 0.0)
         if not self._until:
             return False
@@ -208,7 +209,7 @@ class Charge:
         return True
 
     async def timed(self, work: Awaitable[T]) -> T:
-        """Do the work, and note for how long it holds the loop."""
+        """Run the work, and add up how long it holds the loop."""
         if not self._taken:
             return await work
         return await self._steps(work.__await__())
@@ -233,17 +234,17 @@ class Charge:
                 step = partial(work.send, value)
 
     def timed_at_once(self, seconds: float) -> None:
-        """The work was done in so many seconds of the loop."""
+        """Add the seconds that immediate work held the loop."""
         self._seconds += seconds
 
     def handled(self) -> None:
-        """The request was handled: its bytes and its time count."""
+        """Count the bytes and the time of a handled request."""
         self._record(self._moved_of(PRODUCER_BYTE_RATE), self._received_bytes)
         self._record(self._taken, self._seconds * PERCENT, MAX_SHORT_WAIT_MS)
 
     def may_change(self, partitions: int, *, is_strict: bool) -> bool:
-        """Whether so many partitions may be created or deleted; if so, they count. A client that does not know of this
-        refusal (it is not strict) always may, and waits afterwards."""
+        """Whether `partitions` may be created or deleted; if so, they count. A client that does not know the refusal
+        (not strict) always may, and waits afterwards."""
         meters = self._moved_of(CONTROLLER_MUTATION_RATE)
         if is_strict and (wait_ms := max((self._quotas.record(meter, 0.0) for meter in meters), default=0.0)):
             self._wait(wait_ms)
@@ -255,14 +256,14 @@ class Charge:
         return True
 
     def sent(self, count: int) -> None:
-        """The answer has so many bytes: of a fetch they count."""
+        """Count the bytes of an answer, if it is a fetch's."""
         self._record(self._moved_of(CONSUMER_BYTE_RATE), count)
 
     def _moved_of(self, key: str) -> tuple[Meter, ...]:
         return self._moved if self._moved and self._moved[0].key == key else ()
 
     def _record(self, meters: tuple[Meter, ...], amount: float, longest_ms: float = math.inf) -> None:
-        """Count what was used, and wait for the longest that one of the quotas wants."""
+        """Count an amount, and wait for the longest time that one of the quotas requires."""
         for meter in meters:
             self._wait(self._quotas.record(meter, amount, longest_ms))
 

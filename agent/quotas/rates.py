@@ -1,9 +1,9 @@
-"""How Kafka measures what clients use: a rate over a sliding window, and a bucket of tokens. Pure.
+"""Kafka's measures of use: a rate over a sliding window, and a token bucket. Pure.
 
-Both are Kafka's (org.apache.kafka.common.metrics.stats, Rate and TokenBucket).
+Both follow Kafka's classes (org.apache.kafka.common.metrics.stats, Rate and TokenBucket).
 
-The window is made of samples of a second: the newest is being filled, SAMPLES - 1 are full. Until so much time has
-passed, a rate is taken over SAMPLES - 1 full samples all the same, so that a client may begin with a burst.
+The window consists of samples of one second: the newest is still being filled, SAMPLES - 1 are complete. Before that
+much time has passed, the rate is still taken over SAMPLES - 1 full samples, so a client may start with a burst.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class _Sample:
 
 
 class SlidingRate:
-    """What was recorded, per second. Times are milliseconds that never go back."""
+    """The recorded amount per second. Times are in milliseconds and never go back."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque()
 
     def record(self, now_ms: float, amount: float) -> None:
-        """Add an amount; a negative one takes back what was recorded."""
+        """Add an amount; a negative one takes back an earlier one."""
         samples = self._samples
         if not samples or now_ms - samples[-1].began_ms >= SAMPLE_MS:
             self._forget_old(now_ms)
@@ -40,7 +40,7 @@ class SlidingRate:
         samples[-1].last_ms = now_ms
 
     def excess_ms(self, now_ms: float, bound: float) -> float:
-        """How long nothing more may be recorded until the rate is within its bound; 0 if it is."""
+        """Return how long nothing more may be recorded until the rate is within the bound; 0 if it is."""
         self._forget_old(now_ms)
         if not self._samples:
             return 0.0
@@ -65,8 +65,8 @@ class SlidingRate:
 
 
 class TokenBucket:
-    """What is used in bursts (KIP-599): SAMPLES seconds' worth may be used at once, and refills at the bound. The last
-    use may take more than there is; then nothing more may be used until that is made up for."""
+    """A limit for bursts (KIP-599): the amount of SAMPLES seconds may be used at once, and refills at the bound. The
+    last use may exceed what is left; then nothing may be used until it has refilled."""
 
     def __init__(self) -> None:
         self._used = 0.0
@@ -79,7 +79,7 @@ class TokenBucket:
         self._used += amount
 
     def excess_ms(self, now_ms: float, bound: float) -> float:
-        """How long nothing more may be used; 0 if something may be now."""
+        """Return how long nothing more may be used; 0 if something may be used now."""
         self._refill(now_ms)
         self._bound = bound
         return max(0.0, (self._used - bound * SAMPLES) / bound * 1_000)

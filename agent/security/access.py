@@ -19,9 +19,9 @@ ANONYMOUS = f"User:{ANONYMOUS_USER}"
 class Access:
     """A client: its listener ('' for the only one), address and principal.
 
-    `acls`: the newest ones; None if this agent checks no ACLs. `password_user`: the user whose password or SCRAM
-    credentials the client logged in by; None after any other login. `tenant`: whose client it is; then the principal
-    has its stored name, and the ACLs are the tenant's. `by_token`: it logged in by a delegation token.
+    `acls` returns the newest ACLs; None if this agent checks no ACLs. `password_user`: the user whose password or SCRAM
+    credentials the client logged in with; None after any other login. `tenant`: the client's tenant; then the principal
+    has its stored name, and the ACLs are the tenant's. `by_token`: it logged in with a delegation token.
     """
 
     listener: str = ""
@@ -44,13 +44,13 @@ class Access:
         )
 
     def may_with_some(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether some resource of this type may exist that the client may use so."""
+        """Whether there may be a resource of this type on which the client has this operation."""
         return self.acls is None or self.acls().allows_some(
             self.principal, self.host, operation, resource_type
         )
 
     def may_read(self, api: str, topic: str) -> bool:
-        """Whether the client may read this topic; a refusal goes to the audit log."""
+        """Whether the client may read this topic. A refusal goes to the audit log."""
         if self.may(Operation.READ, ResourceType.TOPIC, topic):
             return True
         self.note_refused(api, Operation.READ, ResourceType.TOPIC, topic)
@@ -69,7 +69,7 @@ class Access:
             )
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """The client's operations on a resource, as the bits of `authorized_operations` (KIP-430)."""
+        """Return the client's operations on a resource, as the bits of `authorized_operations` (KIP-430)."""
         if self.acls is None:
             return _ALL[resource_type]
         return sum(

@@ -1,4 +1,4 @@
-"""From a user who has logged in to a client: its tenant, its principal, and the ACLs that decide on its requests."""
+"""Turns a logged-in user into a client: its tenant, its principal, and the ACLs that apply to its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.tenants import Tenant
 
 
 class Acls(Protocol):
-    """The newest ACLs: those that decide on clients without a tenant, and those that decide on a tenant's."""
+    """The newest ACLs: those for clients without a tenant, and those for a tenant's clients."""
 
     def __call__(self) -> AclIndex: ...
 
@@ -23,7 +23,7 @@ class Acls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What all listeners of an agent have in common. `acls`: None if the agent checks none."""
+    """What all listeners of an agent share. `acls`: None if the agent checks none."""
 
     acls: Acls | None
     audit: Audit
@@ -32,11 +32,11 @@ class Admission:
     def access(
         self, user: str, *, listener: str, host: str, by_password: bool = False, by_token: bool = False
     ) -> Access:
-        """The client who has logged in as this user. Raises NoTenant.
+        """Return the client that has logged in as this user. Raises NoTenant.
 
         Args:
-            by_password: by the password or the SCRAM credentials of a stored user, or a delegation token of his.
-            by_token: by a delegation token.
+            by_password: with a stored user's password or SCRAM credentials, or with a delegation token of that user.
+            by_token: with a delegation token.
         """
         placed = self.tenants.place(listener, user, by_password=by_password)
         tenant, acls = placed.tenant, self.acls

@@ -1,7 +1,7 @@
-"""The audit log: logins, failed logins and refused requests, each also counted; and changes of who may do what.
+"""The audit log: logins, failed logins and refused requests, which are also counted, and changes of permissions.
 
-Refusals are written at most MAX_LINES_PER_SECOND; the next line says how many were left out. The counters count all.
-Changes that were made are all written: what one client is refused hides no change by another.
+At most MAX_LINES_PER_SECOND refusals are written; the next line says how many were left out. The counters count all.
+Changes that were made are all written, so one client's refusals hide no change by another client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = structlog.get_logger(AUDIT_LOGGER)
 
 
 class Audit:
-    """Of one agent."""
+    """The audit log of one agent."""
 
     def __init__(self, telemetry: AgentTelemetry, clock: Clock) -> None:
         self._telemetry = telemetry
@@ -42,7 +42,7 @@ class Audit:
     def refused(
         self, *, host: str, principal: str, api: str, resource_type: str, resource: str, operation: str
     ) -> None:
-        """Note a request that was refused for lack of rights."""
+        """Note a request that was refused for lack of permissions."""
         self._telemetry.authorization_refusals.labels(api, resource_type, operation).inc()
         self._write(
             "refused",

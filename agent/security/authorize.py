@@ -1,13 +1,13 @@
-"""May this principal, from this host, do this? Kafka's rules over a set of ACLs.
+"""Decides whether a principal may do something from a host, by Kafka's rules over a set of ACLs.
 
-As Kafka's StandardAuthorizer decides:
+As in Kafka's StandardAuthorizer:
 - a super user may do everything;
-- a DENY that matches wins over every ALLOW;
-- READ, WRITE, DELETE and ALTER that are allowed imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. A DENY implies
+- a matching DENY wins over every ALLOW;
+- allowed READ, WRITE, DELETE and ALTER imply DESCRIBE; allowed ALTER_CONFIGS implies DESCRIBE_CONFIGS. A DENY implies
   nothing;
-- where nothing matches, the answer is no.
+- if nothing matches, the answer is no.
 
-Pure. What was decided is remembered, since clients ask the same again and again.
+Pure. Decisions are cached, because clients repeat the same requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailrace.addresses import plain_address
 from tailrace.limits import MAX_NAME_BYTES
 
 MAX_REMEMBERED = 50_000
-"""Limit of remembered decisions; above it all are dropped."""
+"""The most cached decisions; above it all are dropped."""
 
 _IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset((Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)),
@@ -39,10 +39,9 @@ _Question = tuple[str, str, Operation, ResourceType, str]
 
 
 class AclIndex:
-    """ACLs, found by the principal that they name and the resources that they cover. Immutable; a change of ACLs is a
-    new index.
+    """ACLs, indexed by their principals and resources. Immutable; changed ACLs need a new index.
 
-    A decision looks at the ACLs of its principal and of everybody that cover the resource, not at other principals'.
+    A decision examines the ACLs of its principal and of the wildcard principal that cover the resource, no others.
     """
 
     def __init__(self, acls: Iterable[Acl], super_users: Collection[str] = ()) -> None:
@@ -65,13 +64,13 @@ class AclIndex:
     def allows(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether the principal may do this with the resource of this name. `host`: as `plain_address` writes it."""
+        """Whether the principal may do this with the resource of this name. `host`: in the form of `plain_address`."""
         question = (principal, host, operation, resource_type, name)
         answer = self._remembered.get(question)
         if answer is None:
             answer = self._decide(*question)
             if len(name) > MAX_NAME_BYTES:
-                return answer  # no resource has this name, and a client may make up many
+                return answer  # no resource has this name, and clients can invent many
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[question] = answer
@@ -126,7 +125,8 @@ class AclIndex:
         return is_allowed
 
     def concerning(self, principal: str, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """The ACLs of the principal and of everybody, for any host, whose patterns cover the resource."""
+        """Yield the ACLs of the principal and the wildcard principal, for any host, whose patterns cover the
+        resource."""
         for whose in _principals(principal):
             yield from self._literal.get((whose, resource_type, name), ())
             if name != WILDCARD:
@@ -137,7 +137,7 @@ class AclIndex:
 
 
 def _principals(principal: str) -> tuple[str, ...]:
-    """Whose ACLs count for this principal."""
+    """Return the principals whose ACLs apply to this principal."""
     return (principal,) if principal == WILDCARD_PRINCIPAL else (principal, WILDCARD_PRINCIPAL)
 
 

@@ -1,4 +1,4 @@
-"""Limits of connections and failed logins, by address and principal. Pure, but for the clock.
+"""Limits connections and failed logins, by address and principal. Pure, except for the clock.
 
 An IPv6 address counts as its /64 (`tailrace.addresses.counted_address`).
 """
@@ -15,7 +15,7 @@ C = TypeVar("C", bound=Hashable)
 
 MINUTE_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
-"""Limit of addresses whose failed logins of this minute are counted; above it all are dropped."""
+"""The most addresses whose failed logins of this minute are counted; above it all are dropped."""
 
 
 class ConnectionLimits:
@@ -30,7 +30,7 @@ class ConnectionLimits:
         self._minute = -1
 
     def opened(self, address: str) -> str | None:
-        """Count a connection. Returns the reason to close it, or None. `closed` uncounts it in either case."""
+        """Count a connection. Return the reason to close it, or None. `closed` uncounts it in either case."""
         counted = counted_address(address)
         count = self._of_address[counted] = self._of_address.get(counted, 0) + 1
         settings = self._settings
@@ -49,7 +49,7 @@ class ConnectionLimits:
         )
 
     def logged_in(self, principal: str) -> bool:
-        """Count a connection of a principal. Returns whether it may stay; only then `closed` uncounts it."""
+        """Count a connection of a principal. Return whether it may stay; only then `closed` uncounts it."""
         count = self._of_principal.get(principal, 0) + 1
         if 0 < self._settings.max_connections_per_principal < count:
             return False
@@ -77,9 +77,10 @@ class ConnectionLimits:
 
 
 class LoginRoom(Generic[C]):
-    """The connections of one listener that have not logged in, and until when (monotonic) they may stay so.
+    """The connections of one listener that have not logged in, with their deadlines (monotonic).
 
-    One address has a part of the room only: who opens connections and says nothing keeps nobody else out.
+    One address may use only a part of the room, so a client that opens connections and stays silent keeps nobody else
+    out.
     """
 
     def __init__(self, *, most: int, most_of_address: int) -> None:
@@ -92,7 +93,7 @@ class LoginRoom(Generic[C]):
         return len(self._waiting)
 
     def enter(self, connection: C, address: str, *, until: float) -> str | None:
-        """Take a new connection in. Returns the reason to close it instead, or None."""
+        """Add a new connection. Return the reason to close it instead, or None."""
         address = counted_address(address)
         count = self._of_address.get(address, 0)
         if count >= self._most_of_address:
@@ -104,13 +105,13 @@ class LoginRoom(Generic[C]):
         return None
 
     def leave(self, connection: C) -> None:
-        """It has logged in, or has ended. Without effect for one that is not in."""
+        """Remove a connection that has logged in, or has ended. Does nothing for an unknown one."""
         known = self._waiting.pop(connection, None)
         if known is not None:
             _uncount(self._of_address, known[0])
 
     def leave_late(self, now: float) -> list[C]:
-        """Those whose time is over, which leave."""
+        """Remove the connections whose deadline has passed, and return them."""
         late = [connection for connection, (_, until) in self._waiting.items() if now >= until]
         for connection in late:
             self.leave(connection)

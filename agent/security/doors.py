@@ -1,4 +1,4 @@
-"""The opened listeners of an agent: each one's dispatcher, TLS identity and SASL mechanisms."""
+"""The listeners of an agent: the dispatcher, TLS identity and SASL mechanisms of each."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tailrace.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How clients connect; by default to one plain listener, without a login. `token_secret`: by which delegation
-    tokens are made; empty: there are none."""
+    """How clients connect; by default to one plain listener, without a login. `token_secret`: makes delegation tokens;
+    empty: there are none."""
 
     listeners: tuple[Listener, ...] = ()
     settings: SecuritySettings = field(default_factory=SecuritySettings)
@@ -46,7 +46,7 @@ class ClientSecurity:
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether a listener authenticates its clients; then the clients of all listeners need ACLs."""
+        """Whether a listener authenticates its clients. If so, the clients of all listeners need ACLs."""
         return any(
             listener.protocol.has_sasl
             or (listener.protocol is SecurityProtocol.SSL and self.settings.client_auth != "none")
@@ -54,7 +54,7 @@ class ClientSecurity:
         )
 
     def tls_of(self, listener: Listener) -> ssl.SSLContext | None:
-        """The parameters of a listening socket."""
+        """Return the TLS context of a listening socket; None for a listener without TLS."""
         if not listener.protocol.has_tls:
             return None
         assert self.tls is not None, "settings with a TLS listener have its files"
@@ -62,7 +62,7 @@ class ClientSecurity:
 
 
 class CurrentAcls:
-    """The index of the catalog's ACLs, rebuilt when they change; and that of each tenant's, made when it is asked."""
+    """The index of the catalog's ACLs, rebuilt when they change, and one index for each tenant, built when needed."""
 
     def __init__(self, catalog: Catalog, super_users: Sequence[str]) -> None:
         self._catalog = catalog
@@ -81,7 +81,7 @@ class CurrentAcls:
         return self._index
 
     def of(self, tenant: Tenant) -> AclIndex:
-        """What decides on the requests of a tenant's clients: its own ACLs alone."""
+        """Return the index for the requests of a tenant's clients: it has only the tenant's ACLs."""
         self()
         index = self._of_tenants.get(tenant)
         if index is None:
@@ -105,7 +105,7 @@ class Logins:
     audit: Audit
 
     def mechanisms(self, settings: SecuritySettings, prefix: str) -> dict[str, Callable[[], Exchange]]:
-        """The factory of exchanges for each enabled mechanism. `prefix`: of the stored names of a tenant's users."""
+        """Return the exchange factory of each enabled mechanism. `prefix`: of the stored names of a tenant's users."""
         made: dict[str, Callable[[], Exchange]] = {}
         for name in settings.sasl_mechanisms:
             if name == "PLAIN":
@@ -129,7 +129,7 @@ def open_doors(
     max_request_bytes: int,
     clock: Clock,
 ) -> dict[str, Door]:
-    """A door for each listener, by name. `of_tenants`: serves the clients of tenants, `dispatch` all others."""
+    """Return a door for each listener, by name. `of_tenants` serves the clients of tenants, `dispatch` all others."""
     name_of = None
     if security.tls is not None and security.settings.client_auth != "none":
         from agent.security.certificates import distinguished_name

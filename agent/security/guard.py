@@ -1,8 +1,9 @@
-"""What each API needs: one table, from which handlers get their guards and docs/security.md its table.
+"""Guards: they check a request's permissions before its handler runs. `agent.security.needs` lists the guards of each
+API.
 
-A guard stands before a handler. It takes out of a request what the client may not have asked for, lets the handler do
-the rest, and adds an answer with the error code for each thing that it took out. So a handler never sees what its
-client may not touch, and it makes no difference whether that exists.
+A guard removes from a request what the client may not ask for, lets the handler do the rest, and adds an error code to
+the answer for each removed part. So a handler never sees what its client may not access, and the answer does not depend
+on whether that exists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REFUSALS = {
     ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 NAMES_IN_A_TURN = 500
-"""Resources of one request whose rights are looked up in one turn of the loop."""
+"""Resources of one request whose permissions are looked up in one turn of the loop."""
 UNNAMED = ""
 """The name of a topic that is requested by an unknown id."""
 
@@ -84,7 +85,7 @@ class Call:
         )
 
     async def topic_name(self, name: str | None, topic_id: UUID) -> str:
-        """The name of a topic that is requested by its id; UNNAMED if there is none."""
+        """Return the name of a topic that is requested by name or id; UNNAMED if it is unknown."""
         if topic_id == NIL_TOPIC_ID:
             return name or UNNAMED
         known = await self.topics.by_id(topic_id)
@@ -92,32 +93,32 @@ class Call:
 
 
 Next = Callable[[Any], Awaitable[Any]]
-"""The handler, or the guard before it: takes the request, gives the response."""
+"""The next guard, or the handler: takes the request, returns the response."""
 
 
 class Guard(Protocol):
-    """Passes on what the client may do."""
+    """Passes on the parts of a request that the client may do."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The needs; a client that meets all of them is refused nothing."""
+        """The guard's needs. A client that meets all of them is refused nothing."""
         ...
 
     @property
     def effect(self) -> str:
-        """What happens to a request without it, for the docs."""
+        """What happens to a request that does not meet them, for the docs."""
         ...
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
-        """The response."""
+        """Return the response."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The request as a whole needs something of one resource, or of each of several.
+    """The whole request needs one permission, on one resource or on each of several.
 
-    `names`: of the resources ('' for the cluster). `refuse`: the response to a request that is refused.
+    `names` returns the resources ('' for the cluster). `refuse` returns the response to a refused request.
     """
 
     need: Need
@@ -140,11 +141,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Each part of the request needs something of its own resource.
+    """Each part of the request needs a permission on its own resource.
 
-    `asked` and `answered`: the fields with the parts, in the request and in the response. `name`: of a part's resource.
-    `refuse`: the response's part for one that is refused. `need_of`: where parts have different needs. `hinders`: the
-    code that all other parts get if one is refused (nothing is done then); None: they are done.
+    `asked` and `answered`: the fields with the parts, in the request and in the response. `name` returns a part's
+    resource. `refuse` returns the response's part for a refused one. `need_of` returns the index of a part's need, if
+    parts have different ones. `hinders`: if one part is refused, nothing is done, and all other parts get this code;
+    None: the other parts are done.
     """
 
     needs: tuple[Need, ...]
@@ -190,7 +192,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The response lists resources: the client sees those of which it has what is needed, or all with `for_all`."""
+    """The response lists resources. The client sees those for which it meets the need, or all if it meets `for_all`."""
 
     need: Need
     answered: str
@@ -219,7 +221,7 @@ class Listed:
 
 
 def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
-    """The handler behind its guards; the first guard is called first."""
+    """Wrap the handler with its guards. The first guard is called first."""
     if not guards:
         return handler
 
@@ -237,7 +239,7 @@ def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
 
 
 def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
-    """The handler's answer with these rows added, also if it is deferred. None (acks=0) stays None."""
+    """Add these rows to the handler's answer, also to a deferred one. None (acks=0) stays None."""
     if isinstance(response, Deferred):
         return response.changed(lambda part: _with_more(part, field, rows))
     if isinstance(response, LongAnswer):
@@ -254,7 +256,7 @@ async def _with_more_later(answer: LongAnswer, field: str, rows: list[Any]) -> A
 
 
 def _only(call: Call, field: str, rows: list[Any], request: Any) -> Any:
-    """A response with only these rows; None if the client wants no answer."""
+    """Return a response with only these rows; None if the client wants no answer."""
     from tailrace.kafka.apis import APIS
 
     if getattr(request, "acks", None) == 0:

@@ -1,4 +1,4 @@
-"""The handlers behind their guards, for agents that authenticate clients."""
+"""The handlers with their guards, for agents that authenticate clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GUARDED: dict[int, Handler] = {
 
 
 def _produce_at_once(services: Services, context: RequestContext, request: Any) -> Any:
-    """Where every topic may be written to. What is refused waits for its guard."""
+    """Handle a request if the client may write to all its topics; otherwise its guard must decide."""
     by_id = services.catalog.snapshot.by_id
     for topic in request.topic_data:
         name = topic.name

@@ -24,15 +24,15 @@ from tailrace.limits import is_name
 LISTENER = "http"
 MAX_HEADER_CHARACTERS = 16 * 1024
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
-"""Pages for load balancers and supervisors, without a login; they name no topics and no groups."""
+"""Pages for load balancers and supervisors, without a login. They name no topics and no groups."""
 REMEMBERED_SECONDS = 30.0
-"""How long a login that was checked is not checked again: a password takes milliseconds, and is sent with every
-request. A change of any user or ACL makes all be checked again."""
+"""How long a checked login is not checked again: a password check takes milliseconds, and every request has one. A
+change of any user or ACL invalidates all."""
 MAX_REMEMBERED = 10_000
 BASIC, BEARER = "Basic", "Bearer"
 SCHEMES = {"basic": BASIC, "bearer": BEARER}
 OTHER_SCHEME = "(other)"
-"""In metrics and the audit log, for whatever else a client writes."""
+"""In metrics and the audit log, for any other scheme that a client sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class _Remembered:
 
 
 class HttpLogins:
-    """Who sends a request, by its Authorization header: Basic with a user's password, or Bearer with a token.
+    """Identifies a request's client by its Authorization header: Basic with a user's password, or Bearer with a token.
 
-    Without ACLs nobody has to log in.
+    Without ACLs no client has to log in.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class HttpLogins:
         self._remembered: dict[bytes, _Remembered] = {}
 
     async def access(self, authorization: str, host: str, listener: str) -> Access:
-        """The client and what it may do. Raises LoginFailed: at once where no login is tried, as clients ask to learn
-        that they need one; else after a pause, with a line in the audit log."""
+        """Return the client and what it may do. Raises LoginFailed: at once if there is no header, because clients ask
+        to learn that they need one; otherwise after a pause, with a line in the audit log."""
         admission = self._admission
         if admission.acls is not None and not authorization:
             raise LoginFailed("a login is needed")
@@ -88,8 +88,8 @@ class HttpLogins:
             raise LoginFailed(str(error)) from error
 
     async def _login(self, host: str, listener: str, *, scheme: str, value: str) -> Login:
-        """The login that the header proves. Raises LoginFailed."""
-        prefix = self._admission.tenants.prefix_of(listener)  # of the names under which its users are stored
+        """Return the login that the header proves. Raises LoginFailed."""
+        prefix = self._admission.tenants.prefix_of(listener)  # of the stored names of its users
         if self.limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
@@ -122,14 +122,14 @@ class HttpLogins:
 
 
 class HttpLogin:
-    """Lets a request for a page through whose user may DESCRIBE the cluster, as the pages name topics, groups and
+    """Lets a request for a page pass if its user may DESCRIBE the cluster, because the pages name topics, groups and
     agents."""
 
     def __init__(self, logins: HttpLogins) -> None:
         self._logins = logins
 
     async def __call__(self, request: web.Request) -> web.Response | None:
-        """The refusal, or None."""
+        """Return the refusal, or None."""
         if request.path in OPEN_PATHS:
             return None
         given = request.headers.get("Authorization", "")
@@ -139,7 +139,7 @@ class HttpLogin:
             access = await self._logins.access(given, plain_address(request.remote or "?"), LISTENER)
         except LoginFailed:
             return _unauthorized("the login failed")
-        is_operator = access.tenant is None  # a tenant's cluster is not the one that the pages show
+        is_operator = access.tenant is None  # the pages do not show a tenant's cluster
         if is_operator and access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
             return None
         access.note_refused("HTTP", Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)

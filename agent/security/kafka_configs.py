@@ -1,4 +1,4 @@
-"""How clients come in, in Kafka's words: what DescribeConfigs says of an agent's listeners, logins and limits. Pure."""
+"""Kafka's configs for what DescribeConfigs reports of an agent's listeners, logins and limits. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from agent.security.doors import ClientSecurity
 from tailrace.rpc.link import join_address
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""The one whose rules hold; tools look at the name to learn whether there are ACLs."""
+"""The authorizer whose rules apply. Tools look at the name to learn whether there are ACLs."""
 NO_LIMIT = 2**31 - 1
 
 
 def security_configs(clients: ClientSecurity) -> dict[str, str | None]:
-    """The values by Kafka's names. The listeners of `clients` are bound: none has port 0."""
+    """Return the values by Kafka's names. `clients` must have the ports that its listeners bound."""
     settings = clients.settings
     named = [(listener.name or listener.protocol.value, listener) for listener in clients.listeners]
     return {

@@ -1,6 +1,6 @@
-"""Listeners: by which name, protocol and address clients come in, and how a certificate names its principal.
+"""Listeners: the name, protocol and address that clients connect to, and the mapping of certificates to principals.
 
-Written as Kafka writes them: `NAME://HOST:PORT` where the name is a protocol, else `NAME:PROTOCOL://HOST:PORT`. Pure.
+The notation is Kafka's: `NAME://HOST:PORT` if the name is a protocol, else `NAME:PROTOCOL://HOST:PORT`. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 class BadListener(ValueError):
-    """A listener or a mapping rule can't be used; the message says which, what was seen and what is wanted."""
+    """A listener or a mapping rule is invalid. The message says which, what was given and what is expected."""
 
 
 class SecurityProtocol(enum.Enum):
-    """Kafka's four ways to serve a connection."""
+    """Kafka's four protocols of a connection."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -42,7 +42,7 @@ class SecurityProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The address that clients connect to, and the one that they are told (port 0: the bound one)."""
+    """The address that clients connect to, and the advertised one (port 0: the bound port)."""
 
     name: str
     protocol: SecurityProtocol
@@ -53,7 +53,7 @@ class Listener:
 
 
 def parse_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[Listener, ...]:
-    """The listeners that the settings name. Raises BadListener, with a line for each mistake."""
+    """Parse the settings' listeners. Raises BadListener, with a line for each mistake."""
     listeners, mistakes = read_listeners(given, advertised)
     if mistakes:
         raise BadListener("\n".join(mistakes))
@@ -61,7 +61,7 @@ def parse_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[Li
 
 
 def read_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[tuple[Listener, ...], list[str]]:
-    """The listeners that can be used, and a line for each mistake that follows from no other."""
+    """Return the valid listeners, and a line for each mistake that does not follow from another."""
     listeners: dict[str, Listener] = {}
     mistakes: list[str] = []
     for text in given:
@@ -82,7 +82,7 @@ def read_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[tup
 
 
 def _name(text: str) -> str | None:
-    """The name of a listener, which may be wrong otherwise; None if it can't be read."""
+    """Return the name of a listener, even if the rest is invalid; None if it can't be read."""
     match = _LISTENER.fullmatch(text)
     return match and match[1]
 
@@ -133,14 +133,14 @@ def _protocol(name: str, text: str) -> SecurityProtocol:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRule:
-    """One rule of Kafka's ssl.principal.mapping.rules. `pattern` None: DEFAULT, the name as it is."""
+    """One rule of Kafka's ssl.principal.mapping.rules. `pattern` None: DEFAULT, which keeps the name."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The mapped name; None if the rule does not match the whole name."""
+        """Return the mapped name; None if the rule does not match the whole name."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)
@@ -151,7 +151,7 @@ class PrincipalRule:
 
 
 def parse_rules(rules: Sequence[str]) -> tuple[PrincipalRule, ...]:
-    """The rules, each `DEFAULT` or `RULE:pattern/replacement/[LU]`. Raises BadListener."""
+    """Parse rules, each `DEFAULT` or `RULE:pattern/replacement/[LU]`. Raises BadListener."""
     parsed = []
     for text in rules:
         if text.strip() == "DEFAULT":
@@ -171,7 +171,7 @@ def parse_rules(rules: Sequence[str]) -> tuple[PrincipalRule, ...]:
 
 
 def map_principal(distinguished_name: str, rules: Sequence[PrincipalRule]) -> str | None:
-    """The principal's name by the first rule that matches; None if none does, and the client is refused."""
+    """Map a name by the first matching rule; None if no rule matches, and the client is refused."""
     for rule in rules or (PrincipalRule(),):
         mapped = rule.apply(distinguished_name)
         if mapped is not None:

@@ -1,13 +1,13 @@
-"""From an open connection to a known client: what a listener does with a connection's first requests.
+"""Logs clients in: what a listener does with a connection's first requests.
 
-    PLAINTEXT, SSL  the first request: note the principal (anonymous, or the certificate's name), then serve it
+    PLAINTEXT, SSL  first request: set the principal (anonymous, or the certificate's name), then serve it
     SASL_*          ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, a new login
 
-After SaslHandshake version 0 the tokens come bare, each behind its size, and a failed login is a closed connection.
+After SaslHandshake version 0 each token comes bare, after its size, and a failed login closes the connection.
 
 Before the login nothing else is served. Any other request closes the connection, and so does a request above
-`max_login_bytes` or more than MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so connections that need
-no session don't pay for one.
+`max_login_bytes` or more than MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so connections that need no
+session don't pay for one.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 log = structlog.get_logger("agent.security")
 
 MAX_LOGIN_REQUESTS = 12
-"""Limit of requests before the login is complete: more than any client needs."""
+"""The most requests before the login is complete: more than any client needs."""
 FIRST_WITH_REQUESTS = 1
-"""From this SaslHandshake version on tokens are in SaslAuthenticate requests (KIP-152)."""
+"""From this SaslHandshake version on, tokens come in SaslAuthenticate requests (KIP-152)."""
 FIRST_WITH_LIFETIME = 1
-"""Clients of this SaslAuthenticate version on are told when to log in again (KIP-368)."""
+"""From this SaslAuthenticate version on, the response says when the client must log in again (KIP-368)."""
 
 
 class DistinguishedName(Protocol):
-    """The subject of a certificate (DER), as RFC 2253 writes it."""
+    """Returns the subject of a certificate (DER) in RFC 2253's form."""
 
     def __call__(self, certificate: bytes) -> str: ...
 
@@ -86,13 +86,13 @@ class Door:
         )
 
     def session(self) -> Dispatch:
-        """The dispatcher of a new connection."""
+        """Return the dispatcher of a new connection."""
         if self.listener.protocol.has_sasl:
             return SaslSession(self)
         return FirstRequest(self)
 
     def opened(self, connection: KafkaConnection) -> str | None:
-        """Count a new connection, which must log in in time, with small requests. Returns the reason to close it, or
+        """Count a new connection, which must log in in time, with small requests. Return the reason to close it, or
         None."""
         reason = self.limits.opened(connection.peer_host)
         if reason is None and self.listener.protocol.has_sasl:
@@ -108,7 +108,7 @@ class Door:
         self.limits.closed(connection.peer_host, connection.access.principal if has_login else None)
 
     def close_late(self) -> list[KafkaConnection]:
-        """Close connections that have not logged in in time."""
+        """Close the connections that have not logged in in time, and return them."""
         late = self.waiting.leave_late(self.clock.monotonic())
         for connection in late:
             connection.abort()
@@ -119,12 +119,12 @@ class Door:
         return self.admission.access(user, listener=self.listener.name, host=connection.peer_host, **proof)
 
     def dispatch_for(self, access: Access) -> Dispatch:
-        """What serves this client."""
+        """Return the dispatcher that serves this client."""
         return self.dispatch if access.tenant is None else self.dispatch_of_tenants
 
 
 class FirstRequest:
-    """The dispatcher of a connection without SASL, until its first request: then the listener's own serves it."""
+    """The dispatcher of a connection without SASL for its first request. Then the listener's dispatcher serves it."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -136,7 +136,7 @@ class FirstRequest:
         if certificate is not None and door.distinguished_name is not None:
             try:
                 distinguished_name = door.distinguished_name(certificate)
-            except ValueError as error:  # such as a name that is not encoded as it claims
+            except ValueError as error:  # such as a name with the wrong encoding
                 door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", str(error))
                 return Reply(close=True)
             mapped = map_principal(distinguished_name, door.rules)
@@ -157,11 +157,11 @@ class FirstRequest:
         return await dispatch(frame, connection)
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """None: the principal must be noted first."""
+        """Return None: the principal must be set first."""
         return None
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
-        """None, in the same way."""
+        """Return None, for the same reason."""
         return None
 
 
@@ -195,13 +195,13 @@ class SaslSession:
         return await self._dispatch(frame, connection)
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """As the listener's own dispatcher, once the client has logged in."""
+        """As the listener's dispatcher, once the client has logged in."""
         if self._logged_in_by and self._is_valid():
             return self._dispatch.at_once(frame, connection)
         return None
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
-        """In the same way."""
+        """As the listener's dispatcher, once the client has logged in."""
         if self._logged_in_by and self._is_valid():
             return self._dispatch.usual(connection)
         return None
@@ -261,7 +261,7 @@ class SaslSession:
     async def _authenticate(
         self, token: bytes, connection: KafkaConnection
     ) -> SaslAuthenticateResponse | None:
-        """Take the client's next token. None: nobody can tell now whether it is good; the client may come again."""
+        """Handle the client's next token. Return None if it can't be checked now; the client may reconnect."""
         if self._exchange is None:
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -290,7 +290,7 @@ class SaslSession:
         return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=lifetime_ms)
 
     def _failed(self, connection: KafkaConnection, reason: str) -> None:
-        """Count the failed login, once: also of a client that hangs up before it is told."""
+        """Count the failed login, once; also if the client hangs up before it gets the answer."""
         if not self._has_failed:
             self._has_failed = True
             self._door.audit.login_failed(
@@ -299,7 +299,7 @@ class SaslSession:
             self._door.limits.login_failed(connection.peer_host)
 
     def _accept(self, login: Login, connection: KafkaConnection) -> int:
-        """Accept the login. Returns for how many ms, 0: no limit. Raises LoginFailed."""
+        """Accept the login. Return for how many ms it is valid; 0 means no limit. Raises LoginFailed."""
         door = self._door
         try:
             access = door.access(
@@ -320,7 +320,7 @@ class SaslSession:
         lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
         if login.expires_ms is not None:
             lifetimes.append(login.expires_ms - door.clock.wall_ms())
-            if lifetimes[-1] <= 0:  # it ended while it was checked, and 0 would be no limit
+            if lifetimes[-1] <= 0:  # it expired during the check, and 0 would mean no limit
                 raise LoginFailed("the token has expired")
         if login.until is not None:
             lifetimes.append(int((login.until - door.clock.monotonic()) * 1000))

@@ -75,7 +75,7 @@ from tailrace.kafka.messages.write_txn_markers import (
 from tailrace.turns import Turns
 
 FAILED = "Authorization failed."
-"""Kafka's message, where there is room for one."""
+"""Kafka's error message, for responses that have one."""
 
 TOPIC, GROUPS, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
@@ -97,7 +97,7 @@ FIRST_MANY_GROUPS = 8
 
 
 def _with_code(request: Any, code: ErrorCode) -> Any:
-    """A response that has nothing but the code."""
+    """Return a response with only the code."""
     return APIS[request.api.key].response(error_code=code)
 
 
@@ -129,7 +129,7 @@ def _topics(
 
 
 def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: ErrorCode) -> Any:
-    """A response in which every topic of the request has the code."""
+    """Return a response in which every topic of the request has the code."""
     return APIS[request.api.key].response(topics=[refuse(topic, code) for topic in request.topics])
 
 
@@ -232,7 +232,7 @@ def _configs(resource: Any, code: ErrorCode) -> DescribeConfigsResult:
 
 
 def _config_resource(resource: Any) -> int:
-    """Which need a resource of configs has: a topic's, a group's, or else the cluster's."""
+    """Return the index of a config resource's need: a topic's, a group's, or else the cluster's."""
     return {RESOURCE_TOPIC: 0, RESOURCE_GROUP: 1}.get(resource.resource_type, 2)
 
 
@@ -295,7 +295,7 @@ def _join_refused(request: Any, code: ErrorCode) -> JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True)
 class _MetadataGuard:
-    """Topics that the client may not describe: refused where it names them, left out where it wants all."""
+    """Refuses named topics that the client may not describe; leaves them out of a listing of all."""
 
     needs = (DESCRIBE_TOPIC, CREATE_TOPIC)
     effect = (
@@ -340,7 +340,7 @@ class _MetadataGuard:
     async def _respond(
         self, call: Call, request: Any, refused: list[MetadataResponseTopic]
     ) -> MetadataResponse:
-        """An answer for this client alone. In version 0, an empty list of topics would mean all of them."""
+        """Return an answer for this client only. In version 0, an empty list of topics would mean all topics."""
         is_empty = not request.topics
         response = await metadata.respond(call.services, call.context, request)
         response.topics = [] if is_empty else response.topics
@@ -349,7 +349,7 @@ class _MetadataGuard:
 
 
 async def _described(call: Call, names: Iterable[str]) -> list[str]:
-    """Those of these topics that the client may describe."""
+    """Return the topics that the client may describe."""
     return [
         name
         async for name in Turns(NAMES_IN_A_TURN).over(list(names))
@@ -359,7 +359,7 @@ async def _described(call: Call, names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _CoordinatorGuard:
-    """The keys of groups and of transactional ids, one or several."""
+    """Checks the keys of groups or transactional ids, one or several."""
 
     needs = (DESCRIBE_GROUP, DESCRIBE_TRANSACTION)
     effect = "GROUP_AUTHORIZATION_FAILED or TRANSACTIONAL_ID_AUTHORIZATION_FAILED for each"
@@ -391,7 +391,7 @@ class _CoordinatorGuard:
 
 @dataclass(frozen=True, slots=True)
 class _OffsetFetchGuard:
-    """One group or several; of each, topics that are named, or all."""
+    """Checks one group or several, and the named topics of each, or all topics."""
 
     needs = (DESCRIBE_GROUP, DESCRIBE_TOPIC)
     effect = (
@@ -428,7 +428,7 @@ class _OffsetFetchGuard:
     async def _one(self, call: Call, request: Any, answer: Next) -> Any:
         if not call.may(DESCRIBE_GROUP, request.group_id):
             response = offset_fetch.OffsetFetchResponse(error_code=DESCRIBE_GROUP.code)
-            if call.context.api_version < 2:  # without room for the group's code
+            if call.context.api_version < 2:  # no field for the group's code
                 response.topics = [_unfetched(topic, DESCRIBE_GROUP.code) for topic in request.topics or []]
             return response
         refused = await self._take_refused(
@@ -442,7 +442,7 @@ class _OffsetFetchGuard:
     async def _take_refused(
         self, call: Call, group: Any, topic_kind: type[Any], row_kind: type[Any]
     ) -> list[Any]:
-        """Take the topics that may not be described out of a group's; the rows that are answered for them."""
+        """Remove a group's topics that may not be described. Return their rows for the answer."""
         kept, refused = [], []
         async for topic in Turns(NAMES_IN_A_TURN).over(group.topics or []):
             topic_id = getattr(topic, "topic_id", NIL_TOPIC_ID)
@@ -456,7 +456,7 @@ class _OffsetFetchGuard:
         return refused
 
     async def _keep_described(self, call: Call, group: Any) -> None:
-        """Positions of all topics: only of those that may be described. What was asked for by name may be."""
+        """Keep only the topics that may be described. Topics requested by name were checked before."""
         group.topics = [
             topic
             async for topic in Turns(NAMES_IN_A_TURN).over(group.topics)
@@ -482,7 +482,7 @@ def _unfetched(
 
 @dataclass(frozen=True, slots=True)
 class _ProducerIdGuard:
-    """A transactional id, or some topic to write to (KIP-679)."""
+    """Needs the transactional id, or any topic to write to (KIP-679)."""
 
     needs = (
         WRITE_TRANSACTION,
@@ -512,7 +512,7 @@ class _ProducerIdGuard:
 
 @dataclass(frozen=True, slots=True)
 class _AddPartitionsGuard:
-    """Of clients, one transaction; of brokers (version 4 and above), several."""
+    """Checks one transaction from clients, several from brokers (version 4 and above)."""
 
     needs = (WRITE_TRANSACTION, WRITE_TOPIC, Need(Operation.CLUSTER_ACTION, CLUSTER))
     effect = (
@@ -549,7 +549,7 @@ class _AddPartitionsGuard:
 
 @dataclass(frozen=True, slots=True)
 class _DeleteTopicsGuard:
-    """By name or by id. A topic that may not be described is not named to a client that has its id."""
+    """Checks topics by name or by id. A refusal by id does not reveal the topic's name."""
 
     needs = (Need(Operation.DELETE, TOPIC),)
     effect = "TOPIC_AUTHORIZATION_FAILED for each"
@@ -566,7 +566,7 @@ class _DeleteTopicsGuard:
 
 @dataclass(frozen=True, slots=True)
 class _CreateTopicsGuard:
-    """The configs of a new topic are told to those who may describe them."""
+    """Returns the configs of a new topic only to clients that may describe them."""
 
     needs = (CREATE_TOPIC, Need(Operation.DESCRIBE_CONFIGS, TOPIC))
     effect = (
@@ -584,7 +584,7 @@ class _CreateTopicsGuard:
 
 @dataclass(frozen=True, slots=True)
 class _TransactionsGuard:
-    """A transaction's topics are told to those who may describe them."""
+    """Returns a transaction's topics only to clients that may describe them."""
 
     needs = (DESCRIBE_TRANSACTION, DESCRIBE_TOPIC)
     effect = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED for each; topics are left out"
@@ -610,7 +610,7 @@ class _TransactionsGuard:
 
 @dataclass(frozen=True, slots=True)
 class _TopicPartitionsGuard:
-    """Topics that are named, or all."""
+    """Checks named topics, or all."""
 
     needs = (DESCRIBE_TOPIC,)
     effect = (
@@ -634,8 +634,8 @@ class _TopicPartitionsGuard:
 
 @dataclass(frozen=True, slots=True)
 class _HeartbeatGuard:
-    """The group of a member whose assignment the coordinator makes, the topics that it names, and those that its
-    pattern finds."""
+    """Checks the group of a member whose assignment the coordinator computes, the topics that it names, and those that
+    its pattern matches."""
 
     needs = (READ_GROUP, DESCRIBE_TOPIC)
     effect = (
@@ -661,8 +661,8 @@ class _HeartbeatGuard:
 
 @dataclass(frozen=True, slots=True)
 class _DescribeGuard:
-    """Groups that are named, each described as `kind`. One whose members have a topic that the client may not describe
-    is refused as a whole."""
+    """Checks named groups, each described as `kind`. A group is refused as a whole if its members have a topic that the
+    client may not describe."""
 
     kind: type[DescribedConsumerGroup | DescribedShareGroup]
     needs = (DESCRIBE_GROUP, DESCRIBE_TOPIC)
@@ -684,7 +684,7 @@ class _DescribeGuard:
 
 
 def _topics_of(group: DescribedConsumerGroup | DescribedShareGroup) -> set[str]:
-    """The topics that its members are subscribed to or have."""
+    """Return the topics that the group's members subscribe to or have assigned."""
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
@@ -699,7 +699,7 @@ _SHARING_GROUP = Whole(READ_GROUP, _with_code, lambda request: (request.group_id
 
 @dataclass(frozen=True, slots=True)
 class _InHandler:
-    """The handler itself asks, as its session knows the topics."""
+    """The handler itself checks, because only it knows the resources."""
 
     needs: tuple[Need, ...]
     effect: str
@@ -890,4 +890,4 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         _topics(READ_TOPIC, _share_deleted, answered="responses", name=_topic_name),
     ),
 }
-"""The guards of each API, in the order in which they are asked."""
+"""The guards of each API, in the order in which they are called."""

@@ -1,7 +1,7 @@
 """OAUTHBEARER (RFC 7628, KIP-255): a client logs in with a token that an authorization server signed.
 
-The token is a JWT. Its signature is checked with the keys of a JWKS, from a file or an address; all of that is
-joserfc's. Its issuer, audience, scope and times are checked against the settings.
+The token is a JWT. joserfc checks its signature with the keys of a JWKS, which comes from a file or a URL. The token's
+issuer, audience, scope and times are checked against the settings.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ ALGORITHMS = (
 MAX_JWKS_BYTES = 1 << 20
 FETCH_SECONDS = 10.0
 UNKNOWN_KEY_SECONDS = 10.0
-"""A token with an unknown key makes the agent read the keys again, so long after the last read: the server may have a
-new one."""
+"""A token with an unknown key makes the agent read the keys again, but only this long after the last read: the server
+may have a new key."""
 MAX_END_S = 253_402_300_799
-"""The end of the year 9999, in seconds of Unix time. A later one is a mistake, such as milliseconds."""
+"""The end of the year 9999, in Unix seconds. A later time is a mistake, such as milliseconds."""
 _SEPARATOR = "\x01"
 _BEARER = "auth=Bearer "
 
@@ -54,18 +54,18 @@ log = structlog.get_logger("agent.security")
 
 
 UNREADABLE = (OSError, aiohttp.ClientError, TimeoutError, ValueError, JoseError)
-"""Why keys can't be read."""
+"""The errors of reading keys."""
 
 
 class KeysMissing(Exception):
-    """The keys can't be read; the message says why."""
+    """The keys can't be read. The message says why."""
 
 
 class SigningKeys:
-    """The public keys of the authorization server, read again every `refresh_seconds` from their first use on. The last
-    good ones stay.
+    """The public keys of the authorization server, read again every `refresh_seconds` after their first use. The last
+    valid keys stay in use if a read fails.
 
-    One read is under way at a time, beside the logins: who has a known key doesn't wait for it. `close` at the end.
+    At most one read runs at a time, in the background: logins with a known key don't wait for it. `close` at the end.
     """
 
     def __init__(self, source: str, refresh_seconds: float, clock: Clock, executor: Executor) -> None:
@@ -79,14 +79,14 @@ class SigningKeys:
         self._keeping: asyncio.Task[None] | None = None
 
     async def known(self) -> KeySet:
-        """The last good keys, at once where there are any. Raises KeysMissing."""
+        """Return the last valid keys, at once if there are any. Raises KeysMissing."""
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="keys for OAUTHBEARER")
         return await self.newer() if self._keys is None else self._keys
 
     async def newer(self) -> KeySet:
-        """The keys after the read that is under way, or one more if the last ended UNKNOWN_KEY_SECONDS ago. Raises
-        KeysMissing."""
+        """Return the keys after the read in progress, or after a new one if the last ended UNKNOWN_KEY_SECONDS ago.
+        Raises KeysMissing."""
         if self._is_reading or self._clock.monotonic() - self._read_at >= UNKNOWN_KEY_SECONDS:
             await self._read_once()
         if self._keys is None:
@@ -112,7 +112,7 @@ class SigningKeys:
         return self._reading is not None and not self._reading.done()
 
     async def _read_once(self) -> None:
-        """Wait for the read that is under way, or for a new one."""
+        """Wait for the read in progress, or for a new one."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_again(), name="read keys for OAUTHBEARER")
         await asyncio.wait([self._reading])
@@ -130,14 +130,14 @@ class SigningKeys:
         if not self._source.startswith(("https://", "http://")):
             return await asyncio.get_running_loop().run_in_executor(self._executor, _file_bytes, self._source)
         timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
-        plain = {"Accept-Encoding": "identity"}  # a few bytes would unpack to many
+        plain = {"Accept-Encoding": "identity"}  # a few compressed bytes could become many
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=plain, auto_decompress=False) as session,
             session.get(self._source) as answer,
         ):
             answer.raise_for_status()
             data = bytearray()
-            async for part in answer.content.iter_any():  # `read(n)` ends with what has come so far
+            async for part in answer.content.iter_any():  # `read(n)` returns what has arrived so far
                 data += part
                 if len(data) > MAX_JWKS_BYTES:
                     break
@@ -150,7 +150,7 @@ def _file_bytes(path: str) -> bytes:
 
 
 def _key_set(data: bytes) -> KeySet:
-    """The keys of a JWKS that are of known kinds; others are left out (RFC 7517, section 5). Raises ValueError."""
+    """Return the JWKS's keys of known types, without the others (RFC 7517, section 5). Raises ValueError."""
     if len(data) > MAX_JWKS_BYTES:
         raise ValueError(f"more than {MAX_JWKS_BYTES} bytes")
     try:
@@ -181,7 +181,7 @@ class TokenRules:
     principal_claim: str
 
     def login(self, claims: dict[str, Any], now_s: int) -> Login:
-        """The token's principal and its end. Raises JoseError, ValueError."""
+        """Check the claims and return the login, with its expiry. Raises JoseError, ValueError."""
         options: dict[str, Any] = {"exp": {"essential": True}, self.principal_claim: {"essential": True}}
         if self.issuer:
             options["iss"] = {"essential": True, "value": self.issuer}
@@ -225,7 +225,7 @@ class TokenCheck:
         await self._keys.close()
 
     async def login(self, token: str) -> Login:
-        """The login that the token proves. Raises LoginFailed."""
+        """Return the login that the token proves. Raises LoginFailed."""
         loop = asyncio.get_running_loop()
         try:
             keys = await self._keys.known()
@@ -246,7 +246,8 @@ def _decoded(token: str, keys: KeySet) -> dict[str, Any]:
 
 
 class OAuthBearerExchange:
-    """One token; if it is refused, the reason as JSON, and the failure after the client's answer (RFC 7628)."""
+    """One token. If it is refused, the client gets the reason as JSON, and the failure after its next message (RFC
+    7628)."""
 
     def __init__(self, check: TokenCheck) -> None:
         self._check = check
@@ -269,7 +270,7 @@ class OAuthBearerExchange:
 
 
 def _named_and_token(message: bytes) -> tuple[str, str]:
-    """AUTHZID ('' without one) and TOKEN in `n,[a=AUTHZID],^Aauth=Bearer TOKEN^A^A`. Raises LoginFailed."""
+    """Return AUTHZID ('' without one) and TOKEN of `n,[a=AUTHZID],^Aauth=Bearer TOKEN^A^A`. Raises LoginFailed."""
     try:
         parts = message.decode("ascii").split(_SEPARATOR)
     except UnicodeDecodeError:

@@ -1,11 +1,11 @@
-"""Which tenant a client belongs to: by its listener, or by its name. Pure.
+"""Places a client in a tenant: by its listener, or by its user name. Pure.
 
     listener of a tenant       that tenant; its users are the tenant's own
     name `acme~alice`          `acme`, if a password proved it: the user was stored for that tenant
-    first rule that matches    the tenant whose name the rule gives; none if it gives an empty one
-    no rule that matches       refused
+    first matching rule        the tenant named by the rule's result; none if that is empty
+    no matching rule           refused
 
-Where nothing says anything of tenants, no client belongs to one.
+Without tenant settings, no client belongs to a tenant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.tenants import BadTenant, Tenant, tenant_of
 
 
 class NoTenant(Exception):
-    """The client can't be placed; the message is for the audit log."""
+    """The client can't be placed. The message is for the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,26 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class TenantRules:
-    """By listener, and by the user's name (`rules`, as Kafka writes ssl.principal.mapping.rules)."""
+    """Tenants by listener, and by user name (`rules`, in the notation of ssl.principal.mapping.rules)."""
 
     by_listener: Mapping[str, Tenant] = field(default_factory=dict)
     rules: tuple[PrincipalRule, ...] = ()
 
     @property
     def is_on(self) -> bool:
-        """Whether any client belongs to a tenant."""
+        """Whether any client can belong to a tenant."""
         return bool(self.by_listener or self.rules)
 
     def prefix_of(self, listener: str) -> str:
-        """What the names of the users of this listener are stored with."""
+        """Return the prefix of the stored names of this listener's users."""
         tenant = self.by_listener.get(listener)
         return "" if tenant is None else tenant.prefix
 
     def place(self, listener: str, user: str, *, by_password: bool) -> Placed:
-        """Where a client that has logged in belongs. Raises NoTenant.
+        """Return the tenant and user of a client that has logged in. Raises NoTenant.
 
         Args:
-            by_password: whether the name is that of a stored user, and not one that somebody else gives out.
+            by_password: whether the name belongs to a stored user, and was not issued by someone else.
         """
         tenant = self.by_listener.get(listener)
         if tenant is not None:
@@ -79,11 +79,11 @@ class TenantRules:
 def parse_tenants(
     tenant_listeners: Sequence[str], tenant_rules: Sequence[str], listeners: Sequence[str]
 ) -> TenantRules:
-    """The rules that the settings give. Raises BadListener.
+    """Parse the settings' rules. Raises BadListener.
 
     Args:
         tenant_listeners: each `LISTENER=tenant`.
-        listeners: the names that there are.
+        listeners: the names of all listeners.
     """
     by_listener: dict[str, Tenant] = {}
     for text in tenant_listeners:

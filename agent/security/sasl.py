@@ -1,9 +1,9 @@
-"""SASL mechanisms, from the server's side: each an exchange of tokens that ends in a login or fails.
+"""SASL mechanisms, from the server's side: each is an exchange of tokens that ends in a login or fails.
 
-PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys. By SCRAM with Kafka's
+PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys. With SCRAM and Kafka's
 extension `tokenauth=true` a client proves a delegation token (KIP-48).
 
-What a login began with may be deleted or changed before it ends: it counts only if it is still good at its end.
+Credentials may be deleted or changed during a login: it succeeds only if they are still valid at its end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sequencer.api.security import ScramCredentials, ScramMechanism, ScramName
 from tailrace.limits import is_name
 
 MAX_TOKEN_BYTES = 16 * 1024
-"""Bytes of one token, except OAUTHBEARER's. Names and passwords are far shorter."""
+"""The most bytes of one token, except OAUTHBEARER's. Names and passwords are far shorter."""
 
 
 TOKEN_EXTENSION = ",tokenauth="
-"""What follows the nonce in the first message of a client that has a delegation token."""
+"""Follows the nonce in the first message of a client that has a delegation token."""
 
 
 class LoginFailed(Exception):
@@ -34,13 +34,13 @@ class LoginFailed(Exception):
 
 
 class Overtaken(Exception):
-    """What a login began with is no longer good at its end; the message is for the audit log."""
+    """The credentials of a login are no longer valid at its end. The message is for the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A proven principal. `expires_ms`: wall-clock end of the login; None: no end. `by_token`: whether by a delegation
-    token; `until` when that is good (monotonic)."""
+    """A proven principal. `expires_ms`: wall-clock end of the login; None: no end. `by_token`: whether it used a
+    delegation token; `until`: when that token expires (monotonic)."""
 
     user: str
     expires_ms: int | None = None
@@ -50,8 +50,8 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The token for the client, and its login once the exchange is complete. `has_failed`: the login failed, which the
-    client learns from a later answer."""
+    """The token for the client, and its login once the exchange is complete. `has_failed`: the login failed, but a
+    later answer tells the client."""
 
     token: bytes
     login: Login | None = None
@@ -59,15 +59,15 @@ class Step:
 
 
 class Exchange(Protocol):
-    """One login under way."""
+    """One login in progress."""
 
     async def answer(self, token: bytes) -> Step:
-        """Take the client's next token. Raises LoginFailed."""
+        """Handle the client's next token. Raises LoginFailed."""
         ...
 
 
 class PlainExchange:
-    """`[authzid] NUL user NUL password`, in one token. `prefix`: of the names under which the users are stored."""
+    """`[authzid] NUL user NUL password`, in one token. `prefix`: of the users' stored names."""
 
     def __init__(self, users: Users, prefix: str = "") -> None:
         self._users = users
@@ -86,9 +86,9 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """Two tokens: the user's name, or that of a delegation token; then the proof that the client knows the password.
+    """Two tokens: the name of the user or of a delegation token, then the proof that the client knows the password.
 
-    `prefix`: as for PLAIN. `tokens`: None where there are no delegation tokens.
+    `prefix`: as for PLAIN. `tokens`: None if there are no delegation tokens.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ScramExchange:
         self._stored: ScramCredentials | None = None
 
     async def answer(self, token: bytes) -> Step:
-        """Also raises SequencerError: whether there is such a delegation token can't be told now."""
+        """As `Exchange.answer`; also raises SequencerError if a delegation token can't be looked up now."""
         text = _text(token)
         try:
             if self._server is None:
@@ -117,7 +117,7 @@ class ScramExchange:
         return Step(self._server.get_server_final().encode(), await self._proven())
 
     async def _proven(self) -> Login:
-        """The login, once the client has proven what it began with. Raises LoginFailed, SequencerError."""
+        """Return the login once the client has proven its credentials. Raises LoginFailed, SequencerError."""
         login, stored = self._login, self._stored
         assert login is not None and stored is not None, "no proof fits a decoy"
         if login.by_token:
@@ -140,15 +140,16 @@ class ScramExchange:
         self._stored = stored
         server = self._begin(message, stored)
         server.client_first_bare += (
-            extension  # scramp knows no extension, and the proof is over the whole message
+            extension  # scramp knows no extension, but the proof covers the whole message
         )
         self._server = server
         return Step(server.get_server_first().encode(), has_failed=self._login is None)
 
     async def _token_credentials(self) -> ScramCredentials:
-        """Of the token; a decoy for one that there is not, or that is of a user whom this listener doesn't know.
+        """Return the token's credentials; a decoy if there is no such token, or its owner is not a user of this
+        listener.
 
-        A decoy has the token's salt and takes as long, so nobody learns which tokens there are.
+        A decoy has the token's salt and takes as long, so a client can't learn which tokens exist.
         """
         name = ScramName(self._user, self._mechanism)
         decoy = self._users.decoy(name)
@@ -159,7 +160,8 @@ class ScramExchange:
         return replace(decoy, salt=credentials.salt) if self._login is None else credentials
 
     async def _login_by_token(self) -> Login | None:
-        """As the token's owner; None if there is no such token now, or not here. Raises SequencerError."""
+        """Return the login of the token's owner; None if the token is not valid now, or not here. Raises
+        SequencerError."""
         assert self._tokens is not None, "a decoy was given where there are no tokens"
         token = await self._tokens.find(self._user)
         if token is None or not user_of(token.owner).startswith(self._prefix):
@@ -167,7 +169,8 @@ class ScramExchange:
         return Login(user_of(token.owner).removeprefix(self._prefix), by_token=True, until=token.until)
 
     def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
-        """Read the first message: without credentials only for the user's name, which their look-up has to wait for."""
+        """Read the first message. Without credentials this only finds the user's name, which is needed to look them
+        up."""
 
         def look_up(user: str) -> tuple[bytes, bytes, bytes, int]:
             self._user = user
@@ -181,7 +184,7 @@ class ScramExchange:
 
 
 def _without_extension(message: str) -> tuple[str, str]:
-    """A first message without Kafka's extension, and the extension; '' if it has none."""
+    """Split Kafka's extension off a first message; '' if it has none."""
     first, mark, value = message.rpartition(TOKEN_EXTENSION)
     return (first, mark + value) if mark and "," not in value else (message, "")
 

@@ -1,4 +1,4 @@
-"""What clients must show to be served."""
+"""The settings of client authentication and tenants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _rule(text: str) -> str:
 
 
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-"""In a variable separated by semicolons, as names of certificates contain commas."""
+"""Separated by semicolons in a variable, because names in certificates contain commas."""
 
 
 Rules = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], NoDecode, BeforeValidator(_listed)]
@@ -52,7 +52,7 @@ class SecuritySettings(SettingsSection):
     super_users: Annotated[Texts, AfterValidator(_typed)] = ()
     """Principals (User:NAME) that may do everything, whatever the ACLs say."""
     first_user_file: Path | None = None
-    """A file (mode 0600) with USER:PASSWORD: the user is created at the start if it does not exist. Make it a super
+    """A file (mode 0600) with USER:PASSWORD. The user is created at the start if it does not exist. Make it a super
     user to create the others."""
     client_auth: Literal["none", "requested", "required"] = "none"
     """Client certificates on listeners with protocol SSL (ssl.client.auth)."""
@@ -63,36 +63,36 @@ class SecuritySettings(SettingsSection):
     authentication_timeout_ms: int = Field(default=10_000, ge=100, le=_DAY_MS)
     """A client that has not logged in after this time is disconnected."""
     failed_authentication_delay_ms: int = Field(default=100, ge=0, le=60_000)
-    """How long a failed login waits for its answer (connection.failed.authentication.delay.ms)."""
+    """How long the answer to a failed login is delayed (connection.failed.authentication.delay.ms)."""
     max_login_bytes: int = Field(default=64 * 1024, ge=1024, le=1024 * 1024)
     """The largest request before the login."""
     max_session_ms: int = Field(default=0, ge=0, le=366 * _DAY_MS)
     """A client must log in again within this time (connections.max.reauth.ms); 0: never."""
     delegation_token_secret_file: Path | None = None
-    """A file (mode 0600) with one line, the secret by which delegation tokens are made; the same at every agent. Unset:
-    there are no delegation tokens (delegation.token.secret.key)."""
+    """A file (mode 0600) with one line, the secret that makes delegation tokens; the same at every agent. Unset: there
+    are no delegation tokens (delegation.token.secret.key)."""
     delegation_token_max_lifetime_ms: int = Field(default=7 * _DAY_MS, ge=1, le=3_660 * _DAY_MS)
     """How long a delegation token can be renewed (delegation.token.max.lifetime.ms)."""
     delegation_token_expiry_ms: int = Field(default=_DAY_MS, ge=1, le=3_660 * _DAY_MS)
-    """How long a delegation token is good unless it is renewed (delegation.token.expiry.time.ms)."""
+    """How long a delegation token is valid unless it is renewed (delegation.token.expiry.time.ms)."""
     max_connections_per_address: int = Field(default=0, ge=0, le=1_000_000)
-    """Connections from one IP address, of IPv6 from one /64 (max.connections.per.ip); 0: no limit."""
+    """Limit of connections from one IP address (IPv6: one /64) (max.connections.per.ip); 0: no limit."""
     max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)
-    """Connections of one user, by SASL; 0: no limit."""
+    """Limit of connections of one user that has logged in with SASL; 0: no limit."""
     max_connections_without_login: int = Field(default=1_000, ge=1, le=1_000_000)
-    """Connections of a SASL listener that have not logged in yet."""
+    """Limit of connections of a SASL listener that have not logged in yet."""
     max_connections_without_login_per_address: int = Field(default=200, ge=1, le=1_000_000)
-    """Those of one IP address, of IPv6 of one /64, so that one address leaves room to others."""
+    """Limit of such connections from one IP address (IPv6: one /64), so that one address leaves room for others."""
     max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
-    """Failed logins from one IP address; above it its new connections are closed until the minute is over; 0: no
-    limit."""
+    """Limit of failed logins from one IP address. Above it its new connections are closed until the minute is over; 0:
+    no limit."""
     tenant_listeners: Texts = ()
     """Listeners whose clients belong to a tenant, each `LISTENER=tenant`."""
     tenant_rules: Rules = ()
-    """How the names of other clients become the names of their tenants, written as `principal_mapping_rules`; an empty
-    name: no tenant. With rules, a client that none matches is refused."""
+    """Map the names of other clients to the names of their tenants, in the notation of `principal_mapping_rules`. An
+    empty result: no tenant. If there are rules, a client that matches none is refused."""
     oauth_jwks: str = ""
-    """For OAUTHBEARER: the file or the address (https://) of the JSON Web Key Set with the keys that sign tokens."""
+    """For OAUTHBEARER: the file or the URL (https://) of the JSON Web Key Set with the keys that sign tokens."""
     oauth_jwks_refresh_seconds: float = Field(default=300.0, ge=1, le=86_400)
     """How long the keys are used before they are read again."""
     oauth_issuer: str = ""
@@ -100,7 +100,7 @@ class SecuritySettings(SettingsSection):
     oauth_audience: str = ""
     """The audience (`aud`) that tokens must have; empty: any."""
     oauth_scopes: Texts = ()
-    """Scopes that tokens must all have."""
+    """Scopes that a token must have, all of them."""
     oauth_clock_skew_seconds: int = Field(default=30, ge=0, le=3_600)
     """How far the clock of the tokens' issuer may differ."""
     oauth_principal_claim: str = Field(default="sub", min_length=1)

@@ -1,1 +1,1 @@
-"""The border between a tenant's clients and the cluster: names are translated here, and nowhere else."""
+"""The border between a tenant's clients and the cluster: names are translated only here."""

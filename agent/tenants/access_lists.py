@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls of a tenant: of its own ACLs alone."""
+"""DescribeAcls, CreateAcls and DeleteAcls for a tenant's clients: they see and change only the tenant's ACLs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRe
 from tailrace.turns import Turns
 
 MATCHED_IN_A_TURN = 10_000
-"""ACLs that are held against filters in one turn of the loop."""
+"""ACLs compared with filters in one turn of the loop."""
 
 _EVERYTHING = DescribeAclsRequest(
     resource_type_filter=ResourceType.ANY,
@@ -42,11 +42,11 @@ _EVERYTHING = DescribeAclsRequest(
 
 
 async def describe_acls(visit: Visit, request: Any) -> Any:
-    """Those that the filter matches as the client sees them."""
+    """Return the ACLs that the filter matches in the form that the client sees."""
     try:
         wanted = filter_of(request)
     except InvalidRequest:
-        return await visit.answer(request)  # which says what is wrong
+        return await visit.answer(request)  # its answer has the error
     response = await visit.answer(_EVERYTHING)
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
     for stored in _described(response.resources):
@@ -74,7 +74,7 @@ def _described(resources: list[DescribeAclsResource]) -> Iterator[Acl]:
 
 
 async def create_acls(visit: Visit, request: Any) -> Any:
-    """As stored."""
+    """Create the ACLs in their stored form."""
     return await visit.answer(
         replace(request, creations=[_stored(visit, creation) for creation in request.creations])
     )
@@ -91,8 +91,8 @@ def _stored(visit: Visit, creation: AclCreation) -> AclCreation:
 
 
 async def delete_acls(visit: Visit, request: Any) -> Any:
-    """What the filters match of the tenant's ACLs is deleted one by one, by filters that match a single ACL each. Each
-    filter of the request has one that matches none, for the answer where nothing else is to be deleted for it."""
+    """Delete each matching ACL of the tenant by its own filter, which matches only that ACL. Each filter of the request
+    is also passed on in a form that matches nothing, to get its answer."""
     await visit.services.catalog.refresh_if_possible()
     known = visit.services.catalog.security.acls
     mine = [acl for acl in (local_acl(visit.tenant, stored) for stored in known) if acl is not None]
@@ -125,7 +125,8 @@ def _matches(given: DeleteAclsFilter, acls: list[Acl]) -> list[Acl]:
 
 
 def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
-    """What the handler is asked for a filter itself: nothing, or to say what is wrong with it."""
+    """Return a filter that matches nothing for a valid filter. An invalid one stays, so that the handler returns its
+    error."""
     try:
         filter_of(given)
     except InvalidRequest:
@@ -134,7 +135,8 @@ def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
 
 
 def _matching_none(visit: Visit) -> DeleteAclsFilter:
-    """No resource has an empty name. It names one binding, so that it is looked up."""
+    """Return a filter that matches nothing, because no resource has an empty name. It names a single binding, so it is
+    looked up."""
     return _only(
         Acl(
             resource_type=ResourceType.TOPIC,
@@ -165,7 +167,7 @@ def _written(wanted: AclFilter) -> DeleteAclsFilter:
 
 
 def _joined(visit: Visit, results: list[DeleteAclsFilterResult]) -> DeleteAclsFilterResult:
-    """The result of a filter from those of its parts: the first error, or all that was deleted."""
+    """Join the results of a filter's parts: the first error, or all deleted ACLs."""
     failed = next((result for result in results if result.error_code), None)
     if failed is not None:
         return failed

@@ -1,4 +1,4 @@
-"""ACLs of a tenant: how they look to its clients, how they are stored, and how they decide.
+"""A tenant's ACLs: as its clients see them, as they are stored, and as they are applied.
 
     to its clients                  stored
     topic `orders`                  topic `acme~orders`
@@ -7,7 +7,7 @@
     the cluster: `kafka-cluster`    `acme~kafka-cluster`, which is the name of no cluster
     `User:alice`, `User:*`          `User:acme~alice`, `User:acme~*`
 
-So an ACL that a tenant has made gives nobody anything outside of it, whoever reads it. Pure.
+So a tenant's ACL grants nothing outside of the tenant, whatever code evaluates it. Pure.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tailrace.tenants import Tenant, tenant_of
 
 
 def stored_pattern(tenant: Tenant, name: str, pattern_type: int) -> tuple[str, int]:
-    """The name and the pattern type of a resource as they are stored."""
+    """Return a resource's stored name and pattern type."""
     if name == WILDCARD and pattern_type == PatternType.LITERAL:
         return tenant.prefix, PatternType.PREFIXED
     return (tenant.stored(name) if name else name), pattern_type
 
 
 def stored_principal(tenant: Tenant, principal: str) -> str:
-    """`User:alice` as it is stored. What is no principal stays so."""
+    """Return the stored form of `User:alice`. A text that is not a principal stays unchanged."""
     kind, colon, name = principal.partition(":")
     return f"{kind}{colon}{tenant.stored(name)}" if name else principal
 
 
 def owner_of(acl: Acl) -> Tenant | None:
-    """The tenant whose ACL this is."""
+    """Return the tenant that owns this ACL, or None."""
     return tenant_of(acl.principal.partition(":")[2])
 
 
 def stored_acl(tenant: Tenant, acl: Acl) -> Acl:
-    """A tenant's ACL as it is stored."""
+    """Return the stored form of a tenant's ACL."""
     name, pattern_type = stored_pattern(tenant, acl.resource_name, acl.pattern_type)
     return replace(
         acl,
@@ -50,7 +50,7 @@ def stored_acl(tenant: Tenant, acl: Acl) -> Acl:
 
 
 def local_acl(tenant: Tenant, acl: Acl) -> Acl | None:
-    """A stored ACL as the tenant's clients see it; None if it is not the tenant's."""
+    """Return a stored ACL as the tenant's clients see it; None if it is not the tenant's."""
     kind, _, name = acl.principal.partition(":")
     if not tenant.owns(name) or not tenant.owns(acl.resource_name):
         return None
@@ -64,8 +64,8 @@ def local_acl(tenant: Tenant, acl: Acl) -> Acl | None:
 
 
 def deciding_acls(tenant: Tenant, acls: Iterable[Acl]) -> list[Acl]:
-    """The tenant's ACLs as its clients' requests are decided by them: with stored names of topics, groups and
-    transactional ids, for the cluster as it is named, and for all of the tenant's principals where they say so."""
+    """Return the tenant's ACLs in the form that is applied to its clients' requests: with stored names of topics,
+    groups and transactional ids, but the cluster's real name, and `User:*` for all of the tenant's principals."""
     decided = []
     for acl in acls:
         kind, _, name = acl.principal.partition(":")

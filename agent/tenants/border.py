@@ -1,12 +1,12 @@
-"""Handlers for a tenant's clients: the same handlers, with names translated on the way in and on the way out.
+"""Handlers for a tenant's clients: the usual handlers, with names translated on the way in and on the way out.
 
     client --> decoded request --> rule of the API, if any --> stored names --> guards, handler
                                                                                      |
     client <-- encoded answer  <-- rule ------------------- <-- local names <--------+
 
-No handler knows of tenants. A request names only what is stored under the tenant's prefix, so what is another's does
-not exist for it; of what an answer lists, the rest is left out. An answer that can't be told is a bug, and closes the
-connection.
+No handler knows of tenants. A request names only what is stored under the tenant's prefix, so other tenants' resources
+don't exist for it. From lists in an answer, other tenants' entries are left out. A foreign name anywhere else in an
+answer is a bug, and closes the connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tailrace.tenants import Tenant
 from tailrace.turns import Turns, in_turns
 
 NAMES_IN_A_TURN = 1_000
-"""Names, and structures with names, that are translated in one turn of the loop."""
+"""Names, and structures with names, translated in one turn of the loop."""
 
 
 class Crossing:
@@ -52,12 +52,12 @@ class Crossing:
         return None if known is None else known.topic.name
 
     def inward_at_once(self, request: Any) -> Any:
-        """The request in stored names; MUST_WAIT if it names a topic id that may be a new one."""
+        """Return the request with stored names; MUST_WAIT if it has a topic id that may be new."""
         changed = translated(request, {**inward(self._tenant), Entity.TOPIC_ID: self._ids.inward})
         return MUST_WAIT if self._ids.unknown else changed
 
     async def inward(self, request: Any) -> Any:
-        """The request in stored names."""
+        """Return the request with stored names."""
         changed = await self._inward_in_turns(request)
         if not self._ids.unknown:
             return changed
@@ -70,7 +70,7 @@ class Crossing:
         return await in_turns(translating(request, replacements), Turns(NAMES_IN_A_TURN))
 
     async def outward(self, response: Any) -> Any:
-        """The answer in local names, also if it comes later."""
+        """Return the answer with local names, also if it is deferred."""
         if response is None or isinstance(response, Deferred):
             return self.outward_at_once(response)
         if not isinstance(response, HeldResponse):
@@ -85,7 +85,7 @@ class Crossing:
         return _seen(await in_turns(translating(response, self._outward), Turns(NAMES_IN_A_TURN)))
 
     def outward_at_once(self, response: Any) -> Any:
-        """The same without waiting; never for an answer that holds memory."""
+        """As `outward`, without waiting. Must not be called with an answer that holds memory."""
         if isinstance(response, Deferred):
             return response.changed(self.outward_at_once)
         if isinstance(response, LongAnswer):
@@ -106,7 +106,7 @@ def _seen(answer: Any) -> Any:
 
 
 def bordered(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """The handlers behind the border."""
+    """Wrap the handlers with the translation of names."""
     rules = make_rules()
     return {key: _bordered(handler, rules.get(key)) for key, handler in handlers.items()}
 
@@ -131,7 +131,7 @@ def _bordered(handler: Handler, rule: Rule | None) -> Handler:
 
 
 def bordered_at_once(handlers: Mapping[int, HandlerAtOnce]) -> dict[int, HandlerAtOnce]:
-    """The same for handlers that don't wait. A transaction's records wait for its rule."""
+    """As `bordered`, for handlers that don't wait. Transactional records wait for their rule."""
     return {key: _bordered_at_once(handler) for key, handler in handlers.items()}
 
 

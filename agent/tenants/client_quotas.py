@@ -1,5 +1,5 @@
-"""DescribeClientQuotas and AlterClientQuotas of a tenant: of its own users and client ids. Quotas of addresses are the
-cluster's."""
+"""DescribeClientQuotas and AlterClientQuotas for a tenant's clients: quotas of its own users and client ids. Quotas of
+addresses belong to the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_TENANTS = (USER, CLIENT_ID)
 
 
 def _stored(tenant: Tenant, part: Any) -> Any:
-    """A user or a client id, or the default of a tenant's, as it is stored."""
+    """Return the stored form of a user or a client id, or of the tenant's default."""
     if part.entity_type not in _OF_TENANTS or part.entity_name == "":
         return part
     return replace(part, entity_name=tenant.stored(part.entity_name or ""))
@@ -36,7 +36,7 @@ def _local(tenant: Tenant, part: Any) -> Any:
 
 
 async def describe_quotas(visit: Visit, request: Any) -> Any:
-    """The tenant's own."""
+    """Return the tenant's own quotas."""
     asked = replace(request, components=[_component(visit.tenant, part) for part in request.components])
     response = await visit.answer(asked)
     if response.entries is not None:
@@ -59,7 +59,7 @@ def _component(tenant: Tenant, given: ComponentData) -> ComponentData:
 
 
 async def alter_quotas(visit: Visit, request: Any) -> Any:
-    """Each entry on its own; those of addresses are refused."""
+    """Change the quotas of each entry on its own. Quotas of addresses are refused."""
     is_refused = [any(part.entity_type == IP for part in entry.entity) for entry in request.entries]
     asked = [
         replace(entry, entity=[_stored(visit.tenant, part) for part in entry.entity])

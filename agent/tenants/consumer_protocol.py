@@ -1,4 +1,4 @@
-"""What members of a group tell each other through the coordinator, where it is of the consumers' protocol. Pure."""
+"""The bytes that members of a group exchange through the coordinator, if they use the consumer protocol. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Kind = type[ConsumerProtocolSubscription] | type[ConsumerProtocolAssignment]
 
 
 def translated_bytes(kind: Kind, given: bytes, replacements: Mapping[Entity, Replace]) -> bytes:
-    """The same message with its names replaced. Bytes that are no such message stay as they are.
+    """Return the message with its names replaced. Bytes that are not such a message stay unchanged.
 
-    Nothing says for certain of which protocol the bytes are. So they are taken for this one only if it would write the
-    very same bytes: then the names in an answer are replaced exactly where they were in the request.
+    The bytes don't name their protocol. So they count as a consumer protocol message only if encoding it again yields
+    the same bytes. This makes sure that an answer's names are translated back exactly where the request's were
+    translated.
     """
     try:
         message, end = read_embedded(kind, given)

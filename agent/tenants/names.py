@@ -1,4 +1,4 @@
-"""How each kind of name looks on either side of the border. Pure."""
+"""How each kind of name is translated at the border. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.kafka.schema import NIL_UUID, Entity
 from tailrace.tenants import Tenant
 
 TOPIC, GROUP = 2, 32
-"""The types of config resources that have names of tenants."""
+"""The types of config resources whose names belong to tenants."""
 _NAMES = (
     Entity.TOPIC_NAME,
     Entity.GROUP_ID,
@@ -26,19 +26,19 @@ _NAMES = (
     Entity.USER_NAME,
 )
 TENANTS_AT_ONCE = 1_024
-"""Tenants for which the functions are kept: making them takes longer than a small request."""
+"""The most tenants whose functions are cached: making them takes longer than a small request."""
 LIMIT_REACHED = "A limit of the cluster is reached."
-"""Instead of a message that tells how much there is of all tenants together."""
+"""Replaces messages that would reveal how much all tenants together use."""
 
 
 @dataclass(slots=True)
 class TopicIds:
-    """The topic ids of one request. One of a topic that is not the tenant's becomes an id that no topic has, so that
-    it is answered as such an id is; in the answer it is itself again.
+    """The topic ids of one request. The id of another tenant's topic is replaced by an id that no topic has, so the
+    answer is that for an unknown id; in the answer the client's id is put back.
 
-    `name_of`: the stored name of a topic, None if this agent knows none of this id. `unknown`: such ids of the request.
-    `hides_unknown`: whether these are taken for another's too. A handler may ask the sequencer once more, and would
-    find the topic.
+    `name_of` returns the stored name of a topic, None if this agent does not know the id. `unknown`: the request's ids
+    that are not known. `hides_unknown`: replace these as well. Otherwise a handler that asks the sequencer again could
+    find another tenant's topic.
     """
 
     tenant: Tenant
@@ -75,7 +75,7 @@ class TopicIds:
 
 @lru_cache(TENANTS_AT_ONCE)
 def inward(tenant: Tenant) -> Mapping[Entity, Replace]:
-    """What becomes of the values of a request, but for topic ids."""
+    """Return the translations of a request's values, except topic ids."""
 
     def name(value: str, message: Any) -> str:
         return tenant.stored(value) if value else value
@@ -101,7 +101,7 @@ def inward(tenant: Tenant) -> Mapping[Entity, Replace]:
 
 @lru_cache(TENANTS_AT_ONCE)
 def outward(tenant: Tenant) -> Mapping[Entity, Replace]:
-    """What becomes of the values of an answer, but for topic ids."""
+    """Return the translations of an answer's values, except topic ids."""
 
     def name(value: str, message: Any) -> Any:
         if not value:

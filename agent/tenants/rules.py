@@ -1,6 +1,6 @@
-"""What the declarations of messages do not say: APIs whose requests or answers concern the whole cluster.
+"""Rules for APIs whose requests or answers concern the whole cluster, which translating names does not cover.
 
-A rule stands on the tenant's side of the border: requests and answers have the names that clients use.
+A rule runs on the tenant's side of the border: its requests and answers have the names that clients use.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tailrace.kafka.messages.metadata import MetadataRequestTopic
 
 ALTERED_BY_TENANTS = frozenset((RESOURCE_TOPIC, RESOURCE_GROUP))
 SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}
-"""Other resources of configs (clients' metrics) concern the clients of all tenants."""
+"""Other config resources (clients' metrics) affect the clients of all tenants."""
 LISTENER_CONFIGS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
 async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
-    """The tenant's topics that the client may describe, by the names that clients use."""
+    """Return the tenant's topics that the client may describe, with the names that clients use."""
     await visit.services.catalog.refresh_if_possible()
     tenant, access = visit.tenant, visit.context.access
     return [
@@ -48,7 +48,8 @@ async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
 
 
 async def _metadata(visit: Visit, request: Any) -> Any:
-    """All topics are the tenant's. In version 0 a list of none would mean all; the border leaves the others out."""
+    """Replace "all topics" by the tenant's. In version 0 an empty list would mean all; then the border leaves out the
+    others."""
     if wants_all(visit.context, request):
         topics = [MetadataRequestTopic(name=name) for name, _ in await _own_topics(visit)]
         request = replace(request, topics=topics, allow_auto_topic_creation=False)
@@ -65,7 +66,7 @@ async def _topic_partitions(visit: Visit, request: Any) -> Any:
 
 
 async def _log_dirs(visit: Visit, request: Any) -> Any:
-    """Who may describe the cluster is told of each topic that it may describe."""
+    """Replace "all topics" by the tenant's topics that the client may describe."""
     if request.topics is None:
         topics = [
             DescribableLogDirTopic(name, list(range(known.topic.partitions)))
@@ -76,7 +77,7 @@ async def _log_dirs(visit: Visit, request: Any) -> Any:
 
 
 async def _describe_configs(visit: Visit, request: Any) -> Any:
-    """An agent's listeners are those of all tenants: a client is told of the one by which it came."""
+    """Hide other resources, and an agent's other listeners: the client only sees the listener that it connected to."""
     kept = [named for named in request.resources if named.resource_type in SEEN_BY_TENANTS]
     response = await visit.answer(replace(request, resources=kept))
     for result in response.results:
@@ -126,7 +127,7 @@ async def _list_config_resources(visit: Visit, request: Any) -> Any:
 
 
 async def _list_transactions(visit: Visit, request: Any) -> Any:
-    """A pattern is matched with the names that the client uses, and is wrong or not whatever others have."""
+    """Match the pattern with the names that the client uses. Whether it is valid does not depend on other tenants."""
     pattern = request.transactional_id_pattern
     if not pattern:
         return await visit.answer(request)
@@ -147,7 +148,7 @@ async def _not_for_tenants(visit: Visit, request: Any) -> Any:
 
 
 def make_rules() -> dict[int, Rule]:
-    """The rules of one agent, by API."""
+    """Return the rules of one agent, by API."""
     return {
         ApiKey.METADATA: _metadata,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_partitions,

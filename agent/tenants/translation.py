@@ -1,6 +1,6 @@
-"""Messages with the names in them replaced, as the declarations of the messages say where names are.
+"""Replaces the names in messages. The declarations of the messages say where names are.
 
-A message is not changed: one with other names is made, which shares with the first what has no names. Pure.
+A message is not changed: the result is a new message that shares the parts without names. Pure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class _Foreign(Enum):
 
 
 FOREIGN = _Foreign.FOREIGN
-"""Instead of a value that its reader may not see. The element of a list that has it is left out of the list."""
+"""Replaces a value that its reader may not see. An element of a list that has such a value is left out of the list."""
 
 Replace = Callable[[Any, Any], Any]
-"""(value, message that has it) to the value that stands there instead, or FOREIGN."""
+"""Takes (value, message that has it); returns the new value, or FOREIGN."""
 
 
 class _Place(NamedTuple):
-    """A field with names, or of structures that have some."""
+    """A field with names, or with structures that have names."""
 
     name: str
     entity: Entity | None
@@ -45,16 +45,16 @@ def _places(kind: Any) -> tuple[_Place, ...]:
 
 
 def translated(message: Any, replacements: Mapping[Entity, Replace]) -> Any:
-    """The message with its names replaced; FOREIGN if one that is in no list is foreign.
+    """Return the message with its names replaced; FOREIGN if a name outside of a list is foreign.
 
     Args:
-        replacements: by what is named; other values stay.
+        replacements: by entity; other values stay.
     """
     return at_once(translating(message, replacements))
 
 
 def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[Any]:
-    """The same in steps, each of one structure or one list of names."""
+    """As `translated`, in steps of one structure or one list of names."""
     changes: dict[str, Any] = {}
     changed: Any
     for name, entity, is_array in _places(message.__class__):
@@ -84,5 +84,5 @@ def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[A
 
 
 def _all(values: list[Any]) -> list[Any]:
-    """Those that may be seen."""
+    """Return the values that may be seen."""
     return [value for value in values if value is not FOREIGN]

@@ -12,7 +12,7 @@ from tailrace.tenants import Tenant
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """`answer`: takes a request over the border, and gives the answer, both with the client's names."""
+    """`answer` takes a request across the border and returns the answer, both with the client's names."""
 
     tenant: Tenant
     services: Services
@@ -21,4 +21,4 @@ class Visit:
 
 
 Rule = Callable[[Visit, Any], Awaitable[Any]]
-"""Gives the response to a request."""
+"""Returns the response to a request."""
