@@ -69,6 +69,8 @@ def _compared(
 def _compared_lists(
     kafka: list[Any], tailrace: list[Any], path: str, any_order: bool, unordered: Sequence[str]
 ) -> Iterator[tuple[str, Any, Any]]:
+    if any_order:
+        kafka, tailrace = sorted(kafka, key=str), sorted(tailrace, key=str)
     ones, others = _keyed(kafka, tailrace)
     common = [key for key in ones if key in others]
     if not any_order and common != [key for key in others if key in ones]:

@@ -14,9 +14,9 @@ from tailrace.kafka.headers import request_header
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tests.compat.differential.steps import CLOSED, SILENT, Ask
-from tests.support.patience import PATIENCE_SECONDS
+from tests.compat.differential.steps import CLOSED, LATER_ON, SILENT, WAITING, Ask
 
+ANSWER_SECONDS = 10.0
 UNTIL_SECONDS = 10.0
 REPEAT_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
@@ -57,7 +57,10 @@ class Connections:
             if name not in self._open:
                 self._open[name] = self._opened(step.user)
             connection = self._open[name]
-            connection.sendall(_framed(step))
+            if step.request is not None:
+                connection.sendall(_framed(step))
+            if step.is_answered_later:
+                return LATER_ON
             if step.is_answered:
                 version = step.version if step.answer_version is None else step.answer_version
                 frame = _received(connection)
@@ -72,10 +75,13 @@ class Connections:
         except ConnectionError:
             self._open.pop(name).close()
             return CLOSED
+        except TimeoutError:
+            self._open.pop(name).close()
+            return WAITING
 
     def _opened(self, user: str | None) -> socket.socket:
         port = self._port if user is None else self._login_port
-        connection = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+        connection = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
         if user is not None:
             try:
                 _log_in(connection, *user.split(":"))

@@ -38,6 +38,9 @@ TIMES = frozenset(
     )
 )
 SIZES = frozenset(("total_bytes", "usable_bytes", "partition_size", "finalized_features_epoch"))
+EPOCHS = frozenset(("member_epoch", "group_epoch", "assignment_epoch"))
+"""Kafka and Tailrace count them up by different steps."""
+MEMBERS = frozenset(("member_id", "leader"))
 TEXTS = frozenset(("error_message", "message"))
 DROPPED = frozenset(("throttle_time_ms", "port"))
 FIRST_TIME = 1_600_000_000_000
@@ -114,7 +117,7 @@ def _number(value: int, name: str, ids: Ids) -> int | str:
         return "<session>"
     if name in TIMES and value >= FIRST_TIME:
         return "<time>"
-    if name == "leader_epoch" and value >= 0:
+    if (name in EPOCHS and value >= 1) or (name == "leader_epoch" and value >= 0):
         return "<epoch>"
     if name in SIZES and value >= 0:
         return "<size>"
@@ -126,7 +129,7 @@ def _string(value: str, name: str, step: Ask, ids: Ids) -> str:
         return f"<{name}>"
     if name in TEXTS and value and not step.texts:
         return "<text>"
-    if name == "member_id" and value:
+    if name in MEMBERS and value:
         return ids.numbered("member", value)
     return value
 

@@ -32,7 +32,17 @@ from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections
 from tests.compat.differential.known import EVERYWHERE, Known
 from tests.compat.differential.plain import Ids, plain
-from tests.compat.differential.scripts import producing, reading, topics
+from tests.compat.differential.scripts import (
+    classic_groups,
+    client_settings,
+    committed_offsets,
+    consumer_groups,
+    producing,
+    reading,
+    security,
+    share_groups,
+    topics,
+)
 from tests.compat.differential.servers import Server
 from tests.compat.differential.steps import Ask, Script, Scripts
 
@@ -40,6 +50,13 @@ MODULES: dict[str, Scripts] = {
     "topics": topics.SCRIPTS,
     "producing": producing.SCRIPTS,
     "reading": reading.SCRIPTS,
+    "classic_groups": classic_groups.SCRIPTS,
+    "committed_offsets": committed_offsets.SCRIPTS,
+    "consumer_groups": consumer_groups.SCRIPTS,
+    "share_groups": share_groups.SCRIPTS,
+    "open_security": security.OPEN,
+    "security": security.SCRIPTS,
+    "client_settings": client_settings.SCRIPTS,
 }
 
 

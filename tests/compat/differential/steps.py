@@ -37,6 +37,10 @@ CLOSED = "<closed>"
 """In place of an answer: the server closed the connection."""
 SILENT = "<silent>"
 """In place of an answer: there is none, and the connection goes on."""
+WAITING = "<waiting>"
+"""In place of an answer: none came for ten seconds; the connection is closed."""
+LATER_ON = "<later>"
+"""In place of an answer: a step without a request will receive it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,12 @@ class Ask:
 
     Args:
         what: the step's name, different from the others of the script.
-        request: the message; bytes are sent as they are, behind the request's header.
+        request: the message; bytes are sent as they are, behind the request's header. None receives the answer to the
+            request that went over this connection before (`is_answered_later`).
         connection: which one it goes over. Each is opened when it is first named, and again once it is closed.
         user: a SCRAM user and password, "name:password": the connection logs in (`needs_logins` only).
         is_answered: False for a request without an answer (acks=0).
+        is_answered_later: the request is sent, and the script goes on; a step without a request receives the answer.
         until: the request is repeated until this holds of its answer, for ten seconds at most.
         repeat_on: error codes on which the request is repeated, for five seconds at most.
         answer_version: in which version the answer is decoded, where it is not the request's.
@@ -65,6 +71,7 @@ class Ask:
     connection: str = MAIN
     user: str | None = None
     is_answered: bool = True
+    is_answered_later: bool = False
     until: Callable[[Any], bool] | None = None
     repeat_on: frozenset[int] = LATER
     answer_version: int | None = None

@@ -1,0 +1,315 @@
+"""KIP-848: ConsumerGroupHeartbeat and ConsumerGroupDescribe, and groups with members of both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tailrace.kafka.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatTopicPartitions,
+)
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.list_groups import ListGroupsRequest
+from tests.compat.differential.scripts.classic_groups import (
+    AT_ONCE,
+    AT_ONCE_TOO,
+    LONG,
+    beaten,
+    described,
+    joined,
+    left,
+    once_ready,
+    stable,
+    subscription,
+    synced,
+)
+from tests.compat.differential.scripts.committed_offsets import asked, committed
+from tests.compat.differential.steps import Ask, Script, Scripts, topic
+
+NOT_THERE = UUID(int=83)
+
+
+def beat(
+    what: str,
+    group: str,
+    member: str,
+    epoch: int = 0,
+    topics: Sequence[str] | None = None,
+    *,
+    owned: Sequence[tuple[UUID, Sequence[int]]] | None = None,
+    rebalance_ms: int = -1,
+    version: int = 1,
+    until: Any = None,
+    is_compared: bool = True,
+    **more: Any,
+) -> Ask:
+    """ConsumerGroupHeartbeat."""
+    rows = None
+    if owned is not None:
+        rows = [ConsumerGroupHeartbeatTopicPartitions(known, list(parts)) for known, parts in owned]
+    request = ConsumerGroupHeartbeatRequest(
+        group, member, epoch, rebalance_timeout_ms=rebalance_ms, topic_partitions=rows,
+        subscribed_topic_names=None if topics is None else list(topics), **more,
+    )  # fmt: skip
+    return Ask(
+        what, ApiKey.CONSUMER_GROUP_HEARTBEAT, version, request, unordered=("topic_partitions", "partitions"),
+        until=until, is_compared=is_compared,
+    )  # fmt: skip
+
+
+def join(what: str, group: str, member: str, *topics: str, **more: Any) -> Ask:
+    """The first heartbeat of a member, as clients send it."""
+    more = {"owned": [], "rebalance_ms": 60_000, **more}
+    return beat(what, group, member, 0, topics, **more)
+
+
+def seen(what: str, *groups: str, version: int = 1, operations: bool = False, **more: Any) -> Ask:
+    """ConsumerGroupDescribe."""
+    request = ConsumerGroupDescribeRequest(list(groups), operations)
+    unordered = ("members", "topic_partitions", "partitions", "subscribed_topic_names")
+    return Ask(what, ApiKey.CONSUMER_GROUP_DESCRIBE, version, request, unordered=unordered, **more)
+
+
+def in_state(group: str, state: str) -> Script:
+    """Wait until the group is in this state."""
+    until = lambda answer: answer.groups[0].group_state == state  # noqa: E731
+    yield seen(f"wait until {group} is {state}", group, until=until, is_compared=False)
+
+
+def bad_fields() -> Script:
+    """Heartbeats that are refused for what they say."""
+    known = yield from topic("k848-bad", 2)
+    for version in (0, 1):
+        good: dict[str, Any] = {"version": version}
+        group = f"bad-{version}"
+        yield join("empty group", "", "m", "k848-bad", **good)
+        yield join("blank group", " ", "m", "k848-bad", **good)
+        yield join("empty member", group, "", "k848-bad", **good)
+        yield join("blank member", group, " ", "k848-bad", **good)
+        yield join("long member", group, "m" * 40, "k848-bad", **good)
+        yield join("no rebalance time-out", group, "m", "k848-bad", rebalance_ms=-1, **good)
+        yield join("rebalance time-out of 0", group, "m", "k848-bad", rebalance_ms=0, **good)
+        yield join("owned is null", group, "m", "k848-bad", owned=None, **good)
+        yield join("owns something", group, "m", "k848-bad", owned=[(known, [0])], **good)
+        yield beat("no subscription", group, "m", owned=[], rebalance_ms=60_000, **good)
+        yield join("nothing subscribed", group, "m", **good)
+        yield join("empty instance", group, "m", "k848-bad", instance_id="", **good)
+        yield join("empty rack", group, "m", "k848-bad", rack_id="", **good)
+        yield join("empty assignor", group, "m", "k848-bad", server_assignor="", **good)
+        yield join("unknown assignor", group, "m", "k848-bad", server_assignor="none", **good)
+        yield join("unknown topic", f"{group}-unknown", "m", "k848-not", **good)
+        yield join("illegal topic", f"{group}-illegal", "m", "a/b", **good)
+        yield join("empty topic", f"{group}-empty", "m", "", **good)
+        yield join("a topic twice", f"{group}-twice", "m", "k848-bad", "k848-bad", **good)
+        yield join("static, without instance, leaves", group, "m", **good)
+        yield beat("epoch -2 without instance", group, "m", -2, **good)
+        yield beat("epoch -3", group, "m", -3, **good)
+        yield beat("epoch 5 of an unknown group", f"{group}-not", "m", 5, **good)
+        yield beat("epoch -1 of an unknown group", f"{group}-not", "m", -1, **good)
+        yield beat("epoch -2 of an unknown group", f"{group}-not", "m", -2, instance_id="i", **good)
+    yield join("no member, version 0", "bad-v0", "", "k848-bad", version=0)
+    yield join("long group", LONG, "m", "k848-bad")
+    yield join("bad regex", "bad-regex", "m", subscribed_topic_regex="(")
+    yield join("empty regex", "bad-regex", "m", subscribed_topic_regex="")
+    yield beat(
+        "regex alone", "bad-regex", "m", subscribed_topic_regex="k848-bad.*", owned=[], rebalance_ms=9_000
+    )
+
+
+def members() -> Script:
+    """Joins, heartbeats, wrong epochs and members, leaving, joining again."""
+    known = yield from topic("k848", 4)
+    group = "members-848"
+    yield join("one", group, "one", "k848")
+    yield seen("joined", group)
+    yield beat("owns nothing yet", group, "one", 1)
+    yield beat("owns all", group, "one", 1, owned=[(known, range(4))])
+    yield seen("stable", group)
+    yield beat("at its epoch", group, "one", 1)
+    yield beat(
+        "at its epoch, in full", group, "one", 1, ["k848"], owned=[(known, range(4))], rebalance_ms=60_000
+    )
+    for epoch in (2, 99):
+        yield beat(f"epoch {epoch}", group, "one", epoch)
+    yield beat("previous epoch", group, "one", 0)
+    yield beat("another member", group, "nobody", 1)
+    yield beat("empty member", group, "", 1)
+    yield beat("changes the assignor", group, "one", 1, server_assignor="range")
+    yield beat("unknown assignor", group, "one", 1, server_assignor="none")
+    yield beat("joins again", group, "one", 0, ["k848"], owned=[], rebalance_ms=60_000)
+    yield seen("after it joined again", group)
+    yield join("two", group, "two", "k848")
+    yield seen("with two", group)
+    yield described("as a classic group", group)
+    yield beat("one must give up", group, "one", 2, owned=[(known, range(4))])
+    yield seen("one gives up", group)
+    yield beat("two waits", group, "two", 3)
+
+
+def leaves() -> Script:
+    """Epochs -1 and -2, of dynamic and of static members; who is fenced."""
+    known = yield from topic("k848-leaves", 2)
+    group = "leaves-848"
+    yield join("one", group, "one", "k848-leaves")
+    yield beat("it leaves", group, "one", -1)
+    yield beat("it leaves again", group, "one", -1)
+    yield seen("empty", group)
+    yield beat("it goes on", group, "one", 1)
+    yield beat("leaves for a while without an instance", group, "one", -2)
+    static: dict[str, Any] = {"instance_id": "i"}
+    yield join("static", group, "s1", "k848-leaves", **static)
+    yield beat("static goes on", group, "s1", 3, owned=[(known, [0, 1])], **static)
+    yield beat("without its instance", group, "s1", 3)
+    yield beat("of another instance", group, "s1", 3, instance_id="j")
+    yield join("the same instance, another member", group, "s2", "k848-leaves", **static)
+    yield beat("another member of the instance", group, "s2", 3, **static)
+    yield beat("another leaves", group, "s2", -1, **static)
+    yield beat("another leaves for a while", group, "s2", -2, **static)
+    yield beat("leaves for a while", group, "s1", -2, **static)
+    yield seen("one is away", group)
+    yield beat("goes on while away", group, "s1", 3, **static)
+    yield join("is back as another", group, "s3", "k848-leaves", **static)
+    yield seen("is back", group)
+    yield beat("the one before", group, "s1", 3, **static)
+    yield beat("leaves for good", group, "s3", -1, **static)
+    yield seen("all are gone", group)
+    yield left("a stranger leaves by LeaveGroup", group, ("s3", None))
+    yield join("joins to be removed", group, "s4", "k848-leaves", **static)
+    yield left("is removed by its instance", group, ("", "i"))
+    yield left("an unknown instance is removed", group, ("", "j"))
+    yield seen("was removed", group)
+
+
+def regexes() -> Script:
+    """Subscriptions by pattern."""
+    yield from topic("re-a", 1)
+    yield from topic("re-b", 1)
+    group = "regex-848"
+    yield join("pattern", group, "one", subscribed_topic_regex="re-[ab]", is_compared=False)
+
+    def has_two(answer: Any) -> bool:
+        rows = answer.groups[0].members
+        return bool(rows) and len(rows[0].target_assignment.topic_partitions) == 2
+
+    yield seen("wait for the pattern's topics", group, until=has_two, is_compared=False)
+    yield seen(
+        "by pattern",
+        group,
+    )
+    yield beat("a bad pattern", group, "one", 2, subscribed_topic_regex="[")
+    yield join(
+        "names and a pattern", "regex-both", "one", "re-a", subscribed_topic_regex="re-b", is_compared=False
+    )
+    yield join("matches none", "regex-none", "one", subscribed_topic_regex="no-such-.*")
+    yield seen("matches none", "regex-none")
+
+
+def describes() -> Script:
+    """ConsumerGroupDescribe: of what is there and what is not, of other types; what other requests say of the group."""
+    yield from topic("k848-seen", 1)
+    yield join("one", "seen-848", "one", "k848-seen", is_compared=False)
+    yield from stable("seen-classic")
+    yield committed("a commit", "seen-offsets", "k848-seen", (0, 1, ""), is_compared=False)
+    for version in (0, 1):
+        for name in ("seen-848", "seen-not", "seen-classic", "seen-offsets", "", LONG):
+            yield seen(f"{name[:20]!r}", name, version=version)
+        yield seen("several", "seen-848", "seen-not", "seen-848", version=version)
+        yield seen("none", version=version)
+        yield seen("operations", "seen-848", "seen-not", version=version, operations=True)
+    yield described("by DescribeGroups", "seen-848")
+    yield described("by DescribeGroups", "seen-848", version=5)
+    for states, kinds in ((["Stable"], []), ([], ["consumer"]), (["Assigning", "Reconciling"], [])):
+        request = ListGroupsRequest(states, kinds)
+        yield Ask(f"list {states} {kinds}", ApiKey.LIST_GROUPS, 5, request, unordered=("groups",))
+    yield joined("a classic member of another type", "seen-848", kind="connect")
+    yield beaten("a classic heartbeat", "seen-848", "one", 1)
+    yield synced("a classic sync", "seen-848", "one", 1)
+    yield Ask("delete it", ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["seen-848"]))
+
+
+def positions() -> Script:
+    """OffsetCommit and OffsetFetch by members of a consumer group."""
+    known = yield from topic("k848-offsets", 1)
+    group, name = "offsets-848", "k848-offsets"
+    yield join("one", group, "one", name, is_compared=False)
+    for what, member, epoch in (
+        ("good", "one", 1),
+        ("later epoch", "one", 2),
+        ("old epoch", "one", 0),
+        ("another member", "nobody", 1),
+        ("no member", "", -1),
+        ("no epoch", "one", -1),
+        ("empty member", "", 1),
+    ):
+        for version in (8, 9):
+            yield committed(what, group, name, (0, 3, ""), generation=epoch, member=member, version=version)
+        yield committed(what, group, known, (0, 3, ""), generation=epoch, member=member, version=10)
+        yield asked(what, group, (name, [0]), member=member, epoch=epoch)
+        yield asked(what, group, (known, [0]), member=member, epoch=epoch, version=10)
+    yield asked("no member at all", group, (name, [0]))
+    yield asked("version 8", group, (name, [0]), version=8)
+    yield asked("null member, an epoch", group, (name, [0]), epoch=1)
+
+
+def upgrade() -> Script:
+    """A classic group of one member becomes a consumer group, and a classic one again."""
+    known = yield from topic("a", 2)
+    group = "upgrade"
+    one, generation = yield from stable(group)
+    yield committed("classic commit", group, "a", (0, 1, ""), generation=generation, member=one)
+    yield join("a new member", group, "new", "a")
+    yield seen("upgraded", group)
+    yield described("upgraded", group)
+    yield beaten("the classic member", group, one, generation)
+    yield committed("classic commit, upgraded", group, "a", (0, 2, ""), generation=generation, member=one)
+    yield joined("it joins again", group, one, until=lambda row: True)
+    again = yield joined("it joins once more", group, one)
+    yield synced("it syncs", group, one, again.generation_id)
+    yield seen("both", group)
+    yield beat("the new member", group, "new", again.generation_id, owned=[(known, [])])
+    yield joined("another type", group, kind="connect")
+    yield joined("another protocol", group, protocols=(("sticky", subscription("a")),))
+    yield joined("metadata that can't be read", group, protocols=(("range", b"\1"),))
+    yield beat("the new member leaves", group, "new", -1)
+    yield described("downgraded", group)
+    yield seen("downgraded", group)
+    yield beaten("the classic member hears of it", group, one, again.generation_id)
+    yield joined("it joins the classic group", group, one)
+
+
+def not_upgradable() -> Script:
+    """Classic groups that can't become consumer groups."""
+    yield from topic("a", 2)
+    yield from stable("no-upgrade-connect", "connect", kind="connect", protocols=(("x", b""),))
+    yield join("of another type", "no-upgrade-connect", "new", "a")
+    yield from stable("no-upgrade-bytes", "bytes", protocols=(("range", b"\1"),))
+    yield join("of metadata that can't be read", "no-upgrade-bytes", "new", "a")
+    yield from stable("no-upgrade-gone", "gone")
+    yield joined("asks for an id", "no-upgrade-pending")
+    yield join("with a pending member", "no-upgrade-pending", "new", "a")
+    yield committed("a commit", "no-upgrade-offsets", "a", (0, 1, ""), is_compared=False)
+    yield join("of offsets alone", "no-upgrade-offsets", "new", "a")
+    yield seen("of offsets alone", "no-upgrade-offsets")
+    yield beat("leaves", "no-upgrade-offsets", "new", -1)
+    yield joined("an empty consumer group becomes classic", "no-upgrade-offsets", version=3)
+    yield described("it is classic", "no-upgrade-offsets")
+
+
+SCRIPTS = Scripts(
+    once_ready(
+        describes=describes,
+        bad_fields=bad_fields,
+        members=members,
+        leaves=leaves,
+        regexes=regexes,
+        positions=positions,
+        upgrade=upgrade,
+        not_upgradable=not_upgradable,
+    ),
+    kafka=AT_ONCE,
+    tailrace=AT_ONCE_TOO,
+)
