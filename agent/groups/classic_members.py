@@ -65,10 +65,10 @@ def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> C
 
     Raises NotUpgradable, also during a rebalance: until it ends, it is unknown who reads what.
     """
+    if group.members and group.protocol_type != CONSUMER:
+        raise NotUpgradable(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id!r} is not a group of consumers")
     if group.phase is not GroupPhase.STABLE:
         raise NotUpgradable(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{group.group_id!r} is {group.phase}")
-    if group.protocol_type != CONSUMER:
-        raise NotUpgradable(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id!r} is not a group of consumers")
     try:
         members = [_upgraded_member(group, member, topics) for member in group.members.values()]
     except MalformedRequest as error:

@@ -180,8 +180,9 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> De
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.topics),
-        subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=described_assignment(member.assigned, topics),
+        subscribed_topic_regex=member.subscription.pattern,
+        # Its client reads the partitions that it must give up until it no longer names them.
+        assignment=described_assignment(united((*member.assigned.items(), *member.revoking.items())), topics),
         target_assignment=described_assignment(member.target, topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

@@ -91,7 +91,7 @@ def _description(group: AnyGroup) -> DescribedGroup | None:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(protocol),
-                member_assignment=member.assignment if is_settled else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ],

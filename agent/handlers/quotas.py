@@ -71,6 +71,7 @@ async def describe(
 def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
     """Return a function that tells whether an entity matches. Raises RequestRefused, with Kafka's messages."""
     names: dict[str, str | None] = {}
+    names_nobody = False  # by the empty name, which is DEFAULT's here
     for component in request.components:
         kind, match = component.entity_type, component.match
         if not kind:
@@ -93,6 +94,7 @@ def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], boo
             raise RequestRefused(ErrorCode.INVALID_REQUEST, said)
         if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+        names_nobody |= match == ""
         names[kind] = None if component.match_type == MATCH_ANY else match or DEFAULT
     if IP in names and names.keys() & {USER, CLIENT_ID}:
         raise RequestRefused(
@@ -103,7 +105,7 @@ def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], boo
 
     def is_wanted(entity: QuotaEntity) -> bool:
         parts = entity.parts
-        if request.strict and len(parts) != len(names):
+        if names_nobody or (request.strict and len(parts) != len(names)):
             return False
         return all(kind in parts and name in (None, parts[kind]) for kind, name in names.items())
 

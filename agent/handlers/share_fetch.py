@@ -580,6 +580,8 @@ async def acknowledge(
     """Acknowledge a member's records. Epoch -1 ends the session and releases all other records that it acquired."""
     try:
         _check_names(request)
+        if request.share_session_epoch == INITIAL_EPOCH:
+            raise Refused(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
         key = request.group_id or "", request.member_id or ""
         member = _member_of(services, request, services.share_sessions.turn(key, request.share_session_epoch))
         named = _named(request)

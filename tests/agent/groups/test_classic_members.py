@@ -185,6 +185,10 @@ def test_a_group_in_a_rebalance_is_asked_for_again_and_one_with_its_own_assignor
     with pytest.raises(NotUpgradable) as later:
         classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR)
     assert later.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    rebalancing.protocol_type = "connect"
+    with pytest.raises(NotUpgradable) as of_no_consumers:
+        classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR)
+    assert of_no_consumers.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
     known = classic_group("a", user_data=b"what librdkafka's sticky assignors add")
     assert classic_members.upgraded(known, ConsumerGroup("g"), 0.0, FOUR).members["a"].assigned

@@ -189,6 +189,17 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have() -> None:
         assert first.assignment.topic_partitions[0].partitions == [0, 1]
         assert len(first.target_assignment.topic_partitions[0].partitions) == 1
         assert second.assignment.topic_partitions == []
+        assert first.subscribed_topic_regex == second.subscribed_topic_regex == ""
+
+        topic_id = bench.services.catalog.snapshot.by_name["t"].topic.topic_id
+        told = await beat(
+            bench, 1, topic_partitions=[ConsumerGroupHeartbeatTopicPartitions(topic_id, [0, 1])]
+        )
+        assert len(told.assignment.topic_partitions[0].partitions) == 1
+        first, _ = (await described(bench)).members
+        assert first.assignment.topic_partitions[0].partitions == [0, 1], (
+            "it still reads what it is to give up"
+        )
 
     run(scenario)
 

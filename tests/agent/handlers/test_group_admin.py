@@ -81,6 +81,27 @@ def test_a_group_with_a_member_is_described_whole() -> None:
     run(scenario)
 
 
+def test_members_are_described_in_a_rebalance_with_the_assignments_that_they_had() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await joined(bench)
+        protocols = [JoinGroupRequestProtocol("range", SUBSCRIBED_TO_T)]
+        request = JoinGroupRequest("g", 10_000, 10_000, protocol_type="consumer", protocols=protocols)
+        second = asyncio.ensure_future(bench.ask(ApiKey.JOIN_GROUP, 3, request))
+        await asyncio.sleep(0)
+        row = await described(bench, "g")
+        while row.group_state == "Stable":
+            row = await described(bench, "g")
+        assert (row.group_state, row.protocol_data) == ("PreparingRebalance", "")
+        assert [(bytes(row.member_metadata), bytes(row.member_assignment)) for row in row.members] == [
+            (b"", b"mine"),
+            (b"", b""),
+        ]
+        second.cancel()
+
+    run(scenario)
+
+
 def test_an_unknown_group_is_dead_and_from_version_6_on_an_error() -> None:
     async def scenario(bench: AgentBench) -> None:
         old, new = await described(bench, "x"), await described(bench, "x", 6)

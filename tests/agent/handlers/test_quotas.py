@@ -68,6 +68,7 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         assert len(await described(bench)) == 3
         assert await described(bench, ("user", 0, "alice")) == [of_alice]
         assert await described(bench, ("user", 1, None)) == [of_anyone]
+        assert await described(bench, ("user", 0, "")) == []
         assert await described(bench, ("user", 2, None)) == [of_anyone, of_alice]
         assert await described(bench, ("user", 2, None), strict=True) == [of_alice]
         assert await described(bench, ("ip", 2, None)) == [

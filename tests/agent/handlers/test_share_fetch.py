@@ -456,6 +456,7 @@ def test_sessions_have_epochs() -> None:
         member = await filled(bench, 1)
 
         assert (await member.asked((0, 0, ACCEPT))).error_code == ErrorCode.INVALID_REQUEST
+        assert await member.acknowledge((0, 0, ACCEPT)) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         member.epoch = 1
         assert (await member.asked()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         member.epoch = 0
