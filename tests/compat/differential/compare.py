@@ -70,7 +70,7 @@ def _compared_lists(
     kafka: list[Any], tailrace: list[Any], path: str, any_order: bool, unordered: Sequence[str]
 ) -> Iterator[tuple[str, Any, Any]]:
     if any_order:
-        kafka, tailrace = sorted(kafka, key=str), sorted(tailrace, key=str)
+        kafka, tailrace = _in_order(kafka), _in_order(tailrace)
     ones, others = _keyed(kafka, tailrace)
     common = [key for key in ones if key in others]
     if not any_order and common != [key for key in others if key in ones]:
@@ -78,6 +78,13 @@ def _compared_lists(
     for key in ones | others:
         one, other = ones.get(key, MISSING), others.get(key, MISSING)
         yield from _compared(one, other, _under(path, key), "", unordered)
+
+
+def _in_order(value: Any) -> Any:
+    """The value with its lists sorted."""
+    if isinstance(value, dict):
+        return {key: _in_order(item) for key, item in value.items()}
+    return sorted(map(_in_order, value), key=str) if isinstance(value, list) else value
 
 
 def _keyed(kafka: list[Any], tailrace: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -134,7 +134,10 @@ def stable(group: str, name: str = "one", **more: Any) -> Script:
     """A group of one member, which has its assignment. Returns its id and the generation."""
     member, generation, protocol = yield from member_of(group, name, **more)
     given = [(member, assignment(a=[0]))]
-    yield synced(f"{name} syncs", group, member, generation, given, protocol=protocol, connection=name)
+    kind = more.get("kind", "consumer")
+    yield synced(
+        f"{name} syncs", group, member, generation, given, kind=kind, protocol=protocol, connection=name
+    )
     return member, generation
 
 

@@ -67,6 +67,27 @@ def join(what: str, group: str, member: str, *topics: str, **more: Any) -> Ask:
     return beat(what, group, member, 0, topics, **more)
 
 
+def has_partitions(answer: Any) -> bool:
+    """Whether a heartbeat was answered with something to read."""
+    return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+
+
+def arrive(group: str, member: str, *topics: str, **more: Any) -> Script:
+    """Join, and join again until there is something to read: Kafka's coordinator learns of a new topic a little later.
+    Returns the member's epoch."""
+    yield join(
+        f"{member} waits for {group}'s topics",
+        group,
+        member,
+        *topics,
+        until=has_partitions,
+        is_compared=False,
+        **more,
+    )
+    answer = yield join(f"{member} joins", group, member, *topics, **more)
+    return answer.member_epoch
+
+
 def seen(what: str, *groups: str, version: int = 1, operations: bool = False, **more: Any) -> Ask:
     """ConsumerGroupDescribe."""
     request = ConsumerGroupDescribeRequest(list(groups), operations)
@@ -86,17 +107,17 @@ def bad_fields() -> Script:
     for version in (0, 1):
         good: dict[str, Any] = {"version": version}
         group = f"bad-{version}"
+        yield from arrive(f"{group}-ready", "m", "k848-bad")
         yield join("empty group", "", "m", "k848-bad", **good)
         yield join("blank group", " ", "m", "k848-bad", **good)
-        yield join("empty member", group, "", "k848-bad", **good)
-        yield join("blank member", group, " ", "k848-bad", **good)
-        yield join("long member", group, "m" * 40, "k848-bad", **good)
+        yield join("blank member", f"{group}-blank", " ", "k848-bad", **good)
+        yield join("long member", f"{group}-long", "m" * 40, "k848-bad", **good)
         yield join("no rebalance time-out", group, "m", "k848-bad", rebalance_ms=-1, **good)
-        yield join("rebalance time-out of 0", group, "m", "k848-bad", rebalance_ms=0, **good)
-        yield join("owned is null", group, "m", "k848-bad", owned=None, **good)
+        yield join("rebalance time-out of 0", f"{group}-zero", "m", "k848-bad", rebalance_ms=0, **good)
+        yield join("owned is null", f"{group}-null", "m", "k848-bad", owned=None, **good)
         yield join("owns something", group, "m", "k848-bad", owned=[(known, [0])], **good)
         yield beat("no subscription", group, "m", owned=[], rebalance_ms=60_000, **good)
-        yield join("nothing subscribed", group, "m", **good)
+        yield join("nothing subscribed", f"{group}-nothing", "m", **good)
         yield join("empty instance", group, "m", "k848-bad", instance_id="", **good)
         yield join("empty rack", group, "m", "k848-bad", rack_id="", **good)
         yield join("empty assignor", group, "m", "k848-bad", server_assignor="", **good)
@@ -105,12 +126,13 @@ def bad_fields() -> Script:
         yield join("illegal topic", f"{group}-illegal", "m", "a/b", **good)
         yield join("empty topic", f"{group}-empty", "m", "", **good)
         yield join("a topic twice", f"{group}-twice", "m", "k848-bad", "k848-bad", **good)
-        yield join("static, without instance, leaves", group, "m", **good)
+        yield join("in a new group", group, "m", "k848-bad", **good)
         yield beat("epoch -2 without instance", group, "m", -2, **good)
         yield beat("epoch -3", group, "m", -3, **good)
         yield beat("epoch 5 of an unknown group", f"{group}-not", "m", 5, **good)
         yield beat("epoch -1 of an unknown group", f"{group}-not", "m", -1, **good)
         yield beat("epoch -2 of an unknown group", f"{group}-not", "m", -2, instance_id="i", **good)
+    yield join("empty member", "bad-empty", "", "k848-bad", version=1)
     yield join("no member, version 0", "bad-v0", "", "k848-bad", version=0)
     yield join("long group", LONG, "m", "k848-bad")
     yield join("bad regex", "bad-regex", "m", subscribed_topic_regex="(")
@@ -121,60 +143,67 @@ def bad_fields() -> Script:
 
 
 def members() -> Script:
-    """Joins, heartbeats, wrong epochs and members, leaving, joining again."""
+    """Joins, heartbeats, wrong epochs and members, joining again, a second member."""
     known = yield from topic("k848", 4)
     group = "members-848"
-    yield join("one", group, "one", "k848")
+    epoch = yield from arrive(group, "one", "k848")
     yield seen("joined", group)
-    yield beat("owns nothing yet", group, "one", 1)
-    yield beat("owns all", group, "one", 1, owned=[(known, range(4))])
+    yield beat("owns nothing yet", group, "one", epoch)
+    yield beat("owns all", group, "one", epoch, owned=[(known, range(4))])
     yield seen("stable", group)
-    yield beat("at its epoch", group, "one", 1)
-    yield beat(
-        "at its epoch, in full", group, "one", 1, ["k848"], owned=[(known, range(4))], rebalance_ms=60_000
-    )
-    for epoch in (2, 99):
-        yield beat(f"epoch {epoch}", group, "one", epoch)
-    yield beat("previous epoch", group, "one", 0)
-    yield beat("another member", group, "nobody", 1)
-    yield beat("empty member", group, "", 1)
-    yield beat("changes the assignor", group, "one", 1, server_assignor="range")
-    yield beat("unknown assignor", group, "one", 1, server_assignor="none")
-    yield beat("joins again", group, "one", 0, ["k848"], owned=[], rebalance_ms=60_000)
+    yield beat("at its epoch", group, "one", epoch)
+    full: dict[str, Any] = {"topics": ["k848"], "rebalance_ms": 60_000}
+    yield beat("at its epoch, in full", group, "one", epoch, owned=[(known, range(4))], **full)
+    yield beat("in full, without what it owns", group, "one", epoch, owned=[], **full)
+    for more in (1, 99):
+        yield beat(f"epoch + {more}", group, "one", epoch + more)
+    yield beat("another member", group, "nobody", epoch)
+    yield beat("empty member", group, "", epoch)
+    yield beat("unknown assignor", group, "one", epoch, server_assignor="none")
+    yield beat("joins again", group, "one", 0, owned=[], **full)
     yield seen("after it joined again", group)
-    yield join("two", group, "two", "k848")
-    yield seen("with two", group)
+    yield beat("goes on", group, "one", epoch, owned=[(known, range(4))])
+    second = yield join("two", group, "two", "k848")
     yield described("as a classic group", group)
-    yield beat("one must give up", group, "one", 2, owned=[(known, range(4))])
-    yield seen("one gives up", group)
-    yield beat("two waits", group, "two", 3)
+    told = yield beat("one must give up", group, "one", epoch, owned=[(known, range(4))])
+    yield seen("one must give up", group)
+    kept = [row.partitions for row in told.assignment.topic_partitions] if told.assignment else [[]]
+    yield beat("two waits", group, "two", second.member_epoch, owned=[])
+    yield beat("one goes on as before", group, "one", epoch, owned=[(known, range(4))])
+    moved = yield beat("one gives up", group, "one", epoch, owned=[(known, kept[0])])
+    yield beat("one, at the epoch before", group, "one", epoch, owned=[(known, kept[0])])
+    yield beat("two gets them", group, "two", second.member_epoch, owned=[])
+    yield seen("of two", group)
+    yield beat("one at its epoch", group, "one", moved.member_epoch)
+    yield beat("changes the assignor", group, "one", moved.member_epoch, server_assignor="range")
+    yield seen("with another assignor", group)
 
 
 def leaves() -> Script:
     """Epochs -1 and -2, of dynamic and of static members; who is fenced."""
     known = yield from topic("k848-leaves", 2)
     group = "leaves-848"
-    yield join("one", group, "one", "k848-leaves")
+    epoch = yield from arrive(group, "one", "k848-leaves")
     yield beat("it leaves", group, "one", -1)
     yield beat("it leaves again", group, "one", -1)
     yield seen("empty", group)
-    yield beat("it goes on", group, "one", 1)
+    yield beat("it goes on", group, "one", epoch)
     yield beat("leaves for a while without an instance", group, "one", -2)
     static: dict[str, Any] = {"instance_id": "i"}
-    yield join("static", group, "s1", "k848-leaves", **static)
-    yield beat("static goes on", group, "s1", 3, owned=[(known, [0, 1])], **static)
-    yield beat("without its instance", group, "s1", 3)
-    yield beat("of another instance", group, "s1", 3, instance_id="j")
+    epoch = yield from arrive(group, "s1", "k848-leaves", **static)
+    yield beat("static goes on", group, "s1", epoch, owned=[(known, [0, 1])], **static)
+    yield beat("without its instance", group, "s1", epoch)
+    yield beat("of another instance", group, "s1", epoch, instance_id="j")
     yield join("the same instance, another member", group, "s2", "k848-leaves", **static)
-    yield beat("another member of the instance", group, "s2", 3, **static)
+    yield beat("another member of the instance", group, "s2", epoch, **static)
     yield beat("another leaves", group, "s2", -1, **static)
     yield beat("another leaves for a while", group, "s2", -2, **static)
     yield beat("leaves for a while", group, "s1", -2, **static)
     yield seen("one is away", group)
-    yield beat("goes on while away", group, "s1", 3, **static)
+    yield beat("goes on while away", group, "s1", epoch, **static)
     yield join("is back as another", group, "s3", "k848-leaves", **static)
     yield seen("is back", group)
-    yield beat("the one before", group, "s1", 3, **static)
+    yield beat("the one before", group, "s1", epoch, **static)
     yield beat("leaves for good", group, "s3", -1, **static)
     yield seen("all are gone", group)
     yield left("a stranger leaves by LeaveGroup", group, ("s3", None))
@@ -200,7 +229,9 @@ def regexes() -> Script:
         "by pattern",
         group,
     )
-    yield beat("a bad pattern", group, "one", 2, subscribed_topic_regex="[")
+    again = yield join("by pattern, again", group, "one", subscribed_topic_regex="re-[ab]")
+    yield beat("a bad pattern", group, "one", again.member_epoch, subscribed_topic_regex="[")
+    yield beat("no pattern any more", group, "one", again.member_epoch, subscribed_topic_regex="")
     yield join(
         "names and a pattern", "regex-both", "one", "re-a", subscribed_topic_regex="re-b", is_compared=False
     )
@@ -211,7 +242,7 @@ def regexes() -> Script:
 def describes() -> Script:
     """ConsumerGroupDescribe: of what is there and what is not, of other types; what other requests say of the group."""
     yield from topic("k848-seen", 1)
-    yield join("one", "seen-848", "one", "k848-seen", is_compared=False)
+    yield from arrive("seen-848", "one", "k848-seen")
     yield from stable("seen-classic")
     yield committed("a commit", "seen-offsets", "k848-seen", (0, 1, ""), is_compared=False)
     for version in (0, 1):
@@ -235,15 +266,15 @@ def positions() -> Script:
     """OffsetCommit and OffsetFetch by members of a consumer group."""
     known = yield from topic("k848-offsets", 1)
     group, name = "offsets-848", "k848-offsets"
-    yield join("one", group, "one", name, is_compared=False)
+    now = yield from arrive(group, "one", name)
     for what, member, epoch in (
-        ("good", "one", 1),
-        ("later epoch", "one", 2),
-        ("old epoch", "one", 0),
-        ("another member", "nobody", 1),
+        ("good", "one", now),
+        ("later epoch", "one", now + 1),
+        ("old epoch", "one", now - 1),
+        ("another member", "nobody", now),
         ("no member", "", -1),
         ("no epoch", "one", -1),
-        ("empty member", "", 1),
+        ("empty member", "", now),
     ):
         for version in (8, 9):
             yield committed(what, group, name, (0, 3, ""), generation=epoch, member=member, version=version)
@@ -252,12 +283,13 @@ def positions() -> Script:
         yield asked(what, group, (known, [0]), member=member, epoch=epoch, version=10)
     yield asked("no member at all", group, (name, [0]))
     yield asked("version 8", group, (name, [0]), version=8)
-    yield asked("null member, an epoch", group, (name, [0]), epoch=1)
+    yield asked("null member, an epoch", group, (name, [0]), epoch=now)
 
 
 def upgrade() -> Script:
     """A classic group of one member becomes a consumer group, and a classic one again."""
     known = yield from topic("a", 2)
+    yield from arrive("upgrade-ready", "m", "a")
     group = "upgrade"
     one, generation = yield from stable(group)
     yield committed("classic commit", group, "a", (0, 1, ""), generation=generation, member=one)
@@ -266,10 +298,16 @@ def upgrade() -> Script:
     yield described("upgraded", group)
     yield beaten("the classic member", group, one, generation)
     yield committed("classic commit, upgraded", group, "a", (0, 2, ""), generation=generation, member=one)
-    yield joined("it joins again", group, one, until=lambda row: True)
+    yield synced("it syncs as before", group, one, generation)
+    yield joined("it joins again", group, one)
     again = yield joined("it joins once more", group, one)
     yield synced("it syncs", group, one, again.generation_id)
     yield seen("both", group)
+    yield beaten("it beats", group, one, again.generation_id)
+    yield beaten("it beats at the generation before", group, one, generation)
+    yield committed("it commits", group, "a", (0, 2, ""), generation=again.generation_id, member=one)
+    yield beat("it beats as a new member", group, one, again.generation_id)
+    yield beaten("the new member beats as a classic one", group, "new", again.generation_id)
     yield beat("the new member", group, "new", again.generation_id, owned=[(known, [])])
     yield joined("another type", group, kind="connect")
     yield joined("another protocol", group, protocols=(("sticky", subscription("a")),))
@@ -284,6 +322,7 @@ def upgrade() -> Script:
 def not_upgradable() -> Script:
     """Classic groups that can't become consumer groups."""
     yield from topic("a", 2)
+    yield from arrive("no-upgrade-ready", "m", "a")
     yield from stable("no-upgrade-connect", "connect", kind="connect", protocols=(("x", b""),))
     yield join("of another type", "no-upgrade-connect", "new", "a")
     yield from stable("no-upgrade-bytes", "bytes", protocols=(("range", b"\1"),))
