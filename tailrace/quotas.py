@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from tailrace.addresses import plain_address
-from tailrace.limits import LAST_MS, MAX_NAME_BYTES, is_name
+from tailrace.limits import MAX_NAME_BYTES, is_name
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
@@ -24,9 +24,11 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 _LARGEST_INT = 2**31 - 1
-_WHOLE: dict[str, tuple[int, str]] = {
-    PRODUCER_BYTE_RATE: (LAST_MS, "LONG"),
-    CONSUMER_BYTE_RATE: (LAST_MS, "LONG"),
+_LARGEST_LONG = 2.0**63
+"""Kafka's 2**63 - 1 as a floating-point number."""
+_WHOLE: dict[str, tuple[float, str]] = {
+    PRODUCER_BYTE_RATE: (_LARGEST_LONG, "LONG"),
+    CONSUMER_BYTE_RATE: (_LARGEST_LONG, "LONG"),
     CONNECTION_CREATION_RATE: (_LARGEST_INT, "INT"),
 }
 """Quotas that are whole numbers, with the largest value and Kafka's name of the type."""

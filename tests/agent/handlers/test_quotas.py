@@ -74,6 +74,11 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         assert await described(bench, ("ip", 2, None)) == [
             ({"ip": "10.0.0.1"}, {"connection_creation_rate": 5.0})
         ]
+        most = 9223372036854775807.0
+        assert await alter(bench, ({"user": "unlimited"}, {"producer_byte_rate": most})) == [(0, None)]
+        assert await described(bench, ("user", 0, "unlimited")) == [
+            ({"user": "unlimited"}, {"producer_byte_rate": most})
+        ]
         await alter(bench, (alice, {"producer_byte_rate": None, "request_percentage": None}))
         assert await described(bench, ("user", 0, "alice")) == []
 
@@ -91,6 +96,7 @@ def test_quotas_are_set_found_by_filters_and_removed() -> None:
         ({"user": "u"}, {"connection_creation_rate": 1.0}),
         ({"user": "u"}, {"connection_creation_rate": None}),
         ({"user": "u"}, {"producer_byte_rate": -1.0}),
+        ({"user": "u"}, {"producer_byte_rate": 2.0**63 + 2048}),
     ],
 )
 def test_what_kafka_refuses_is_refused_and_hinders_nothing_else(

@@ -81,7 +81,7 @@ class Ask:
     is_compared: bool = True
 
 
-Script = Generator[Ask, Any, None]
+Script = Generator[Ask, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
