@@ -1,4 +1,5 @@
-"""Where Spark looks for `format("tailrace")`: a top-level module named `pyspark_*` with a `DefaultSource`."""
+"""The module in which Spark finds `format("tailrace")`: it searches top-level `pyspark_*` modules for
+`DefaultSource`."""
 
 from compactor.spark_source.source import DefaultSource
 

@@ -1,1 +1,1 @@
-"""Values as typed columns: how they are decoded, and the files that are derived from Parquet objects."""
+"""Values as typed columns: decodes them, and derives files with typed columns from Parquet objects."""

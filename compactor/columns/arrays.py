@@ -1,4 +1,4 @@
-"""Decoded values as Arrow columns: types, the names of columns, and arrays.
+"""Converts decoded values to Arrow columns: types, column names and arrays.
 
 Pure.
 """
@@ -18,7 +18,8 @@ from tailrace.columns import Columns, ColumnType, DecimalType, ListOf, MapOf, Sc
 from tailrace.parquet_object.schema import SCHEMA
 
 FieldOf = Callable[[int, TypedColumn], Callable[[Any], Any]]
-"""What reads the field of a column, by its number and name, from a decoded struct; None where it has none."""
+"""Takes a column's number and the column. Returns a function that reads its field from a decoded struct, None if the
+struct has no such field."""
 
 _NOT_IN_NAMES = re.compile(r"\W")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,9 +37,9 @@ _SCALARS = {
 
 
 def column_names(columns: Columns, taken: Iterable[str] = ()) -> list[str]:
-    """The columns' names in a table. Engines compare names without case, and a dot is the path of a nested field.
+    """Return the columns' names in a table. Engines compare names without case, and a dot means a nested field.
 
-    A name that is taken, by one of the log's columns or by an earlier field, gets `value_` before it.
+    A name that a column of the log or an earlier field already has gets the prefix `value_`.
     """
     used = {name.lower() for name in taken}
     names: list[str] = []
@@ -52,7 +53,7 @@ def column_names(columns: Columns, taken: Iterable[str] = ()) -> list[str]:
 
 
 def table_fields(columns: Columns) -> list[pa.Field]:
-    """The columns beside those of the log."""
+    """Return the Arrow fields of the columns, whose names differ from those of the log's columns."""
     return _fields(columns, SCHEMA.names)
 
 
@@ -62,7 +63,7 @@ def _fields(columns: Columns, taken: Iterable[str] = ()) -> list[pa.Field]:
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """The type of a column's array."""
+    """Return the Arrow type of a column."""
     match kind:
         case Scalar():
             return _SCALARS[kind]
@@ -77,7 +78,7 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 
 def arrays_of(columns: Columns, rows: Sequence[Any], field_of: FieldOf) -> list[pa.Array]:
-    """An array a column. Raises what Arrow raises for a value that its type does not hold."""
+    """Return one array per column. Raises Arrow's error for a value that does not fit its type."""
     has_missing = True in [row is None for row in rows]
     arrays: list[pa.Array] = []
     for number, column in enumerate(columns):
@@ -90,7 +91,7 @@ def arrays_of(columns: Columns, rows: Sequence[Any], field_of: FieldOf) -> list[
 
 
 def array_of(kind: ColumnType, values: Sequence[Any], field_of: FieldOf) -> pa.Array:
-    """The values as an array of the type. Raises as `arrays_of`."""
+    """Return the values as an array of the type. Raises the same as `arrays_of`."""
     match kind:
         case StructOf(fields):
             missing = pa.array([value is None for value in values], pa.bool_())
@@ -112,7 +113,7 @@ def array_of(kind: ColumnType, values: Sequence[Any], field_of: FieldOf) -> pa.A
 
 
 def _flattened(values: Sequence[Any]) -> tuple[pa.Array, list[Any]]:
-    """All parts of the lists, and where each list begins; null where there is none."""
+    """Return the offsets of the lists (null for a missing list), and the elements of all lists together."""
     missing = np.fromiter([value is None for value in values], bool, len(values))
     given = [() if value is None else value for value in values] if missing.any() else values
     parts = list(itertools.chain.from_iterable(given))
@@ -122,5 +123,5 @@ def _flattened(values: Sequence[Any]) -> tuple[pa.Array, list[Any]]:
 
 
 def _moment(value: datetime | int | None) -> datetime | None:
-    """A number counts milliseconds since the Unix epoch."""
+    """Convert a number, which counts milliseconds since the Unix epoch, to a datetime."""
     return _EPOCH + timedelta(milliseconds=value) if isinstance(value, int) else value

@@ -1,5 +1,6 @@
-"""The elements of the arrays and maps of an Avro value, counted in its bytes: one byte of it can be a record, or the
-null in place of one, which takes room for all of its columns.
+"""Counts the elements in the arrays and maps of an Avro value from its bytes, without decoding it.
+
+One byte of a value can be a record, or a null in place of one, which needs memory for all columns of the record.
 
 Pure.
 """
@@ -12,21 +13,21 @@ from typing import Any
 from compactor.columns.json_values import ValueUnfit
 
 _Walk = Callable[[bytes, int], int]
-"""Where what begins here ends."""
+"""Takes the bytes and the start of a value. Returns the offset after it."""
 _VARINTS = ("int", "long", "enum")
 _FIXED = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 class _Enough(Exception):
-    """There are more elements than is asked for."""
+    """The count is above the limit."""
 
 
 class Elements:
-    """Counts them by a schema as fastavro has parsed it. `named`: the types that it names.
+    """Counts elements by a schema that fastavro has parsed. `named`: its named types.
 
-    Those that are scalars in an array are no elements here: they take about as much room as their bytes.
+    Scalars in an array do not count, because they need about as much memory as their bytes.
 
-    `least_bytes`: of an element; 0: there are no arrays or maps that have some.
+    `least_bytes`: the fewest bytes of an element; 0 if no array or map of the schema has any.
     """
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
@@ -35,7 +36,7 @@ class Elements:
         self._walk = self._walk_of(schema)
 
     def count(self, data: bytes, most: int) -> int:
-        """How many there are, or some number beyond `most`. Raises ValueUnfit."""
+        """Return the number of elements, or some number above `most`. Raises ValueUnfit."""
         self._count, self._most = 0, most
         try:
             self._walk(data, 0)
@@ -106,7 +107,7 @@ class Elements:
         return (kind if isinstance(kind, str) else kind["type"]) not in ("record", "array", "map")
 
     def _least(self, kind: Any) -> int:
-        """The fewest bytes of such a value."""
+        """Return the fewest bytes of a value of this type."""
         kind = self._resolved(kind)
         if isinstance(kind, list):
             return 1 + min(map(self._least, kind))
@@ -139,7 +140,7 @@ def _skip_bytes(data: bytes, at: int) -> int:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number of at most ten bytes, and what follows it."""
+    """Read a zigzag number of at most ten bytes. Return it and the offset after it."""
     raw = 0
     for shift in range(0, 70, 7):
         byte = data[at]

@@ -1,7 +1,8 @@
-"""Avro values with a schema of a registry: the columns of a schema, and values decoded by the schema that wrote them.
+"""Avro values with a registry's schema: the columns of a schema, and values decoded with the schema that wrote them.
 
-Records become columns, unions with null become their other type, enums and uuids strings. A schema of which a column
-can't be made (another union, a type inside of itself) is refused as a whole: no part of a value is lost in silence.
+Records become columns. Unions with null become their other type. Enums and uuids become strings. A schema is refused
+completely if a part of it can't become a column (another union, a recursive type), so no part of a value is silently
+lost.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from tailrace.columns import (
 )
 
 RECORD_CELLS, FIELD_CELLS = 8, 2
-"""A decoded record takes as much as so many cells, and as so many for each of its fields, each of which has a byte."""
+"""The memory of a decoded record, in cells: this many, plus this many for each field. Each field has at least a
+byte."""
 _PRIMITIVES = {
     "boolean": Scalar.BOOLEAN,
     "int": Scalar.INT,
@@ -64,9 +66,9 @@ _LOGICAL = {
 
 
 def avro_columns(schema: RegisteredSchema) -> Columns:
-    """The columns of values with this schema. Raises SchemaRefused."""
+    """Return the columns of values with this schema. Raises SchemaRefused."""
     try:
-        columns = parse_columns(columns_text(_Types(schema).columns()))  # bounded as any
+        columns = parse_columns(columns_text(_Types(schema).columns()))  # checks the limits on columns
         _parsed(schema)
         return columns
     except (SchemaRefused, InvalidColumns, ColumnsConflict) as error:
@@ -83,7 +85,7 @@ def avro_columns(schema: RegisteredSchema) -> Columns:
 
 
 class _Types:
-    """Goes through a schema and those that it refers to."""
+    """Converts a schema, with the schemas that it refers to, to columns."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._root = json.loads(schema.text)
@@ -94,7 +96,7 @@ class _Types:
         self._note(self._root, "")
 
     def _note(self, kind: Any, space: str) -> None:
-        """Remember all types that have names."""
+        """Collect all named types."""
         if isinstance(kind, list):
             for branch in kind:
                 self._note(branch, space)
@@ -176,20 +178,20 @@ def _full_name(name: str, space: str) -> str:
 
 
 class AvroValues(RegisteredValues):
-    """Decodes values by the schemas that are given. `columns`: those that come of all of them."""
+    """Decodes values by the given schemas. `columns`: the columns of all schemas together."""
 
     def __init__(self, columns: Columns, schemas: Iterable[RegisteredSchema]) -> None:
         super().__init__(schemas, lambda schema: _prepared(schema, columns))
 
     def decode(self, value: Buffer) -> Any:
-        """What `field_of` reads. Raises ValueUnfit."""
+        """Decode a value for `field_of`. Raises ValueUnfit."""
         schema_id = schema_id_of(value)
         schema = self.prepared((schema_id,))
         try:
             return schema.decoded(bytes(memoryview(value)[HEADER.size :]))
         except ValueUnfit:
             raise
-        except Exception as error:  # noqa: BLE001 - corrupt bytes raise whatever they lead to
+        except Exception as error:  # noqa: BLE001 - corrupt bytes can raise anything
             raise ValueUnfit(f"not a value of schema {schema_id}: {type(error).__name__}: {error}") from None
 
 
@@ -213,7 +215,7 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
 
 
 def _parsed(schema: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
-    """The schema, and the types that have names."""
+    """Parse the schema. Return it and its named types."""
     named: dict[str, Any] = {}
     for _, text in schema.references:
         fastavro.parse_schema(_plain(json.loads(text)), named_schemas=named)
@@ -221,7 +223,7 @@ def _parsed(schema: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
 
 
 def _plain(kind: Any) -> Any:
-    """The schema without the logical types that have no column: their values are decoded as what they are."""
+    """Remove logical types that have no column type. Their values are decoded as their underlying types."""
     if isinstance(kind, list):
         return [_plain(branch) for branch in kind]
     if not isinstance(kind, dict):

@@ -1,9 +1,9 @@
-"""One task: a Parquet object of the log read, and its records written again with typed columns in place of the value.
+"""One task: reads a Parquet object of the log, and writes its records with typed columns in place of the value.
 
-Two files come of an object: the rows whose values fit, and, where there are others, these with the reason and the bytes
-of their values. Rows keep their order. The object itself stays as it is.
+An object gives one or two files. The first has the rows whose values fit. If there are other rows, the second has them,
+with the reason and the bytes of their values. Rows keep their order. The object itself does not change.
 
-A file's name says all that its contents depend on, so a task that runs twice writes the same file twice.
+A file's name contains everything that its contents depend on, so a task that runs twice writes the same file twice.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ SAMPLED_ROWS = 10_000
 SAMPLED_BYTES = 16 << 20
 DECODED_BYTES = 16 << 20
 ROW_BYTES = 64
-"""Of a row in memory, beside its key, value and headers: in a file, what repeats takes next to nothing."""
+"""The memory of a row, in addition to its key, value and headers. In a file, repeated values take almost nothing."""
 ARRAY_BYTES = 1_000
-"""Of an array in memory, however few values it has."""
+"""The memory of an array, in addition to its values."""
 HEAD_BYTES = 64
-"""Of a value, for its schema."""
+"""The first bytes of a value, which contain its schema's key."""
 QUARANTINE = "__quarantine"
-"""What the name of a topic's quarantine ends with, and the place of its files."""
+"""The suffix of a quarantine's name, and of its folder."""
 QUARANTINE_COLUMNS = parse_columns("reason string")
-"""Beside those of the log."""
+"""The columns of a quarantine, in addition to those of the log."""
 _QUARANTINE_SCHEMA = pa.schema([*LOG_SCHEMA, *table_fields(QUARANTINE_COLUMNS)])
 _NAME = re.compile(r"([0-9a-f-]{36})\.([0-9a-f]{16})\.([0-9]+)\.parquet")
 
@@ -63,19 +63,20 @@ Blocking = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 async def run_here(call: Callable[[], T]) -> T:
-    """Call it at once."""
+    """Call the function directly."""
     return call()
 
 
 class ValueFormat(msgspec.Struct, frozen=True, array_like=True):
-    """How a topic's values are encoded. `columns`: those that its config names; "": whatever its values have."""
+    """How a topic's values are encoded. `columns`: as set in its config; "" means those that its values have."""
 
     kind: str
     columns: str = ""
 
 
 class ValuesName(NamedTuple):
-    """The name of a file of typed columns, which is its quarantine's, too. `unfit`: rows that are in the quarantine."""
+    """The name of a file with typed columns and of its quarantine file. `unfit`: the number of rows in the
+    quarantine."""
 
     object_id: UUID
     fingerprint: str
@@ -86,7 +87,7 @@ class ValuesName(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> ValuesName | None:
-        """The name at the end of a path; None where it is another file's."""
+        """Parse the name at the end of a path; None if it is another file's."""
         match = _NAME.fullmatch(path.rpartition("/")[2])
         return None if match is None else cls(UUID(match[1]), match[2], int(match[3]))
 
@@ -94,9 +95,9 @@ class ValuesName(NamedTuple):
 class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
     """How the objects of a topic become files with typed columns.
 
-    `prefix`: the key of the table's folder. `columns`: those of the table, "" where none are known yet; `schema`: all
-    of its columns, as Arrow stores a schema. `replays`: how often the quarantine was to be tried again. `schemas`: of
-    the registry, as far as values are known to have them.
+    `prefix`: the key of the table's folder. `columns`: the table's typed columns, "" if none are known yet. `schema`:
+    all of its columns, as a serialized Arrow schema. `replays`: how often a retry of the quarantine was requested.
+    `schemas`: the registry's schemas that values are known to have.
     """
 
     prefix: str
@@ -108,25 +109,25 @@ class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether most objects lack nothing."""
+        """Whether the order has what most objects need."""
         return bool(self.columns) and (self.encoding.kind == "json" or bool(self.schemas))
 
     @property
     def fingerprint(self) -> str:
-        """Another one for other columns."""
+        """A digest of everything that the columns of a file depend on."""
         depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}\n{self.replays}"
         return blake2b(depends_on.encode(), digest_size=8).hexdigest()
 
 
 class DeriveItem(msgspec.Struct, frozen=True, array_like=True):
-    """An object of the log, and what is to come of it."""
+    """An object of the log, with the order for its files."""
 
     object: ObjectDescription
     order: DeriveOrder
 
 
 class DeriveOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What came of an object: its file, or what the order lacks: columns that the table is to have, schemas."""
+    """The outcome for an object: its file, or what the order lacks (columns to add to the table, or schemas)."""
 
     object_id: UUID
     unfit: int = 0
@@ -135,17 +136,17 @@ class DeriveOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 def values_key(prefix: str, name: ValuesName) -> str:
-    """Where the rows are that fit."""
+    """Return the key of the file with the rows that fit."""
     return f"{prefix}/values/{name}"
 
 
 def quarantine_key(prefix: str, name: ValuesName) -> str:
-    """Where the other rows are."""
+    """Return the key of the file with the rows that do not fit."""
     return f"{prefix}{QUARANTINE}/values/{name}"
 
 
 class DerivedFiles(NamedTuple):
-    """The outcome, and the files to write, by key."""
+    """The outcome and the files to write, by key."""
 
     outcome: DeriveOutcome
     files: dict[str, memoryview]
@@ -154,7 +155,7 @@ class DerivedFiles(NamedTuple):
 async def derive(
     item: DeriveItem, store: ObjectStore, run: Blocking[DerivedFiles] = run_here
 ) -> DeriveOutcome:
-    """Write the object's files. `run`: calls what blocks. Raises StoreError, InvalidParquetObject."""
+    """Write the object's files. `run`: runs a blocking call. Raises StoreError, InvalidParquetObject."""
     data = await store.get(item.object.key)
     outcome, files = await run(lambda: derived_files(item, data))
     for key, written in files.items():
@@ -164,7 +165,7 @@ async def derive(
 
 
 def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
-    """What comes of the object's bytes. Raises InvalidParquetObject."""
+    """Derive the files from the object's bytes. Raises InvalidParquetObject."""
     read_index(memoryview(data)[item.object.index_start :], item.object.size, crc=item.object.index_crc)
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     lacking = _lacking(item, file)
@@ -181,14 +182,14 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
 
 
 class ResolvedSchema(NamedTuple):
-    """A schema as tasks need it, and the columns that a table needs for its values."""
+    """A schema in the form that tasks need, and the columns that a table needs for its values."""
 
     schema: RegisteredSchema
     columns: Columns
 
 
 def resolved(encoding: ValueFormat, schema: RegisteredSchema) -> ResolvedSchema:
-    """What a schema means for a table. Blocks. Raises SchemaRefused."""
+    """Resolve a schema for tasks and return its columns. Blocks. Raises SchemaRefused."""
     if schema.refusal:
         return ResolvedSchema(schema, ())
     if schema.kind != encoding.kind:
@@ -209,7 +210,7 @@ def _decoder_of(order: DeriveOrder, columns: Columns) -> ValueDecoder:
 
 
 def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
-    """What must be known before the object can be derived."""
+    """Return what the order lacks to derive the object; None if it lacks nothing."""
     kind = item.order.encoding.kind
     if kind != "json":
         stored_keys = {schema.key for schema in item.order.schemas}
@@ -221,10 +222,10 @@ def _lacking(item: DeriveItem, file: pq.ParquetFile) -> DeriveOutcome | None:
 
 
 def _schema_keys(kind: str, file: pq.ParquetFile) -> list[SchemaKey]:
-    """The schemas that values name, the commonest first."""
+    """Return the schemas that values refer to, the most frequent first."""
     counts: Counter[SchemaKey] = Counter()
     for batch in file.iter_batches(batch_size=65_536, columns=["value"]):
-        # Enough for an id and a path: the messages themselves are left out.
+        # Only the start of each value, which is enough for an id and a path.
         for head in pc.binary_slice(batch.column(0), 0, HEAD_BYTES).to_pylist():
             with suppress(ValueUnfit):
                 if head is not None:
@@ -248,7 +249,7 @@ def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
 
 
 def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Iterator[list[int]]:
-    """Row groups that are read at once: those of thin partitions are small, and each costs calls of its own. Pure."""
+    """Group row groups to read at once. Those of thin partitions are small, and each read has a cost. Pure."""
 
     def size_of(number: int) -> int:
         group = metadata.row_group(number)
@@ -258,8 +259,10 @@ def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Itera
 
 
 def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[pa.Table]:
-    """The rows in parts of about DECODED_BYTES of values each, or of as many cells: decoded, these take many times the
-    room. A cell takes it also where a value has nothing for it."""
+    """Split rows into parts of about DECODED_BYTES bytes of values or as many cells.
+
+    Decoded values need many times as much memory. A cell needs it even if a value has nothing for it.
+    """
     lengths = pc.fill_null(pc.binary_length(rows["value"]), 0).to_numpy()
     cells = row_cells(columns) + decoder.cells_in_lists(rows["value"])
     part_of = np.cumsum(np.maximum(lengths, cells), dtype=np.int64) // DECODED_BYTES
@@ -269,7 +272,7 @@ def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[p
 
 
 class _Sheet:
-    """A file that is written in memory, in row groups of about DECODED_BYTES."""
+    """Writes a file in memory, in row groups of about DECODED_BYTES."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._sink = pa.BufferOutputStream()
@@ -287,7 +290,7 @@ class _Sheet:
         )
 
     def add(self, columns: dict[str, Any], row_count: int) -> None:
-        """Take in rows; columns that are not given are null. Small parts are one row group."""
+        """Add rows; missing columns are null. Several small parts become one row group."""
         arrays = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
             for field in self._schema
@@ -304,7 +307,7 @@ class _Sheet:
         self._waiting_bytes = 0
 
     def close(self) -> memoryview:
-        """The whole file."""
+        """Finish the file and return it."""
         if self._waiting:
             self._write()
         self._writer.close()
@@ -312,12 +315,12 @@ class _Sheet:
 
 
 def _arrays_of(kind: pa.DataType) -> int:
-    """How many arrays one of this type is made of."""
+    """Return how many arrays an array of this type consists of."""
     return 1 + sum(_arrays_of(kind.field(number).type) for number in range(kind.num_fields))
 
 
 class _Sheets:
-    """The two files of an object as they grow."""
+    """Writes the two files of an object."""
 
     def __init__(self, order: DeriveOrder) -> None:
         typed = parse_columns(order.columns) if order.columns else ()
@@ -332,7 +335,7 @@ class _Sheets:
         self.unfit = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         for part in parts(rows, self._columns, self._decoder):
             self._add(part)
 
@@ -353,11 +356,11 @@ class _Sheets:
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """Its chunks as one array."""
+    """Return the chunks as one array."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _columns_of(table: pa.Table) -> dict[str, Any]:
-    """Older objects have times that microseconds do not hold."""
+    """Return the table's columns, with times clipped to microseconds, because older objects have times beyond them."""
     columns = dict(zip(table.column_names, table.columns, strict=True))
     return columns | {name: within_microseconds(columns[name]) for name in TIME_COLUMNS}

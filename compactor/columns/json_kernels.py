@@ -1,11 +1,12 @@
-"""The pass over JSON values, compiled by numba: from bytes to the slots of columns, with no Python object for a value.
+"""Parses JSON values from bytes into the slots of columns, compiled by numba, without a Python object per value.
 
-It takes plain values only: one object each, whose fields have the columns' types, none twice, no deeper than DEPTH. All
-others are left, without a reason, to who decodes one after the other (compactor.columns.json_values). So it may leave
-more than it has to, and must take nothing that msgspec would refuse or read otherwise.
+It accepts only plain values: one object each, whose fields have the columns' types, with no duplicate field and no
+nesting deeper than DEPTH. It leaves all others, without a reason, to a decoder of single values
+(compactor.columns.json_values). So it may leave more values than necessary, but must not accept a value that msgspec
+would refuse or read differently.
 
-The columns are nodes of a tree. A node has a slot for each of its entries: those of the root and of the fields of a
-struct are the entries of the struct (of the root: the rows), those of a list's elements are counted in `counts`.
+The columns are nodes of a tree. A node has a slot for each of its entries. The root has one entry per row, and a field
+of a struct has one per entry of the struct. `counts` has the number of entries of each list's elements.
 """
 
 # mypy: ignore-errors
@@ -24,39 +25,39 @@ from numba.extending import intrinsic
 from tailrace.parquet_object.kernels import copy_bytes
 
 IGNORED, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, LIST, STRUCT, DATE, TIMESTAMP = range(11)
-"""Kinds of nodes. A field that is no column is read as IGNORED."""
+"""Kinds of nodes. A field that is not a column is parsed as IGNORED."""
 
 DEPTH = 32
-"""Objects and arrays inside of each other, those of fields that are no columns among them."""
+"""The deepest nesting of objects and arrays, also in fields that are not columns."""
 
 _VALUE, _FIRST_ELEMENT, _ELEMENT, _FIRST_KEY, _KEY, _AFTER = range(6)
-"""What may come next. After `[` and `{`, where it is the first, also their end."""
+"""What may come next. For a first element or key, the end of the array or object may come too."""
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _MINUS, _POINT, _ZERO, _NINE, _F = map(ord, '",:\\-.09f')
 _PLUS, _TIME, _ZULU = map(ord, "+TZ")
 _BRACE, _BRACE_END, _BRACKET, _BRACKET_END = map(ord, "{}[]")
 _ONES, _QUOTE_64, _BACKSLASH_64, _SPACE_64 = map(np.uint64, (0x0101010101010101, ord('"'), ord("\\"), 32))
-"""Unsigned: numba makes a double of a signed and an unsigned number."""
+"""They are unsigned, because numba converts an operation on a signed and an unsigned number to double."""
 _NULL, _TRUE, _ALSE = (int.from_bytes(word, "little") for word in (b"null", b"true", b"alse"))
 
 _MOST_DIGITS = 18
 _EXACT = 1 << 53
 _POWERS = 10.0 ** np.arange(23)
-"""A quotient or product of two exact doubles is the double next to the number (Clinger, "How to read floating point
-numbers accurately"). All others are left for Arrow, which is exact, as texts."""
+"""The quotient or product of two exact doubles is the double nearest to the number (Clinger, "How to read floating
+point numbers accurately"). All other numbers are left as texts for Arrow, which is exact."""
 _LEAST_POWER, _MOST_POWER, _MOST_FLOAT_POWER = -290, 300, 38
-"""Of ten, about: none beyond comes near to what overflows, or is denormal."""
+"""Approximate limits on powers of ten. Numbers within them are far from overflow and from denormal numbers."""
 
 _FIRST_YEAR, _LAST_YEAR = 2, 9998
-"""A year less than Python has at each end: no time zone leads out of these."""
+"""One year less than Python's range at each end, so that no time zone leaves Python's range."""
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _NO_DAY = 1 << 40
 
 _START, _ESCAPED, SIZE = 32, 1 << 31, (1 << 31) - 1
-"""A text's word: where it starts, whether it has escapes, and its bytes between the quotation marks."""
+"""The parts of a text's word: its start, whether it has escapes, and its bytes between the quotation marks."""
 
 
 class Given(NamedTuple):
-    """Value i: source[offsets[i]:offsets[i + 1]], where is_null[i] is 0."""
+    """The input. Value i is source[offsets[i]:offsets[i + 1]] if is_null[i] is 0."""
 
     source: np.ndarray
     offsets: np.ndarray
@@ -64,7 +65,8 @@ class Given(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The nodes, node 0 the root; children of one stand side by side. `bases`: the first slot of each."""
+    """The tree of nodes. Node 0 is the root; the children of a node are adjacent. `bases`: the first slot of each
+    node."""
 
     kinds: np.ndarray
     first_children: np.ndarray
@@ -77,11 +79,11 @@ class Plan(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What is found, all zeros before.
+    """The output. All zeros at the start.
 
-    `words`: a number, days or microseconds since 1970, a text's place, the end of a list's elements. `floats`: the same
-    memory. `valid`: 1 where there is something. `counts`: of the elements of each list. `hard_words`,
-    `hard_places`: the texts of numbers that `floats` has not yet, and the slots where they belong. `is_plain`: of each
+    `words`: per slot, a number, days or microseconds since 1970, a text's word, or the end of a list's elements.
+    `floats`: the same memory as doubles. `valid`: 1 for a slot with a value. `counts`: the elements of each list.
+    `hard_words`, `hard_places`: the texts of numbers that are not in `floats` yet, and their slots. `is_plain`: per
     row.
     """
 
@@ -95,8 +97,8 @@ class Slots(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Of each object or array that is open: its node (-1: ignored), its entry, whether it is an object, the child that
-    may come next, and a number that no other one has. `seen`: of each node, in which one it was found last."""
+    """The stack of open objects and arrays: per level, its node (-1: ignored), its entry, whether it is an object, the
+    child that probably comes next, and a unique number. `seen`: per node, the number of the object that had it last."""
 
     nodes: np.ndarray
     entries: np.ndarray
@@ -108,7 +110,7 @@ class Open(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def most_elements(source):
-    """What all lists together have at most."""
+    """Return an upper bound on the elements of all lists together."""
     count = np.int64(0)
     for byte in source:
         count += (byte == ord(",")) | (byte == ord("["))
@@ -117,10 +119,10 @@ def most_elements(source):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def parse(given, plan, slots, opened):
-    """Fill the slots; how many numbers were left as texts.
+    """Parse the values into the slots. Return how many numbers are left as texts.
 
-    One long function over arrays that are named once: to take one out of a tuple counts a reference, which costs as
-    much as ten bytes of JSON.
+    It is one long function with a local name for each array: taking an array out of a tuple counts a reference, which
+    costs as much as ten bytes of JSON.
     """
     source, offsets, is_null = given.source, given.offsets, given.is_null
     kinds, first_children, child_counts = plan.kinds, plan.first_children, plan.child_counts
@@ -173,7 +175,7 @@ def parse(given, plan, slots, opened):
             if state == _FIRST_KEY or state == _KEY:
                 node, entry, of, index = np.int64(-1), entries[top], nodes[top], np.int64(0)
                 if of >= 0 and child_counts[of]:
-                    # Fields mostly come in one order.
+                    # Fields mostly come in the same order.
                     index = next_children[top] if next_children[top] < child_counts[of] else np.int64(0)
                     node = first_children[of] + index
                     stop = at + 1 + name_offsets[node + 1] - name_offsets[node]
@@ -293,7 +295,7 @@ def parse(given, plan, slots, opened):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _blank(source, at, end):
-    """Where the white space ends."""
+    """Return the offset after white space."""
     while at < end and source[at] <= 32:
         byte = source[at]
         if not (byte == 32 or byte == 10 or byte == 13 or byte == 9):
@@ -304,7 +306,7 @@ def _blank(source, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _four(source, at, end):
-    """Four bytes as a number; 0: there are fewer."""
+    """Return four bytes as a number; 0 if there are fewer."""
     if at + 4 > end:
         return np.int64(0)
     return (
@@ -320,8 +322,10 @@ def _word(start, stop, is_escaped):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _is_key(source, at, stop, end, names, start):
-    """Whether the text from the quotation mark at `at` to the one at `stop` is the name that begins at names[start].
-    The names are followed by eight bytes."""
+    """Whether the text between the quotation marks at `at` and `stop` is the name that starts at names[start].
+
+    `names` has eight bytes after the last name.
+    """
     if stop >= end or source[stop] != _QUOTE or source[at] != _QUOTE:
         return False
     at += 1
@@ -341,7 +345,7 @@ def _is_key(source, at, stop, end, names, start):
 
 @intrinsic
 def _eight(typingctx, source, at):
-    """Eight bytes as one number, the first the lowest."""
+    """Return eight bytes as one little-endian number."""
 
     def codegen(context, builder, sig, args):
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
@@ -353,7 +357,7 @@ def _eight(typingctx, source, at):
 
 @intrinsic
 def _zeros_below(typingctx, number):
-    """How many bits are 0 below the lowest that is 1."""
+    """Return the number of trailing zero bits."""
 
     def codegen(context, builder, sig, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -363,10 +367,10 @@ def _zeros_below(typingctx, number):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _text_end(source, at, end):
-    """Where the text ends that begins at `at` (-1: nowhere, or it is not sound), and whether it has escapes.
+    """Return where the text that starts at `at` ends (-1 if it does not end or is invalid), and whether it has escapes.
 
-    Eight bytes at a time: a byte that is zero after an exclusive or, or smaller than 32, borrows from its highest bit
-    (Mycroft's test); the lowest that is found is right.
+    It tests eight bytes at a time: a byte that is zero after an exclusive or, or below 32, borrows from its highest bit
+    (Mycroft's test). The lowest match is exact.
     """
     if source[at] != _QUOTE:
         return np.int64(-1), False
@@ -399,7 +403,7 @@ def _text_end(source, at, end):
 
 @njit(cache=True, nogil=True)
 def _escape_end(source, at, end):
-    """Where the escape ends whose letter is at `at`; -1: it is none."""
+    """Return the offset after the escape whose letter is at `at`; -1 if it is invalid."""
     if at < end and source[at] == ord("u"):
         return np.int64(at + 5) if _code(source, at + 1, end) >= 0 else np.int64(-1)
     return np.int64(at + 1) if at < end and _short_escape(source[at]) else np.int64(-1)
@@ -407,7 +411,7 @@ def _escape_end(source, at, end):
 
 @njit(cache=True, nogil=True)
 def _short_escape(byte):
-    """What stands for one byte after a backslash; 0: nothing."""
+    """Return the character that a letter after a backslash means; 0 if the escape is invalid."""
     if byte == ord('"') or byte == ord("\\") or byte == ord("/"):
         return byte
     if byte == ord("n"):
@@ -425,7 +429,7 @@ def _short_escape(byte):
 
 @njit(cache=True, nogil=True)
 def _code(source, at, end):
-    """Four hexadecimal digits; -1: they are not there, or are half of a surrogate pair."""
+    """Return the value of four hexadecimal digits; -1 if they are missing or half of a surrogate pair."""
     if at + 4 > end:
         return np.int64(-1)
     code = np.int64(0)
@@ -442,8 +446,8 @@ def _code(source, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _digits(source, at, end, value, count):
-    """The place after the digits from here, the number that these and those before make, and how many these are;
-    leading zeros don't count."""
+    """Read digits. Return the offset after them, the number that they form with earlier digits, and the count of all
+    these digits without leading zeros."""
     while at < end and _ZERO <= source[at] <= _NINE:
         if count < _MOST_DIGITS:
             value = value * 10 + np.int64(source[at]) - _ZERO
@@ -454,8 +458,8 @@ def _digits(source, at, end, value, count):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _number(source, start, end, kind):
-    """The place after the number (-1: it is none, or not a plain one of this kind), the number if it is whole, as a
-    double, and whether that may be only near to it."""
+    """Read a number. Return the offset after it (-1 if it is not a plain number of this kind), its value if it is
+    whole, its value as a double, and whether the double may be inexact."""
     none = np.int64(-1), np.int64(0), 0.0, False
     is_negative = source[start] == _MINUS
     first = start + is_negative
@@ -495,8 +499,10 @@ def _number(source, start, end, kind):
 
 @njit(cache=True, nogil=True)
 def _moment(source, at, stop, kind):
-    """Whether the text is a date, or a time with a fraction of at most six digits, as RFC 3339 has it or without a zone
-    (UTC); and the days or microseconds since 1970."""
+    """Read a date or a time. Return whether it is valid, and the days or microseconds since 1970.
+
+    A time is in RFC 3339's format, or without a zone (UTC), with at most six digits of fraction.
+    """
     none = False, np.int64(0)
     days = _days(source, at, stop)
     if kind == DATE:
@@ -533,8 +539,8 @@ def _moment(source, at, stop, kind):
 
 @njit(cache=True, nogil=True)
 def _days(source, at, stop):
-    """The days since 1970 of a date of ten characters; _NO_DAY: there is none. From Howard Hinnant's "chrono-Compatible
-    Low-Level Date Algorithms"."""
+    """Return the days since 1970 of a date of ten characters; _NO_DAY if it is invalid. From Howard Hinnant's
+    "chrono-Compatible Low-Level Date Algorithms"."""
     year, month, day = (
         _fixed(source, at, stop, 4),
         _fixed(source, at + 5, stop, 2),
@@ -553,7 +559,7 @@ def _days(source, at, stop):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _fixed(source, at, stop, digits):
-    """The number of so many digits; -1: they are not there."""
+    """Return the number of exactly `digits` digits; -1 if they are missing."""
     if at + digits > stop:
         return np.int64(-1)
     value = np.int64(0)
@@ -567,8 +573,7 @@ def _fixed(source, at, stop, digits):
 
 @njit(cache=True, nogil=True)
 def texts(source, words, target, ends):
-    """The texts of the words, one after the other; `ends[i]`: where the one before ends. Where there is none, the word
-    is 0."""
+    """Concatenate the texts of the words in `target`. `ends[i + 1]` is the end of text i. A missing text has word 0."""
     at = np.int64(0)
     for number in range(words.shape[0]):
         start = words[number] >> _START
@@ -583,7 +588,7 @@ def texts(source, words, target, ends):
 
 @njit(cache=True, nogil=True)
 def _unescaped(source, at, end, target, to):
-    """Write the text as UTF-8, from target[to] on; the place after it."""
+    """Write a text with escapes as UTF-8 to target[to:]. Return the offset after it."""
     while at < end:
         byte = source[at]
         if byte != _BACKSLASH:

@@ -1,7 +1,7 @@
-"""JSON values: decoded to columns that are known, and the columns that a sample of values has.
+"""JSON values: decodes them to known columns, and infers columns from a sample of values.
 
-A value fits if it is one object whose fields have the columns' types. Numbers with a fraction are not integers; nothing
-is rounded, nothing parsed out of a string but dates, times, decimals, and binary (base64).
+A value fits if it is one object whose fields have the columns' types. Numbers with a fraction are not integers. Nothing
+is rounded. Only dates, times, decimals and binary (base64) are parsed from strings.
 
 Pure.
 """
@@ -51,19 +51,19 @@ _SCALARS: dict[Scalar, Any] = {
 }
 
 MOST_CELLS = 1 << 25
-"""Of columns inside of one value's lists and maps, 16 bytes each. `[{},{}]` takes as many as if its objects had all
-fields."""
+"""The most cells, of 16 bytes each, for columns in one value's lists and maps. The objects in `[{},{}]` need as many as
+if they had all fields."""
 _FEW_CELLS = 4
-"""An element takes about as many bytes of a value."""
+"""An element takes about this many bytes of a value."""
 _ELEMENT, _ELEMENT_OR_ENTRY = r"\{|[\[,]\s*null", r"\{|null"
 
 
 class ValueUnfit(ValueError):
-    """A value has no place in the columns; the message says why."""
+    """A value does not fit the columns; the message says why."""
 
 
 def check_cells(cells: int) -> None:
-    """Raises ValueUnfit for a value that takes so many."""
+    """Raise ValueUnfit if a value needs too many cells."""
     if cells > MOST_CELLS:
         raise ValueUnfit(
             f"the columns inside of its lists take {cells} cells or more; at most {MOST_CELLS} are made"
@@ -71,7 +71,7 @@ def check_cells(cells: int) -> None:
 
 
 class JsonValues:
-    """Decodes values. `is_strict`: a field that is no column makes a value unfit; else it is left out."""
+    """Decodes JSON values. `is_strict`: a field that is not a column makes a value unfit; otherwise it is ignored."""
 
     refused = (RecursionError, msgspec.MsgspecError, UnicodeError)
 
@@ -82,11 +82,11 @@ class JsonValues:
         self._element = _ELEMENT_OR_ENTRY if "map<" in columns_text(columns) else _ELEMENT
         self._decode: Callable[[Buffer], Any] = msgspec.json.Decoder(_struct(columns, is_strict)).decode
         self.decode = self._decode_bounded if has_many else self._decode
-        """What `field_of` reads. Raises ValueUnfit, or one of `refused`."""
+        """Decodes a value for `field_of`. Raises ValueUnfit, or one of `refused`."""
         self._plain = PlainJson(columns, is_strict=is_strict)
 
     def plain(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
-        """See ValueDecoder. A value that may have too many cells is left."""
+        """See ValueDecoder. Leaves out a value that may have too many cells."""
         return self._plain.decode(values, min(most_bytes, self._sure_bytes))
 
     def _decode_bounded(self, value: Buffer) -> Any:
@@ -96,7 +96,7 @@ class JsonValues:
         return self._decode(value)
 
     def cells_in_lists(self, values: pa.Array | pa.ChunkedArray) -> Any:
-        """See ValueDecoder. Marks in texts count, too."""
+        """See ValueDecoder. Also counts matches in texts, so the result is an upper bound."""
         if self._element_cells <= _FEW_CELLS:
             return 0
         counts = pc.count_substring_regex(values, pattern=self._element)
@@ -109,7 +109,7 @@ class JsonValues:
 
 
 def _struct(columns: Columns, is_strict: bool) -> type[msgspec.Struct]:
-    """A type whose fields have the columns' types; each may be missing or null."""
+    """Return a struct type whose fields have the columns' types. Each may be missing or null."""
     return msgspec.defstruct(
         "Row",
         [(f"f{number}", _optional(column.type, is_strict), None) for number, column in enumerate(columns)],
@@ -138,10 +138,10 @@ def _type(kind: ColumnType, is_strict: bool) -> Any:
 
 
 def inferred(values: Iterable[Buffer]) -> Columns:
-    """The columns of these values, as many as a table can have.
+    """Infer the columns of these values, up to the most that a table can have.
 
-    Integers are long, other numbers double, and what is null in all values is string. Where two values differ in a
-    field's type, the first one counts.
+    Integers become long, other numbers double, and a field that is null in all values becomes string. If two values
+    have different types for a field, the first one counts.
     """
     sample = _Sample()
     for value in values:
@@ -155,7 +155,7 @@ def inferred(values: Iterable[Buffer]) -> Columns:
 
 
 _Shape: TypeAlias = "Scalar | _ListShape | dict[str, _Shape] | None"
-"""A type as far as it is known; None: only nulls were seen."""
+"""A type as far as it is known; None if only nulls were seen."""
 
 
 class _ListShape(NamedTuple):
@@ -163,7 +163,7 @@ class _ListShape(NamedTuple):
 
 
 class _Sample:
-    """The shape of the values so far."""
+    """The shape of the values seen so far."""
 
     def __init__(self) -> None:
         self.shape: dict[str, _Shape] = {}
@@ -184,7 +184,7 @@ class _Sample:
             shape[name] = self._with(shape[name], field, depth + 1)
 
     def _with(self, shape: _Shape, value: Any, depth: int) -> _Shape:
-        """The shape that also has this value, if it can."""
+        """Return the shape extended by this value, if they are compatible."""
         if isinstance(value, dict | list) and depth > MAX_NESTING:
             return shape
         if isinstance(value, dict) and (shape is None or isinstance(shape, dict)):

@@ -1,7 +1,7 @@
-"""JSON values to columns all at once, as far as they are plain (compactor.columns.json_kernels).
+"""Decodes plain JSON values to columns all at once (compactor.columns.json_kernels).
 
-What is not plain is for a decoder of single values: it may fit or not. What is plain has the columns that it would have
-there.
+A value that is not plain may fit or not; a decoder of single values decides. A plain value gets the same columns as
+that decoder would give.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compactor.columns.arrays import arrow_type
 from tailrace.columns import Columns, ColumnType, ListOf, Scalar, StructOf
 
 MOST_SLOTS = 1 << 26
-"""Of all columns at once; 9 bytes each, in memory only where they are used."""
+"""The most slots of all columns together. Each has 9 bytes, and uses memory only if it is written."""
 _KINDS = {
     Scalar.BOOLEAN: kernels.BOOLEAN,
     Scalar.INT: kernels.INT,
@@ -31,14 +31,15 @@ _KINDS = {
 
 
 class PlainValues(NamedTuple):
-    """`arrays`: of all values, a column each, whatever in the rows that are not plain. `is_plain`: 1 or 0 of each."""
+    """Decoded values. `arrays`: one per column, for all values; rows that are not plain have undefined contents.
+    `is_plain`: 1 or 0 for each value."""
 
     arrays: list[pa.Array]
     is_plain: Any
 
 
 class _Node(NamedTuple):
-    """`list`: the number of the list whose elements its entries are, 0 for the rows."""
+    """A node of the tree of columns. `list`: the number of the list whose elements are its entries, 0 for the rows."""
 
     name: bytes
     type: ColumnType
@@ -46,7 +47,7 @@ class _Node(NamedTuple):
 
 
 class PlainJson:
-    """Decodes values to columns. `is_strict`: as of JsonValues."""
+    """Decodes plain values to columns. `is_strict`: as in JsonValues."""
 
     def __init__(self, columns: Columns, *, is_strict: bool) -> None:
         self._is_strict = is_strict
@@ -61,7 +62,8 @@ class PlainJson:
         self._names = np.frombuffer(b"".join(names) + bytes(8), np.uint8)
 
     def decode(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
-        """The values; none is plain that is longer. None: nothing can be said of these columns, or of these values."""
+        """Decode the values. A value longer than `most_bytes` is not plain. None: these columns or values can't be
+        decoded at once."""
         if not self._is_able or not _is_utf8(values):
             return None
         given = _given(values)
@@ -81,7 +83,7 @@ class PlainJson:
         return PlainValues(arrays, slots.is_plain)
 
     def _bases(self, given: kernels.Given) -> tuple[Any, int]:
-        """Where the slots of each node begin, and how many there are."""
+        """Return the first slot of each node, and the number of slots."""
         in_lists = any(node.list for node in self._nodes)
         elements = int(kernels.most_elements(given.source)) if in_lists else 0
         rooms = [elements if node.list else len(given.is_null) for node in self._nodes]
@@ -90,7 +92,7 @@ class PlainJson:
 
 
 def _tree(columns: Columns) -> tuple[list[_Node], list[int], list[int]]:
-    """The nodes, the first child of each, and how many it has."""
+    """Return the nodes, and the first child and the number of children of each."""
     nodes = [_Node(b"", StructOf(columns), 0)]
     firsts: list[int] = []
     counts: list[int] = []
@@ -117,7 +119,7 @@ def _children(kind: ColumnType) -> list[tuple[str, ColumnType]]:
 
 
 def _kind(kind: ColumnType) -> int | None:
-    """The kernel's number for it; None: it has none."""
+    """Return the kernel's number for a type; None if it has none."""
     match kind:
         case StructOf():
             return kernels.STRUCT
@@ -129,7 +131,7 @@ def _kind(kind: ColumnType) -> int | None:
 
 
 def _is_utf8(values: pa.Array) -> bool:
-    """Whether all are, in strings and elsewhere."""
+    """Whether all values are UTF-8, inside and outside of strings."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -164,14 +166,14 @@ def _none_open(nodes: int) -> kernels.Open:
 
 
 def _fill_hard_numbers(source: Any, slots: kernels.Slots, count: int) -> None:
-    """Those that the kernel left: Arrow reads them, to the nearest double."""
+    """Parse the numbers that the kernel left with Arrow, which rounds to the nearest double."""
     words = slots.hard_words[:count]
     numbers = pa.Array.from_buffers(pa.string(), len(words), [None, *_texts(source, words)])
     slots.floats[slots.hard_places[:count]] = numbers.cast(pa.float64()).to_numpy()
 
 
 def _texts(source: Any, words: Any) -> list[pa.Buffer]:
-    """Offsets and data of a column of texts."""
+    """Return the offsets and data buffers of a column of texts."""
     target = np.empty(int((words & kernels.SIZE).sum()), np.uint8)
     ends = np.zeros(len(words) + 1, np.int32)
     kernels.texts(source, words, target, ends)
@@ -179,7 +181,7 @@ def _texts(source: Any, words: Any) -> list[pa.Buffer]:
 
 
 class _Parsed(NamedTuple):
-    """Slots as arrays."""
+    """Converts slots to arrays."""
 
     nodes: list[_Node]
     plan: kernels.Plan
@@ -187,7 +189,7 @@ class _Parsed(NamedTuple):
     source: Any
 
     def array(self, number: int, count: int) -> pa.Array:
-        """The node's first entries."""
+        """Return the node's first `count` entries as an array."""
         first = int(self.plan.bases[number])
         valid = self.slots.valid[first : first + count]
         nulls = count - int(np.count_nonzero(valid))

@@ -1,6 +1,8 @@
-"""The elements of a Protobuf value, counted in its bytes: two bytes of it decode to a message that takes room for all
-of its columns. An element is a message in a list or map, or one of several (a oneof): of these a value may have one
-after the other, and the decoder keeps the room of all.
+"""Counts the elements of a Protobuf value from its bytes, without decoding it.
+
+Two bytes of a value can decode to a message that needs memory for all of its columns. An element is a message in a list
+or map, or in a oneof with several fields: a value may contain its alternatives one after another, and the decoder keeps
+the memory of all.
 
 Pure.
 """
@@ -15,14 +17,14 @@ from compactor.columns.json_values import ValueUnfit
 from tailrace.protobuf_varint import read_varint
 
 LEAST_BYTES = 2
-"""Of a message in a list: its tag and its length."""
+"""The fewest bytes of a message in a list: its tag and its length."""
 MAX_DEPTH = 100
-"""Messages inside of each other, those of unknown fields among them; as the decoder has it."""
+"""The deepest nesting of messages, also in unknown fields. The decoder has the same limit."""
 _VARINT, _FIXED_64, _LENGTH, _GROUP, _END_GROUP, _FIXED_32 = range(6)
 
 
 class _Inner(NamedTuple):
-    """A field that has messages."""
+    """A field whose values are messages."""
 
     shape: Shape
     is_element: bool
@@ -30,14 +32,14 @@ class _Inner(NamedTuple):
 
 
 Shape: TypeAlias = "dict[int, _Inner]"
-"""The fields of a message that have messages, by number."""
+"""The fields of a message whose values are messages, by number."""
 
 
 _UNKNOWN = _Inner({}, is_element=False, is_group=True)
 
 
 def shape_of(message: Descriptor) -> Shape:
-    """Of a message that does not contain itself."""
+    """Return the shape of a message. It must not be recursive."""
     return {
         field.number: _Inner(
             shape_of(field.message_type),
@@ -50,17 +52,17 @@ def shape_of(message: Descriptor) -> Shape:
 
 
 def is_one_of_several(field: FieldDescriptor) -> bool:
-    """Whether it is in a oneof. Those of one field stand for `optional`."""
+    """Whether the field is in a oneof with several fields. A oneof with one field means `optional`."""
     return field.containing_oneof is not None and len(field.containing_oneof.fields) > 1
 
 
 def has_elements(shape: Shape) -> bool:
-    """Whether values can have any."""
+    """Whether values of this shape can have elements."""
     return any(inner.is_element or has_elements(inner.shape) for inner in shape.values())
 
 
 class _Open(NamedTuple):
-    """A message that is being read: until `end`, or until the end of the group of this number."""
+    """An open message. It ends at `end`, or at the end of the group with this number."""
 
     shape: Shape
     end: int
@@ -68,7 +70,7 @@ class _Open(NamedTuple):
 
 
 def count_elements(shape: Shape, data: bytes, most: int) -> int:
-    """How many there are, or some number beyond `most`. Raises ValueUnfit for what no decoder takes."""
+    """Return the number of elements, or some number above `most`. Raises ValueUnfit for an invalid message."""
     try:
         return _count(shape, data, most)
     except IndexError:

@@ -1,8 +1,8 @@
-"""Protobuf values with a schema of a registry: messages decoded by descriptors that protoc made of the registry's text.
+"""Protobuf values with a registry's schema: decodes messages by descriptors that protoc makes from the registry's text.
 
-After the schema's id a value has the path to its message's type in the file (zigzag varints: a count, then an index for
-each level; a single zero is the first message). Messages become columns. A field without presence has its default where
-it was not sent, as protobuf has it. A message of which a column can't be made is refused as a whole.
+After the schema's id, a value has the path to its message's type in the file (zigzag varints: a count, then an index
+per level; a single zero means the first message). Messages become columns. A field without presence that was not sent
+has its default, as in Protobuf. A schema is refused completely if a part of its message can't become a column.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from tailrace.columns import (
 
 COMPILE_SECONDS = 30
 MAX_PATH = 8
-"""Levels of a message inside of others."""
+"""The most levels of a nested message's type."""
 MAX_INDEX = 10_000
 MESSAGE_CELLS = 16
-"""A decoded message takes as much as so many cells, beside those of its fields."""
+"""The memory of a decoded message in cells, in addition to those of its fields."""
 _MAIN = "tailrace_value.proto"
 _FILE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}\.proto")
 _LOGGED = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
-"""What protoc's libraries say beside its own errors."""
+"""Lines that protoc's libraries log among its own errors."""
 _TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPER = re.compile(r"google\.protobuf\.[A-Za-z0-9]+Value")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ _SCALARS: Mapping[int, ColumnType] = {
 
 
 def protobuf_key(value: Buffer) -> tuple[SchemaKey, int]:
-    """The schema's id with the path to the message, and where the message begins. Raises ValueUnfit."""
+    """Return the schema's id with the path to the message, and where the message begins. Raises ValueUnfit."""
     schema_id = schema_id_of(value)
     count, at = _zigzag(value, HEADER.size)
     if count == 0:
@@ -105,7 +105,7 @@ def protobuf_key(value: Buffer) -> tuple[SchemaKey, int]:
 
 
 def _zigzag(value: Buffer, at: int) -> tuple[int, int]:
-    """A varint of at most five bytes, and what follows it."""
+    """Read a zigzag varint of at most five bytes. Return it and the offset after it."""
     raw = 0
     for shift in range(0, 35, 7):
         if at >= len(value):
@@ -119,7 +119,7 @@ def _zigzag(value: Buffer, at: int) -> tuple[int, int]:
 
 
 def compiled(schema: RegisteredSchema) -> bytes:
-    """The descriptors of the schema's file and of what it imports, by protoc, in a process of its own that may fail.
+    """Compile the schema's file and its imports to descriptors with protoc, in a separate process, which may crash.
 
     Raises SchemaRefused.
     """
@@ -149,15 +149,15 @@ def compiled(schema: RegisteredSchema) -> bytes:
 
 
 def protobuf_columns(schema: RegisteredSchema) -> Columns:
-    """The columns of the message that a compiled schema's path names. Raises SchemaRefused."""
+    """Return the columns of the message that a compiled schema's path names. Raises SchemaRefused."""
     try:
-        return parse_columns(columns_text(_struct(_message(schema)).fields))  # bounded as any
+        return parse_columns(columns_text(_struct(_message(schema)).fields))  # checks the limits on columns
     except InvalidColumns as error:
         raise SchemaRefused(str(error)) from error
 
 
 def _message(schema: RegisteredSchema) -> Descriptor:
-    """The message's type, in a pool of its own."""
+    """Return the message's type, in a separate descriptor pool."""
     held = FileDescriptorSet.FromString(schema.compiled)
     pool = descriptor_pool.DescriptorPool()
     for file in held.file:
@@ -178,19 +178,19 @@ def _message(schema: RegisteredSchema) -> Descriptor:
 
 
 def _leave_extensions_out(scope: FileDescriptorProto | DescriptorProto) -> None:
-    """They have no columns, so their bytes need not be decoded."""
+    """Remove extensions: they have no columns, so their bytes need not be decoded."""
     scope.ClearField("extension")
     for inner in scope.message_type if isinstance(scope, FileDescriptorProto) else scope.nested_type:
         _leave_extensions_out(inner)
 
 
 def _struct(message: Descriptor) -> StructOf:
-    """The columns of a message. Raises SchemaRefused."""
+    """Return the columns of a message. Raises SchemaRefused."""
     return _Types().struct(message, ())
 
 
 class _Types:
-    """Goes through a message and those inside of it."""
+    """Converts a message and its nested messages to columns."""
 
     def __init__(self) -> None:
         self._expansion = Expansion()
@@ -230,13 +230,13 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 class ProtobufValues(RegisteredValues):
-    """Decodes values by the compiled schemas that are given, to messages. `columns`: those that come of all of them."""
+    """Decodes values to messages by the given compiled schemas. `columns`: the columns of all schemas together."""
 
     def __init__(self, columns: Columns, schemas: Iterable[RegisteredSchema]) -> None:
         super().__init__(schemas, lambda schema: _prepared(schema, columns))
 
     def decode(self, value: Buffer) -> Any:
-        """What `field_of` reads. Raises ValueUnfit."""
+        """Decode a value for `field_of`. Raises ValueUnfit."""
         key, start = protobuf_key(value)
         schema = self.prepared(key)
         try:
@@ -246,7 +246,7 @@ class ProtobufValues(RegisteredValues):
 
     @staticmethod
     def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
-        """See arrays.FieldOf. Messages of several types have the column, each read in its own way."""
+        """See arrays.FieldOf. Messages of several types may have the column, so there is a reader per type."""
         readers: dict[Any, Callable[[Any], Any]] = {}
 
         def read(message: Any) -> Any:
@@ -259,7 +259,10 @@ class ProtobufValues(RegisteredValues):
 
 
 def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
-    """An element has room for its own fields while it is decoded, and for those of the columns after that."""
+    """Prepare a schema for decoding.
+
+    An element needs memory for its own fields during decoding, and for the table's columns afterwards.
+    """
     message = _message(schema)
     shape = shape_of(message)
     widest = max(element_cells(columns), element_cells(_struct(message).fields), _choice_cells(message))
@@ -269,7 +272,7 @@ def _prepared(schema: RegisteredSchema, columns: Columns) -> PreparedSchema:
 
 
 def _choice_cells(message: Descriptor) -> int:
-    """What a message that is one of several takes room for; 0: there is none."""
+    """Return the most cells of a message in a oneof with several fields; 0 if there is none."""
     return max(
         (
             max(_choice_cells(kind), row_cells(_struct(kind).fields) if is_one_of_several(field) else 0)
@@ -281,7 +284,7 @@ def _choice_cells(message: Descriptor) -> int:
 
 
 def _reader(kind: Descriptor, name: str) -> Callable[[Any], Any]:
-    """What reads the field of this name from a message; None where it has none."""
+    """Return a function that reads the field of this name from a message. It returns None if the message has none."""
     field = kind.fields_by_name.get(name)
     if field is None:
         return lambda message: None
@@ -303,7 +306,8 @@ def _same(value: Any) -> Any:
 
 
 def _plain(field: FieldDescriptor) -> Callable[[Any], Any] | None:
-    """What makes a column's value of one of the field's; None: it is one, or a message."""
+    """Return a function that converts a value of the field to a column's value; None if no conversion is needed, or the
+    value is a message."""
     message = field.message_type
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}

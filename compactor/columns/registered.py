@@ -1,7 +1,7 @@
-"""Values with a schema of a registry: Confluent's wire format, and what the registry says of a schema.
+"""Values with a registry's schema: Confluent's wire format, and the registry's schemas.
 
-A value begins with a zero byte and the schema's id (uint32, big-endian). Only the driver asks the registry; tasks get
-the texts that they need with their order, and say which ones they miss.
+A value begins with a zero byte and the schema's id (uint32, big-endian). Only the driver queries the registry. Tasks
+get the schemas that they need with their order, and report missing ones.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from tailrace.columns import TypedColumn
 
 HEADER = Struct(">BI")
 MAX_SCHEMAS = 100
-"""Schemas that the values of one topic have. A value with one more does not fit."""
+"""The most schemas of one topic's values. A value with a further schema does not fit."""
 
 
 MAX_EXPANDED_TYPES = 10_000
-"""Of a schema that is written out. Unions can have several for one of the columns, of which a table has 1,000."""
+"""The most types of an expanded schema. A table has at most 1,000 columns, but a union can have several types for
+one."""
 
 SchemaKey = tuple[int, ...]
-"""A schema's id, and for Protobuf the path to the message's type in it."""
+"""A schema's id; for Protobuf, also the path to the message's type in it."""
 
 
 class RegistryUnavailable(Exception):
-    """The registry did not answer, or refused: the table waits. The message says what to do."""
+    """The registry did not answer, or refused. The table is not updated until it does. The message says what to do."""
 
 
 class SchemaRefused(ValueError):
-    """No columns can be made of the schema; the message says why."""
+    """The schema can't become columns; the message says why."""
 
 
 class Expansion:
-    """Counts the types of a schema as it is written out, where each use of a named type counts anew: some lines of
-    schema can stand for more than there is time for."""
+    """Limits the types of a schema in which every named type is expanded at each use. Some lines of schema can expand
+    to more types than there is time to process."""
 
     def __init__(self) -> None:
         self._left = MAX_EXPANDED_TYPES
 
     def step(self) -> None:
-        """One more type. Raises SchemaRefused."""
+        """Count one more type. Raises SchemaRefused if there are too many."""
         self._left -= 1
         if self._left < 0:
             raise SchemaRefused(
@@ -57,10 +58,10 @@ class Expansion:
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
-    """A schema by its id. `references`: (name, text) of what it needs, each after what it needs itself.
+    """A schema with its id. `references`: (name, text) of each schema that it needs, after those that this one needs.
 
-    `refusal`: why values with it have no columns; "" where they have. `path`, `compiled`: of Protobuf, the indexes of
-    the message's type and the descriptors.
+    `refusal`: why values with it have no columns; "" if they have. `path`, `compiled`: for Protobuf, the indexes of the
+    message's type, and the descriptors.
     """
 
     schema_id: int
@@ -73,16 +74,16 @@ class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> SchemaKey:
-        """What values with it carry."""
+        """The key that values with this schema have."""
         return (self.schema_id, *self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSchema:
-    """What decodes the values of a schema. `decode`: of the bytes after the header and the path.
+    """A schema that is prepared for decoding. `decode`: decodes the bytes after the header and the path.
 
-    `byte_cells`: cells that a byte of a value leads to, at most; `element_cells`: those of an element in its lists and
-    maps, which `count` counts, up to some number beyond a given one.
+    `byte_cells`: the most cells per byte of a value. `element_cells`: the cells of an element in its lists and maps.
+    `count`: counts the elements, up to some number above a given limit.
     """
 
     decode: Callable[[bytes], Any]
@@ -91,15 +92,14 @@ class PreparedSchema:
     count: Callable[[bytes, int], int]
 
     def decoded(self, body: bytes) -> Any:
-        """What `field_of` reads. Raises ValueUnfit for a value of too many cells, and whatever `decode` does."""
+        """Decode a value for `field_of`. Raises ValueUnfit for too many cells, and the errors of `decode`."""
         if len(body) * self.byte_cells > MOST_CELLS and self.element_cells:
             check_cells(self.count(body, MOST_CELLS // self.element_cells) * self.element_cells)
         return self.decode(body)
 
 
 class RegisteredValues:
-    """Values that are decoded to rows with the schema that each carries. `prepare`: what is made of a schema to decode
-    with."""
+    """Decodes each value to a row with the schema that it refers to. `prepare`: prepares a schema for decoding."""
 
     refused = (ValueUnfit,)
 
@@ -116,7 +116,7 @@ class RegisteredValues:
         self._byte_cells = max((schema.byte_cells for schema in self._prepared.values()), default=0.0)
 
     def prepared(self, key: SchemaKey) -> PreparedSchema:
-        """What decodes a value that carries this. Raises ValueUnfit."""
+        """Return the prepared schema for this key. Raises ValueUnfit."""
         schema = self._prepared.get(key)
         if schema is None:
             raise ValueUnfit(self._refusals.get(key, f"schema {key[0]} is one too many for a topic"))
@@ -124,10 +124,10 @@ class RegisteredValues:
 
     @staticmethod
     def plain(values: Any, most_bytes: int) -> None:
-        """Nothing is decoded all at once."""
+        """Return None: these values are not decoded all at once."""
 
     def cells_in_lists(self, values: pa.Array | pa.ChunkedArray) -> Any:
-        """See ValueDecoder. By the values' lengths: to count what each has takes longer than to decode it."""
+        """See ValueDecoder. Estimates from the values' lengths, because counting takes longer than decoding."""
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
         return (lengths * self._byte_cells).astype(np.int64)
 
@@ -139,15 +139,15 @@ class RegisteredValues:
 
 
 class Registry(Protocol):
-    """Where schemas are."""
+    """A schema registry."""
 
     async def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema; one that is not there has a refusal. Raises RegistryUnavailable."""
+        """Return the schema. A missing schema has a refusal. Raises RegistryUnavailable."""
         ...
 
 
 def schema_id_of(value: Buffer) -> int:
-    """The id that a value carries. Raises ValueUnfit."""
+    """Return the schema id of a value. Raises ValueUnfit."""
     if len(value) < HEADER.size or value[0] != 0:
         raise ValueUnfit("the value has no schema id: it does not begin with a zero byte and four more")
     return int(HEADER.unpack_from(value)[1])

@@ -1,7 +1,7 @@
-"""A schema registry over HTTP, with the API that Confluent's, Karapace and Apicurio serve.
+"""A schema registry over HTTP, with the API of Confluent's registry, Karapace and Apicurio.
 
-Answers are bounded in bytes and time. A schema never changes under its id, so a process asks for it once; it asks again
-for one that the registry did not know.
+Responses are limited in bytes and time. The schema of an id never changes, so a process requests it once. It requests a
+schema again that the registry did not know.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 2 << 20
 MAX_REFERENCES = 100
 MAX_KNOWN = 10_000
-"""Schemas that a process remembers."""
+"""The most schemas that a process remembers."""
 
 
 UNKNOWN = range(40401, 40500)
-"""The codes for what a registry does not have: 40401 subject, 40402 version, 40403 schema."""
+"""A registry's error codes for missing things: 40401 subject, 40402 version, 40403 schema."""
 
 
 class _Reference(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 class HttpRegistry:
-    """See compactor.columns.registered.Registry. `url` may hold user and password."""
+    """See compactor.columns.registered.Registry. `url` may contain a user and password."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -82,7 +82,7 @@ class HttpRegistry:
     async def _add_references(
         self, answer: _Answer, references: dict[str, str], above: tuple[str, ...]
     ) -> None:
-        """What the schema needs, deepest first."""
+        """Add the schemas that a schema needs to `references`, the deepest first."""
         for reference in answer.references:
             if reference.name in references:
                 continue
@@ -96,7 +96,7 @@ class HttpRegistry:
             references[reference.name] = needed.schema
 
     async def _ask(self, path: str) -> _Answer | None:
-        """The answer; None where there is no such thing."""
+        """Request a path and return the response; None if the registry does not have it."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(auth=self._auth, timeout=timeout)
@@ -119,11 +119,11 @@ class HttpRegistry:
 
 
 class _BadReference(ValueError):
-    """What a schema refers to can't be had."""
+    """A schema refers to a schema that can't be resolved."""
 
 
 def _says_unknown(body: bytes) -> bool:
-    """Whether an answer of HTTP 404 is the registry's own. A proxy before it has none of its codes."""
+    """Whether a 404 response comes from the registry itself. A proxy's response does not have its codes."""
     try:
         return msgspec.json.decode(body, type=_Error).error_code in UNKNOWN
     except (msgspec.MsgspecError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Objects get their typed columns in Spark tasks: each task a Spark job of its own, for some objects."""
+"""Derives typed columns in Spark tasks. Each task is a separate Spark job for some objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.clock import SystemClock
 from tailrace.object_store.open import open_store
 
 TASK_BYTES = 64 << 20
-"""Objects of one task; one may pass it by its own size."""
+"""The most bytes of objects of one task, unless one object is larger."""
 GROUP = "tailrace columns"
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -24,11 +24,11 @@ _outcomes = msgspec.msgpack.Decoder(DeriveOutcome)
 
 
 class DeriveFailed(Exception):
-    """A task died; the message has the cause in one line. The table stays as it is until the next round."""
+    """A task died; the message has the cause in one line. The table is not updated until the next round."""
 
 
 def packed(items: Sequence[DeriveItem]) -> list[list[DeriveItem]]:
-    """The items in groups, a task each."""
+    """Group the items, one group per task."""
     groups: list[list[DeriveItem]] = []
     size = TASK_BYTES
     for item in items:
@@ -49,7 +49,7 @@ class SparkDeriver:
         self._executor = executor
 
     async def derive(self, items: Sequence[DeriveItem]) -> list[DeriveOutcome]:
-        """Each item's outcome. Raises DeriveFailed."""
+        """Return each item's outcome. Raises DeriveFailed."""
         loop = asyncio.get_running_loop()
         waiting = [loop.run_in_executor(self._executor, self._collect, group) for group in packed(items)]
         try:
@@ -61,7 +61,7 @@ class SparkDeriver:
                 await loop.run_in_executor(None, self._spark.sparkContext.cancelJobGroup, GROUP)
 
     def _collect(self, items: Sequence[DeriveItem]) -> list[DeriveOutcome]:
-        """What a task of its own makes of the items."""
+        """Run a separate task on the items and return the outcomes."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -82,7 +82,8 @@ class SparkDeriver:
 
 
 def derive_in_task(payloads: Sequence[bytes], store_url: str) -> list[bytes]:
-    """What a task does: encoded items in, encoded outcomes out. A process's edge: it makes its own clock."""
+    """Derive encoded items in a Spark task. Return encoded outcomes. The edge of a process: it creates its own
+    clock."""
 
     async def derive_all() -> list[bytes]:
         store = open_store(store_url, clock=SystemClock())

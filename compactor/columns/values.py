@@ -1,7 +1,7 @@
-"""Values into columns, row by row: what fits, and why the rest does not.
+"""Decodes values to columns, with the reason for each value that does not fit.
 
-A value that does not fit costs itself alone. What a decoder refuses is known at once; what Arrow refuses (a number with
-too many digits, half a surrogate pair) is found by halving the rows.
+A value that does not fit does not affect others. A decoder's refusal is known at once. A value that Arrow refuses (a
+number with too many digits, half of a surrogate pair) is found by halving the rows.
 
 Pure.
 """
@@ -24,23 +24,23 @@ from tailrace.buffers import Buffer
 from tailrace.columns import Columns, TypedColumn
 
 MAX_VALUE_BYTES = 16 << 20
-"""A longer value has no columns."""
+"""A longer value does not fit."""
 MAX_REASON_CHARACTERS = 300
 REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
-"""What Arrow raises for a value that its type does not hold."""
+"""Arrow's errors for a value that does not fit its type."""
 
 
 class ValueDecoder(Protocol):
-    """Decodes one value after the other."""
+    """Decodes values, one after another or all at once."""
 
     @property
     def decode(self) -> Callable[[Buffer], Any]:
-        """Makes of a value what `field_of` reads. Raises one of `refused` for one that does not fit."""
+        """A function that decodes a value for `field_of`. It raises one of `refused` for a value that does not fit."""
         ...
 
     @property
     def refused(self) -> tuple[type[Exception], ...]:
-        """See `decode`."""
+        """The errors that `decode` raises for a value that does not fit."""
         ...
 
     def field_of(self, number: int, column: TypedColumn) -> Callable[[Any], Any]:
@@ -48,24 +48,25 @@ class ValueDecoder(Protocol):
         ...
 
     def plain(self, values: pa.Array, most_bytes: int) -> PlainValues | None:
-        """What can be decoded all at once; None: nothing."""
+        """Decode values all at once, as far as possible; None if it is not possible."""
         ...
 
     def cells_in_lists(self, values: pa.ChunkedArray) -> Any:
-        """How many cells of columns inside of lists and maps each value takes room for, at most; 0: not many."""
+        """Return the most cells that each value needs for columns in lists and maps; 0 means few."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FittedValues:
-    """`arrays`: of the rows that fit, a column each. `reasons`: why each row does not fit; None where it does."""
+    """Decoded values. `arrays`: one per column, for the rows that fit. `reasons`: why each row does not fit; None if it
+    does."""
 
     arrays: list[pa.Array]
     reasons: list[str | None]
 
 
 def fit(columns: Columns, decoder: ValueDecoder, values: pa.Array) -> FittedValues:
-    """Decode binary values. One that is null (a tombstone) has nulls in all columns."""
+    """Decode binary values. A null value (a tombstone) has nulls in all columns."""
     plain = decoder.plain(values, MAX_VALUE_BYTES)
     with garbage_kept():
         if plain is None:
@@ -77,7 +78,7 @@ def fit(columns: Columns, decoder: ValueDecoder, values: pa.Array) -> FittedValu
 
 
 def _completed(plain: PlainValues, left: Any, others: FittedValues) -> FittedValues:
-    """With the rows whose numbers are `left`, of which some fit."""
+    """Add the rows whose numbers are `left`, some of which fit."""
     reasons: list[str | None] = [None] * len(plain.is_plain)
     source = np.arange(len(reasons))
     source[left] = -1
@@ -95,8 +96,8 @@ def _completed(plain: PlainValues, left: Any, others: FittedValues) -> FittedVal
 
 @contextmanager
 def garbage_kept() -> Iterator[None]:
-    """No search for cycles meanwhile. Decoded values have none, and a search goes through all of their lists and
-    dictionaries again and again: a third of the time."""
+    """Disable the garbage collector inside the block. Decoded values have no cycles, and the collector would scan all
+    their lists and dictionaries again and again, which takes a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -107,7 +108,7 @@ def garbage_kept() -> Iterator[None]:
 
 
 def one_by_one(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer | None]) -> FittedValues:
-    """What `fit` does of values that are not decoded all at once, and the measure of those that are."""
+    """Decode values one by one. This is the reference for values that `fit` decodes all at once."""
     rows, reasons = _decoded(decoder, values)
     numbers = [number for number, reason in enumerate(reasons) if reason is None]
     parts = _arrays(columns, decoder, rows, numbers=numbers, reasons=reasons)
@@ -116,7 +117,7 @@ def one_by_one(columns: Columns, decoder: ValueDecoder, values: Sequence[Buffer 
 
 
 def _decoded(decoder: ValueDecoder, values: Sequence[Buffer | None]) -> tuple[list[Any], list[str | None]]:
-    """What each value is decoded to, and why it is not."""
+    """Decode each value. Return the rows, and the reasons for values that can't be decoded."""
     rows: list[Any] = []
     reasons: list[str | None] = [None] * len(values)
     decode = _bounded(decoder, values)
@@ -133,7 +134,7 @@ def _decoded(decoder: ValueDecoder, values: Sequence[Buffer | None]) -> tuple[li
 
 
 def _bounded(decoder: ValueDecoder, values: Sequence[Buffer | None]) -> Callable[[Any], Any]:
-    """The decoder's own function, where no value is null or too long."""
+    """Return a decoder that also handles null and too long values; the decoder's own function if there are none."""
     decode = decoder.decode
 
     def decode_one(value: Buffer | None) -> Any:
@@ -154,7 +155,7 @@ def _reason(error: Exception) -> str:
 def _arrays(
     columns: Columns, decoder: ValueDecoder, rows: list[Any], *, numbers: list[int], reasons: list[str | None]
 ) -> list[list[pa.Array]]:
-    """The rows of these numbers as arrays, in parts; where Arrow refuses a row, its reason is noted."""
+    """Convert the rows of these numbers to arrays, in parts. If Arrow refuses a row, add its reason."""
     chosen = rows if len(numbers) == len(rows) else [rows[number] for number in numbers]
     try:
         return [arrays_of(columns, chosen, decoder.field_of)]

@@ -1,1 +1,1 @@
-"""Records of keys erased from a topic: found, rewritten without, proved, and logged."""
+"""Erases the records of keys from a topic: finds them, rewrites objects without them, verifies, and logs."""

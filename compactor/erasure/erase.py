@@ -1,17 +1,17 @@
-"""Erase a topic's records by their keys: all values that were there when it began.
+"""Erases a topic's records by key: all records of the keys that exist when the erasure begins.
 
-In order: what is not in Parquet yet is compacted; the objects that hold the keys are found; each is written again
-without these records, and swapped, as a round of compaction does; then all is searched anew, until nothing is found.
-Offsets stay.
+It first compacts the records that are not in Parquet yet. Then it finds the objects that contain the keys, rewrites
+each without these records, and swaps it as a round of compaction does. It repeats the search until nothing is found.
+Offsets do not change.
 
 Invariants:
-- a reader finds, at each moment, all records of other keys, exactly once;
-- wherever it dies, it can be run again: what was swapped is not found any more, what was not swapped is an orphan;
-- one at a time, and none beside a round of compaction: it holds the compactor's lease;
+- at each moment, a reader finds all records of other keys exactly once;
+- it can be run again wherever it died: swapped objects are not found any more, and others are orphans;
+- it holds the compactor's lease, so only one erasure or round of compaction runs at a time;
 - the record of an erasure is in the store before its first swap.
 
-Not here: the bytes of the old objects. They go when the collector deletes what was retired, after the grace and when no
-snapshot of a table names it (`bytes_left`).
+This module does not delete the bytes of the old objects. The collector deletes retired objects after the grace period,
+once no table snapshot refers to them (`bytes_left`).
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from tailrace.parquet_object.header import InvalidParquetObject
 
 MAX_KEYS = 10_000
 MAX_PASSES = 10
-"""Searches that are made; retention or DeleteRecords beside an erasure may make a second one necessary."""
+"""The most searches. Concurrent retention or DeleteRecords may make a second one necessary."""
 LEASE_PATIENCE_S, LEASE_PAUSE_S = 600.0, 1.0
 """How long to wait for another compactor's round to end."""
 SMALL_ITEMS = PlanSettings(least_bytes=16 * MIB, target_bytes=32 * MIB)
-"""What is compacted first is compacted in this process: its items take 128 MiB each."""
+"""The first compaction runs in this process, so its items are small: they need 128 MiB each."""
 REWRITTEN_AT_ONCE, REWRITTEN_BYTES = 4, 256 * MIB
-"""Objects that are written again side by side: how many, and of how many bytes together unless one alone has more. They
-take four times as much memory."""
+"""The most objects that are rewritten concurrently, and their bytes together unless one has more. They need four times
+as much memory."""
 CLOCKS_APART_MS = 60_000
-"""By how much an agent's clock may be ahead of the one that dates an erasure."""
+"""How far an agent's clock may be ahead of the clock that dates an erasure."""
 OBJECTS_AT_ONCE = 1_000
 _ALL_BYTES = 1 << 62
 
 
 class EraseFailed(Exception):
-    """Not all of the keys' records are erased; the message says what is left, and what to do."""
+    """Not all records of the keys are erased; the message says what is left and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EraseRequest:
-    """Which keys of which topic, asked for by whom and why. `reads_all`: bounds and bloom filters are not trusted."""
+    """The topic and keys to erase, with the user and reason. `reads_all`: do not trust key bounds and Bloom filters."""
 
     topic: Topic
     keys: SoughtKeys
@@ -77,7 +77,7 @@ class EraseRequest:
 
 @dataclass(frozen=True, slots=True)
 class ErasureWork:
-    """What an erasure needs of its surroundings. `tables`: brought up to date after swaps."""
+    """What an erasure works with. `tables`: brought up to date after swaps."""
 
     sequencer: Sequencer
     store: ObjectStore
@@ -88,8 +88,8 @@ class ErasureWork:
 
 @dataclass(slots=True)
 class Found:
-    """What a search found: objects that hold records of the keys, and offsets that it could not look into, because
-    they are in no Parquet object, by partition. `corrupt`: the objects that cannot be read, and why."""
+    """The result of a search: the objects with records of the keys, and by partition the number of offsets that it
+    could not search because they are not in Parquet objects. `corrupt`: unreadable objects with the reason."""
 
     hits: list[FileHits]
     cost: SearchCost
@@ -99,8 +99,8 @@ class Found:
 
 @dataclass(slots=True)
 class Erasure:
-    """What was done. `began_at`: the commit number up to which records are erased. `objects`: the keys of those that
-    were written again. `proof`: what the last search read, which found nothing. `unread`, `corrupt`: see Found."""
+    """The result of an erasure. `began_at`: the commit number up to which records are erased. `objects`: the keys of
+    the rewritten objects. `proof`: what the last search read, which found nothing. `unread`, `corrupt`: see Found."""
 
     began_at: int
     objects: list[str] = field(default_factory=list)
@@ -112,18 +112,18 @@ class Erasure:
 
 @dataclass(slots=True)
 class BytesLeft:
-    """Objects in the store that may hold bytes of what was erased. `live_mixed`: of other topics' records that are not
-    compacted yet. `retired`: they wait for the collector."""
+    """Objects in the store that may contain erased bytes. `live_mixed`: live mixed objects, with records of other
+    topics that are not compacted yet. `retired`: objects that wait for the collector."""
 
     live_mixed: int = 0
     retired: int = 0
 
 
 async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | None = None) -> Found:
-    """Look for the keys, and change nothing.
+    """Search for the keys without changing anything.
 
     Args:
-        before: the commit number up to which a record counts as unread; None: all there are now.
+        before: records up to this commit number count as unread; None means all current records.
     """
     files = await list_live_files(work.sequencer, request.topic.topic_id)
     search = KeySearch(work.store, request.keys, reads_all=request.reads_all)
@@ -134,9 +134,9 @@ async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | N
 
 
 async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
-    """Erase all records of the keys that the topic has now.
+    """Erase all current records of the keys.
 
-    Raises EraseFailed, SequencerError, StoreError. Whatever was swapped before that stays swapped; run it again.
+    Raises EraseFailed, SequencerError, StoreError. Earlier swaps remain in effect; run it again.
     """
     sequencer, topic = work.sequencer, request.topic
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
@@ -168,7 +168,7 @@ async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
 
 
 async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[int]) -> list[BytesLeft]:
-    """Which objects may still hold bytes of what erasures erased that began then, for each of them."""
+    """Return for each erasure, given by its start, which objects may still contain bytes that it erased."""
     left = [BytesLeft() for _ in began_ms]
     after = ""
     while True:
@@ -176,7 +176,7 @@ async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[i
         for listed in page:
             is_mixed = listed.description.kind is ObjectKind.MIXED
             if listed.live_runs and not is_mixed:
-                continue  # this one was searched
+                continue  # the erasure searched this object
             if not is_mixed and f"/{topic_name}/" not in listed.description.key:
                 continue
             for of, at_ms in zip(left, began_ms, strict=True):
@@ -189,7 +189,7 @@ async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[i
 
 
 def unread_explained(topic: str, unread: dict[int, int]) -> str:
-    """What to do about offsets that are in no Parquet object."""
+    """Say what to do about offsets that are not in Parquet objects."""
     parts = ", ".join(f"{partition}: {count}" for partition, count in sorted(unread.items())[:5])
     return (
         f"{sum(unread.values())} offsets of {topic!r} are in no Parquet object (partition: offsets; {parts}): a"
@@ -199,7 +199,7 @@ def unread_explained(topic: str, unread: dict[int, int]) -> str:
 
 
 def corrupt_explained(topic: str, corrupt: dict[str, str]) -> str:
-    """What to do about objects that cannot be read."""
+    """Say what to do about unreadable objects."""
     first = "; ".join(f"{key}: {why}" for key, why in islice(corrupt.items(), 3))
     return (
         f"{len(corrupt)} objects of {topic!r} are corrupt, and may hold the keys ({first}): the keys are erased from"
@@ -208,7 +208,7 @@ def corrupt_explained(topic: str, corrupt: dict[str, str]) -> str:
 
 
 async def _compact(work: ErasureWork, topic: Topic) -> None:
-    """Put all stable records of the topic into Parquet objects."""
+    """Compact all stable records of the topic to Parquet objects."""
     await run_cycle(
         work.sequencer,
         InProcess(work.store, work.clock, work.entropy),
@@ -222,7 +222,7 @@ async def _compact(work: ErasureWork, topic: Topic) -> None:
 
 
 async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, cluster_id: str) -> None:
-    """Write again and swap what holds the keys, and search anew, until nothing is found but in corrupt objects."""
+    """Rewrite and swap the objects with the keys, and search again, until only corrupt objects may have them."""
     async with held_lease(work.sequencer, work.clock, holder=str(work.entropy.uuid())) as lease:
         for _ in range(MAX_PASSES):
             search = await find_keys(work, request, before=erasure.began_at)
@@ -238,7 +238,7 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
                     _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
                     for hits in part
                 ]
-                # One that fails does not keep the keys in the others.
+                # If one object fails, the keys are still erased from the others.
                 for error in await asyncio.gather(*erasing, return_exceptions=True):
                     if error is not None:
                         raise error
@@ -251,7 +251,7 @@ async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, clu
 def together(
     hits: Sequence[FileHits], *, most: int = REWRITTEN_AT_ONCE, max_bytes: int = REWRITTEN_BYTES
 ) -> Iterator[list[FileHits]]:
-    """The objects in groups that are written again side by side, in order. Pure."""
+    """Group the objects, in order, for concurrent rewriting. Pure."""
     return in_groups(hits, lambda hit: hit.file.object.size, max_bytes, most)
 
 
@@ -276,7 +276,7 @@ async def _erase_from(
         if run.object_id == object_id
     ]
     if not runs:
-        return  # retention was faster
+        return  # retention has deleted them
     try:
         result, erased = await rewrite_without(request.keys, topic.name, runs, rewriting)
     except (RewriteFailed, InvalidParquetObject) as error:
@@ -289,7 +289,7 @@ async def _erase_from(
 
 
 async def _when_free(clock: Clock, action: Callable[[], Awaitable[None]]) -> None:
-    """Do what needs the compactor's lease, as soon as no other compactor holds it."""
+    """Run an action that needs the compactor's lease as soon as no other compactor holds it."""
     give_up_at = clock.monotonic() + LEASE_PATIENCE_S
     while True:
         try:
@@ -304,7 +304,7 @@ async def _when_free(clock: Clock, action: Callable[[], Awaitable[None]]) -> Non
 
 
 async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before: int) -> dict[int, int]:
-    """Offsets in mixed objects that were committed up to `before`, by partition."""
+    """Return the number of offsets in mixed objects that were committed up to `before`, by partition."""
     starts = {bounds.partition: bounds.last_stable_offset for bounds in files.partitions}
     for gap in tail_ranges(topic.name, files):
         starts[gap.partition.number] = min(starts[gap.partition.number], gap.start)
@@ -326,7 +326,7 @@ async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before:
             if last is not None and (last.kind is not ObjectKind.MIXED or _is_unread(last, before)):
                 starts[partition] = last.end_offset
             elif not partition_batches.runs and sought.offset < partition_batches.high_watermark:
-                # The answer had no room for it, or retention was faster.
+                # The response had no room for it, or retention has deleted it.
                 starts[partition] = max(sought.offset, partition_batches.log_start_offset)
     return unread
 

@@ -1,7 +1,7 @@
-"""Who erased which keys when: two objects in the store for each erasure, before its first change and after its last.
+"""The log of erasures: two objects in the store per erasure, written before its first change and after its last.
 
-They have a hash of each key, not the key: whoever knows the key can tell that it was erased. A hash of something that
-can be guessed (a number, an address) can be guessed, too; the topic's id in it only spoils tables made in advance.
+They have a hash of each key, not the key. Anyone who knows a key can check that it was erased. If a key can be guessed
+(a number, an address), its hash can be found too. The topic's id in the hash only defeats precomputed tables.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from tailrace.object_store.api import ObjectStore
 
 MAX_RECORDS = 100
-"""The newest erasures that are listed."""
+"""The most erasures that are listed, the newest ones."""
 
 
 class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One erasure. `ended_ms` and the counts are 0 in a record of one that did not come to its end."""
+    """One erasure. `ended_ms` and the counts are 0 if it did not finish."""
 
     erasure_id: UUID
     topic: str
@@ -34,19 +34,19 @@ class ErasureRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hash_key(topic_id: UUID, key: bytes) -> str:
-    """What an erasure's record says of a key: SHA-256 of the topic's id (16 bytes) and the key."""
+    """Return the hash of a key in an erasure's record: SHA-256 of the topic's id (16 bytes) and the key."""
     return hashlib.sha256(topic_id.bytes + key).hexdigest()
 
 
 async def write_record(store: ObjectStore, cluster_id: str, record: ErasureRecord) -> None:
-    """Raises StoreError."""
+    """Write the record of an erasure that begins or has ended. Raises StoreError."""
     state = "ended" if record.ended_ms else "begun"
     key = f"{_prefix(cluster_id)}{record.begun_ms:015}-{record.erasure_id}-{state}.json"
     await store.put(key, [msgspec.json.encode(record)])
 
 
 async def read_records(store: ObjectStore, cluster_id: str, topic: str) -> list[ErasureRecord]:
-    """The topic's newest erasures, oldest first. Raises StoreError, msgspec.ValidationError."""
+    """Return the topic's newest erasures, oldest first. Raises StoreError, msgspec.ValidationError."""
     keys = [info.key async for info in store.list(_prefix(cluster_id))]
     records: dict[UUID, ErasureRecord] = {}
     for key in _newest(keys):

@@ -1,8 +1,8 @@
-"""An object written again without the records of given keys, read back and proved.
+"""Rewrites an object without the records of given keys, reads it back and verifies it.
 
-All its live runs go into the new object, also those without such a record: the old object is retired, and so deleted,
-when none of its runs is live. Offsets stay: a run stands for the same offsets as before, and a batch that lost records
-keeps its first and its last offset.
+The new object gets all live runs, also those without such a record, because the old object is retired and deleted only
+when none of its runs is live. Offsets do not change: a run covers the same offsets as before, and a batch that lost
+records keeps its first and last offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailrace.records import InvalidRecords
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """What a rewrite needs of its surroundings."""
+    """What a rewrite works with."""
 
     store: ObjectStore
     output: OutputLocation
@@ -44,7 +44,7 @@ class Rewriting:
 
 @dataclass(slots=True)
 class _Left:
-    """What is left of a run."""
+    """The rest of a run after its records were filtered."""
 
     run: Run
     packed: list[PackedGroup] = field(default_factory=list)
@@ -55,9 +55,10 @@ class _Left:
 async def rewrite_without(
     keys: SoughtKeys, topic_name: str, runs: Sequence[Run], of: Rewriting
 ) -> tuple[RewriteResult, int]:
-    """Write the runs, all live ones of one object, without the keys' records; the new object, and how many went.
+    """Write all live runs of one object without the keys' records. Return the new object and the number of removed
+    records.
 
-    Takes about four times the object's bytes in memory. Raises RewriteFailed, StoreError, InvalidParquetObject.
+    Needs about four times the object's bytes in memory. Raises RewriteFailed, StoreError, InvalidParquetObject.
     """
     objects = ParquetRuns(of.store)
     try:

@@ -1,7 +1,7 @@
-"""Which Parquet objects hold records of given keys: from footers, bounds and bloom filters, then from columns of keys.
+"""Finds Parquet objects with records of given keys: by footers, bounds and Bloom filters, then by columns of keys.
 
-A whole object is looked at, also its rows that are not live: an object stays in the store as long as one of its runs is
-live, with all its bytes.
+It searches whole objects, including rows that are not live: an object stays in the store with all its bytes as long as
+one of its runs is live.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tailrace.parquet_object.read import ParquetIndex, read_index, row_group_tab
 
 KEY_COLUMN = ("key",)
 MAX_GAP_BYTES = 8 << 10
-"""Bytes between two blocks of filters that are read along rather than asked around."""
+"""Two blocks of filters with at most this many bytes between them are read with one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoughtKeys:
-    """Keys as each step compares them. `values`: an Arrow array; `hashes`: as bloom filters have them."""
+    """Keys in the forms that the steps compare. `values`: an Arrow array. `hashes`: those of the Bloom filters."""
 
     keys: tuple[bytes, ...]
     values: pa.Array = field(compare=False)
@@ -43,15 +43,15 @@ class SoughtKeys:
 
     @classmethod
     def of(cls, keys: Iterable[bytes]) -> SoughtKeys:
-        """The distinct keys."""
+        """Return the distinct keys in all forms."""
         distinct = tuple(dict.fromkeys(keys))
         return cls(distinct, pa.array(distinct, pa.binary()), key_hashes(distinct))
 
 
 @dataclass(slots=True)
 class SearchCost:
-    """What a search read. Row groups count where they were left out: by bounds or by filter. `false_alarms`: a filter
-    let the row group through, and it had none of the keys. `gone`: files that were deleted before they were read."""
+    """What a search read, and how many row groups it skipped by bounds or by filter. `false_alarms`: row groups that
+    passed a filter but have none of the keys. `gone`: files that were deleted before they were read."""
 
     files: int = 0
     gone: int = 0
@@ -66,17 +66,17 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class FileHits:
-    """An object that holds records of the keys: how many, live or not."""
+    """An object with records of the keys, and their number, live or not."""
 
     file: LiveFile
     records: int
 
 
 class KeySearch:
-    """Looks for keys in objects. `cost` grows with each; `corrupt` has those that cannot be read, and why.
+    """Searches objects for keys. `cost` grows with each object. `corrupt` has the unreadable objects with the reason.
 
     Args:
-        reads_all: every row group's keys are read, whatever its bounds and its filter say.
+        reads_all: read every row group's keys, regardless of its bounds and filter.
     """
 
     def __init__(self, store: ObjectStore, keys: SoughtKeys, *, reads_all: bool = False) -> None:
@@ -87,7 +87,7 @@ class KeySearch:
         self.corrupt: dict[str, str] = {}
 
     async def find(self, files: Sequence[LiveFile]) -> AsyncIterator[FileHits]:
-        """The objects that hold some; those in `corrupt` may, too. Raises StoreError."""
+        """Yield the objects with records of the keys. Those in `corrupt` may have some too. Raises StoreError."""
         for first in range(0, len(files), FOOTERS_AT_ONCE):
             part = files[first : first + FOOTERS_AT_ONCE]
             counts = await asyncio.gather(*map(self._count, part))
@@ -100,7 +100,7 @@ class KeySearch:
         self.cost.file_bytes += file.object.size
         try:
             return await self._count_rows(file)
-        except ObjectMissing:  # retention was faster
+        except ObjectMissing:  # retention has deleted it
             self.cost.gone += 1
             return 0
         except InvalidParquetObject as error:
@@ -122,7 +122,7 @@ class KeySearch:
         return matching
 
     async def _row_groups(self, file: LiveFile, index: ParquetIndex) -> list[int]:
-        """Those that may hold a key."""
+        """Return the row groups that may contain a key."""
         numbers = range(len(index.header.row_groups))
         if self._reads_all:
             return list(numbers)
@@ -150,7 +150,7 @@ class KeySearch:
         return sorted(candidates)
 
     async def _blocks(self, file: LiveFile, block_offsets: np.ndarray) -> np.ndarray:
-        """The filters' blocks at these bytes, a row of words each."""
+        """Read the filters' blocks at these offsets, one row of words per block."""
         blocks = np.empty((len(block_offsets), 8), np.dtype("<u4"))
         for run in _together(block_offsets):
             start = int(block_offsets[run.start])
@@ -173,7 +173,7 @@ class KeySearch:
 
 
 def _together(block_offsets: np.ndarray) -> Iterator[slice]:
-    """Places whose blocks one request reads."""
+    """Yield slices of offsets whose blocks are read with one request."""
     if len(block_offsets):
         ends = np.flatnonzero(np.diff(block_offsets) > MAX_GAP_BYTES + BLOCK_BYTES) + 1
         bounds = [0, *ends.tolist(), len(block_offsets)]

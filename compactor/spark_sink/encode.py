@@ -1,7 +1,7 @@
-"""Rows into record batches, sorted by topic and partition. Pure.
+"""Encodes rows as record batches, sorted by topic and partition. Pure.
 
-Rows of a partition keep their order. A batch ends at `BATCH_BYTES` of records, or at what its topic allows, if that is
-less. All records of one call carry one time.
+Rows of a partition keep their order. A batch ends at `BATCH_BYTES` of records, or at its topic's limit if that is less.
+All records of one call have the same timestamp.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tailrace.record_batch import (
 
 BATCH_BYTES = 1 << 20
 _RECORD_BYTES = 27
-"""A record's lengths and deltas take at most as many bytes."""
+"""The most bytes of a record's lengths and deltas."""
 _HEADER_BYTES = 10
-"""A header's two lengths."""
+"""The most bytes of a header's two lengths."""
 Array = Any
 
 
 def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[RunInput]:
-    """The runs of one object. Raises InvalidRow for a record that its topic does not take."""
+    """Encode rows as the runs of one object. Raises InvalidRow for a record that its topic does not accept."""
     order = np.lexsort((rows.partitions, rows.topics))
     partition_keys = (rows.topics.astype(np.int64) << 32 | rows.partitions)[order]
     sizes = _most_bytes(rows)[order]
@@ -70,7 +70,7 @@ def _run(target: Target, partition: int, batches: list[tuple[BatchCoordinates, l
 
 
 def _most_bytes(rows: SinkRows) -> Array:
-    """What each record takes at most, uncompressed."""
+    """Return the most uncompressed bytes of each record."""
     sizes = np.full(len(rows), _RECORD_BYTES, np.int64)
     for column in (rows.key, rows.value):
         sizes += np.asarray(pc.fill_null(pc.binary_length(column), 0))
@@ -85,7 +85,8 @@ def _most_bytes(rows: SinkRows) -> Array:
 
 
 def _cuts(partition_keys: Array, sizes: Array, rows: SinkRows) -> Iterator[tuple[int, int, int]]:
-    """Place, first row and end of each batch. One record may be larger than the bound: its batch is judged later."""
+    """Yield the partition key, first row and end of each batch. A single record may exceed the limit; its batch is
+    checked later."""
     if not len(partition_keys):
         return
     ends = np.append(np.flatnonzero(partition_keys[1:] != partition_keys[:-1]) + 1, len(partition_keys))
@@ -104,7 +105,7 @@ def _cuts(partition_keys: Array, sizes: Array, rows: SinkRows) -> Iterator[tuple
 
 
 def _unfinished_header(target: Target, first_row: int, now_ms: int) -> BatchHeader:
-    """As much of a header as encoding needs: rows are numbered as offsets."""
+    """Return a header with the fields that encoding needs. Row numbers serve as offsets."""
     return BatchHeader(
         base_offset=first_row,
         length=0,
@@ -123,7 +124,7 @@ def _unfinished_header(target: Target, first_row: int, now_ms: int) -> BatchHead
 
 
 def _in_order(rows: SinkRows, order: Array, now_ms: int) -> Any:
-    """The columns that `encode_records` takes."""
+    """Return the columns that `encode_records` takes, in this order."""
     times = pa.array(np.full(len(rows), now_ms, np.int64))
     taken = pa.array(order)
     return pa.table(
@@ -139,7 +140,7 @@ def _in_order(rows: SinkRows, order: Array, now_ms: int) -> Any:
 
 
 def _assembled(records: memoryview, header: BatchHeader, count: int, compression: Compression) -> bytes:
-    """The batch; uncompressed where compressing gains nothing."""
+    """Return the batch. It stays uncompressed if compression does not make it smaller."""
     body: bytes | memoryview = records
     codec = Compression.NONE
     if compression is not Compression.NONE:

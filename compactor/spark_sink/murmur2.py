@@ -1,4 +1,4 @@
-"""Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), over a whole column."""
+"""Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2) for a whole column."""
 
 # mypy: ignore-errors
 # numba compiles this function from its bytecode; its decorator carries no types.

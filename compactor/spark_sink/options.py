@@ -1,6 +1,6 @@
-"""The options of the sink, checked, and the columns that it takes: those of Spark's own Kafka sink.
+"""Checks the options of the sink, and the columns of its input, which are those of Spark's own Kafka sink.
 
-Options that this sink does not know are refused: one that is misspelt would be ignored without a word.
+Unknown options are refused, because a misspelt one would be silently ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OBJECT_BYTES = 64 << 20
 MOST_OBJECT_BYTES = 512 << 20
 
 _OF_SPARK = ("checkpointLocation", "queryName", "path")
-"""What Spark itself hands on to a sink."""
+"""Options that Spark itself passes to a sink."""
 _KNOWN = ("store", "sequencer", "topic", "compression", "objectBytes", "atomic", *SECURITY, *_OF_SPARK)
 _REFUSED = {
     "kafka.bootstrap.servers": "this sink writes to the store and asks the sequencer, not a broker; give 'store' and"
@@ -31,12 +31,12 @@ _COLUMNS = {
     "partition": ("int",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
-"""By name: Spark's types that are taken. Other columns are left out, as by Spark's Kafka sink."""
+"""The accepted Spark types by column. Other columns are ignored, as in Spark's Kafka sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options, checked. `topic`: of all records, '' where a column says it. `object_bytes`: of rows that become one
+    """The checked options. `topic`: the topic of all records, '' if a column has it. `object_bytes`: bytes of rows per
     object. `is_atomic`: a batch job's records become visible together."""
 
     store: str
@@ -49,7 +49,7 @@ class SinkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Raises ValueError that names the option, what was given and what is allowed."""
+        """Check options. Raises ValueError with the option, what was given and what is allowed."""
         given = known_options(options, _KNOWN, _REFUSED)
         sequencers = names_in(given.get("sequencer", ""))
         if not given.get("store") or not sequencers:
@@ -72,7 +72,7 @@ class SinkOptions:
         )
 
     def check_columns(self, types: Mapping[str, str]) -> None:
-        """Raise ValueError unless rows of these columns (Spark's type by name) can be written."""
+        """Raise ValueError unless rows with these columns (Spark's type by name) can be written."""
         if "value" not in types:
             raise ValueError(f"no column 'value' among {', '.join(types)}")
         if not self.topic and "topic" not in types:

@@ -1,7 +1,7 @@
-"""Rows as Spark gives them, and the partition that each goes to. Pure.
+"""Rows from Spark, and the partition of each. Pure.
 
-A row goes to the partition that it names; else to the one that Kafka's default partitioner chooses for its key; else,
-without a key, to one that changes each time `STICKY_BYTES` were given to it.
+A row goes to the partition that it names, else to the one that Kafka's default partitioner chooses for its key. A row
+without a key goes to a partition that changes after every `STICKY_BYTES`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sequencer.api.topics import Topic
 from tailrace.topic_config import TopicSettings
 
 STICKY_BYTES = 1 << 20
-"""As much as one batch, so that batches are full and a small task makes few runs."""
+"""The size of a batch, so that batches are full and a small task makes few runs."""
 _COMPACT = "compact"
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 Array = Any
 
 
 class InvalidRow(ValueError):
-    """A row that can't be written: the message says which of its task's, and why."""
+    """A row can't be written; the message says which row of its task, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic that is written to, and what follows from its configs and the cluster's."""
+    """A topic that is written to, with the limits from its configs and the cluster's."""
 
     topic: Topic
     settings: TopicSettings
@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Some rows of a task, from its row `first` on. `topics`: for each row its place in `targets`."""
+    """Some rows of a task, from its row `first` on. `topics`: for each row the index of its topic in `targets`."""
 
     first: int
     key: Array
@@ -56,12 +56,12 @@ class SinkRows:
 def rows_of(
     table: Any, targets: Mapping[str, Target], *, topic: str, first: int, sticky: int
 ) -> tuple[SinkRows, int]:
-    """The rows of a table with Spark's columns, and where the choice for rows without a key goes on.
+    """Convert a table with Spark's columns to rows. Return them, and the `sticky` number for the next table.
 
     Args:
         targets: every topic of the cluster, by name.
-        topic: of all rows, '' where the column says it.
-        sticky: a number that chooses the first partition of rows without a key.
+        topic: the topic of all rows, '' if a column has it.
+        sticky: a number that selects the first partition for rows without a key.
 
     Raises InvalidRow.
     """
@@ -96,7 +96,7 @@ def rows_of(
 
 
 def _column(table: Any, name: str, kind: Any) -> Array:
-    """The column as one array, all null where there is none."""
+    """Return the column as one array; all null if it is missing."""
     if name not in table.column_names:
         return pa.nulls(table.num_rows, kind)
     column = table.column(name).cast(kind)
@@ -104,7 +104,7 @@ def _column(table: Any, name: str, kind: Any) -> Array:
 
 
 def _topics(table: Any, targets: Mapping[str, Target], topic: str, first: int) -> tuple[list[Target], Array]:
-    """The topics that the rows go to, and each row's place among them."""
+    """Return the topics that the rows go to, and for each row the index of its topic."""
     if topic:
         return [_target(targets, topic, first)], np.zeros(table.num_rows, np.int32)
     column = _column(table, "topic", pa.string())
@@ -124,7 +124,7 @@ def _target(targets: Mapping[str, Target], name: str, first: int) -> Target:
 
 
 def _headers(table: Any, first: int) -> Array:
-    """Null for all rows where there is no such column."""
+    """Return the headers of all rows; all null if the column is missing."""
     headers = _column(table, "headers", _HEADERS)
     if pc.list_flatten(headers).field(0).null_count:
         raise InvalidRow(f"a header without a key, at or after row {first} of its task")
@@ -141,7 +141,7 @@ def _check_named(named: Array, partitions: Array, counts: Array, first: int) -> 
 
 
 def _hashes(key: Array) -> Array:
-    """Kafka's hash of each key; of a null one it means nothing."""
+    """Return Kafka's hash of each key. The hash of a null key is meaningless."""
     hashes = np.empty(len(key), np.uint32)
     _, offsets, data = key.buffers()
     from_offset = np.frombuffer(offsets, np.int32)[key.offset : key.offset + len(key) + 1]

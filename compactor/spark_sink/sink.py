@@ -1,8 +1,8 @@
 """`df.write.format("tailrace")` and `df.writeStream.format("tailrace")`: Spark's Kafka sink, without Kafka.
 
-Tasks upload objects (`task.py`), the driver commits all of them at once (sequencer.rules.writes). A stream's commit is
-named by Spark's own id of the query and its epoch, so that a stream that is started again repeats its last epoch
-without effect. `options.py` has the options; docs/compactor.md says what each means.
+Tasks upload objects (`task.py`), and the driver commits all of them at once (sequencer.rules.writes). Spark's id of the
+query and its epoch identify a stream's commit, so a restarted stream repeats its last epoch without effect.
+`options.py` has the options; docs/compactor.md describes them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ T = TypeVar("T")
 QUERY_ID, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a stream's tasks (Spark's StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
 COMMIT_PATIENCE_S = 120.0
-"""How long a commit is retried while no sequencer answers; Spark fails the query after it."""
+"""How long a commit is retried while no sequencer answers. After that, Spark fails the query."""
 PART_RUNS = 5_000
-"""Runs of one commit of a batch job that need not be atomic."""
+"""The runs in one commit of a batch job that need not be atomic."""
 
 _objects = msgspec.msgpack.Decoder(list[WrittenObject])
 
 
 class Uploaded(WriterCommitMessage):  # type: ignore[misc]
-    """What a task uploaded, for the driver. `objects` encoded."""
+    """A task's message to the driver, with the encoded `objects` that it uploaded."""
 
     def __init__(self, write_id: UUID, epoch: int, objects: Sequence[WrittenObject]) -> None:
         self.write_id = write_id
@@ -54,13 +54,14 @@ class Uploaded(WriterCommitMessage):  # type: ignore[misc]
 
     @property
     def objects(self) -> list[WrittenObject]:
-        """As they were uploaded."""
+        """Decode the uploaded objects."""
         return _objects.decode(self.encoded)
 
 
 @asynccontextmanager
 async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIterator[Sequencer]:
-    """A process's edge: Spark makes its workers, so they make their own clock."""
+    """Open a client of the sequencers. The edge of a process: Spark starts the workers, so they create their own
+    clock."""
     client = SequencerClient(
         options.sequencers,
         clock=SystemClock(),
@@ -75,7 +76,7 @@ async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIte
 
 
 def upload(options: SinkOptions, write_id: UUID, epoch: int, batches: Iterator[Any]) -> Uploaded:
-    """Upload a task's rows, as they come: Spark's iterator waits while an object is written."""
+    """Upload a task's rows as they arrive. Spark's iterator waits while an object is written."""
     with settled(), asyncio.Runner() as runner:
         clock = SystemClock()
         store = open_store(options.store, clock=clock)
@@ -121,7 +122,7 @@ def _all_objects(messages: Sequence[WriterCommitMessage | None]) -> list[Written
 
 
 class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
-    """One `df.write`. It is made once, on the driver, and sent to the tasks and to the commit."""
+    """The sink of one `df.write`. Spark creates it once, on the driver, and sends it to the tasks and to the commit."""
 
     def __init__(self, options: SinkOptions, write_id: UUID) -> None:
         self._options = options
@@ -149,7 +150,7 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """The sink of a stream. Spark makes one for the tasks of an epoch, and another for its commit."""
+    """The sink of a stream. Spark creates one for the tasks of an epoch, and another for its commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -178,11 +179,11 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: what was uploaded goes with the day's session."""
+        """Do nothing: the uploaded objects are swept when the day's session has ended."""
 
 
 def parts_of(objects: Sequence[WrittenObject]) -> Iterator[list[WrittenObject]]:
-    """The objects in groups of about `PART_RUNS` runs."""
+    """Group the objects into parts of about `PART_RUNS` runs."""
     part: list[WrittenObject] = []
     runs = 0
     for written in objects:
@@ -205,7 +206,7 @@ async def _commit(sequencer: Sequencer, request: WriteRequest, advice: str) -> W
 
 
 async def _close(sequencer: Sequencer, objects: Sequence[WrittenObject]) -> None:
-    """End the job's sessions; one that can't be ended now runs out by itself."""
+    """Close the job's sessions. A session that can't be closed now expires."""
     for session_id in dict.fromkeys(written.session_id for written in objects):
         with suppress(SequencerError):
             await sequencer.close_session(SessionRef(session_id))

@@ -1,9 +1,9 @@
-"""A task of a write: rows become objects in the store, under the job's session. The driver commits them.
+"""A task of a write: uploads rows as objects under the job's session. The driver commits them.
 
 Invariants:
-- what a task reports is durable; nothing that it uploaded is visible before the driver's commit;
+- the objects that a task reports are durable, and not visible before the driver's commit;
 - no PUT starts so late that it could end after the session's lease;
-- each attempt of a task has objects of its own: of an attempt that fails, nothing is ever committed.
+- each attempt of a task has its own objects, and those of a failed attempt are never committed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreR
 from tailrace.topic_config import topic_settings
 
 PUT_SECONDS = 60.0
-"""How long the upload of one object may take, retries included."""
+"""How long the upload of one object may take, including retries."""
 _DAY_MS = 86_400_000
 _SESSIONS = UUID("6f1a1d0e-5d0f-4f0e-9d53-0d1b6a1c7a11")
-"""The name space of writers' sessions."""
+"""The UUID namespace of writers' sessions."""
 
 
 class UploadFailed(Exception):
-    """An object could not be uploaded in time; the task fails, and Spark runs it again."""
+    """An object could not be uploaded in time. The task fails, and Spark retries it."""
 
 
 @dataclass(slots=True)
@@ -95,12 +95,12 @@ class WriteTask:
         }
 
     async def _session(self) -> SessionGrant:
-        """The job's session of today, renewed: the collector finds the orphans of one that has ended."""
+        """Open or renew the job's session of today. The collector finds the orphans of a session that has ended."""
         name = uuid5(_SESSIONS, f"{self.write_id}/{self.clock.wall_ms() // _DAY_MS}")
         return await self.sequencer.open_session(OpenSession(WRITER_BROKER_ID, 0, name=name))
 
     async def _upload(self, key: str, sealed: SealedObject, *, no_put_after: float) -> None:
-        """Put the object, again and again until it is there or its time is over."""
+        """Put the object, with retries until it succeeds or the time is over."""
         deadline = self.clock.monotonic() + self.put_seconds
         attempt, last = 0, "no try was made"
         while (now := self.clock.monotonic()) < min(deadline, no_put_after):
@@ -136,7 +136,7 @@ def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
 
 
 def chunks(batches: Iterable[Any], most_bytes: int) -> Iterator[list[Any]]:
-    """The rows in groups of about so many bytes, each of which becomes an object. A larger batch is divided."""
+    """Group the rows into chunks of about `most_bytes`, each of which becomes an object. Splits a larger batch."""
     group: list[Any] = []
     size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The source's columns: names, order and types of Spark's own Kafka source."""
+"""The source's columns, with the names, order and types of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class Column(NamedTuple):
-    """Arrow's type and Spark's, and the name in our Parquet objects."""
+    """A column's Arrow type, Spark type, and name in our Parquet objects."""
 
     arrow: Any
     spark: str
@@ -30,13 +30,13 @@ COLUMNS = {
     ),
     "createTimestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp", "create_timestamp"),
 }
-"""`createTimestamp` is ours: the producer's own time where the topic's times are the broker's, else null."""
+"""`createTimestamp` is an addition: the producer's time if the topic's timestamps are the broker's, else null."""
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What a query has unless it asks for others."""
+"""The columns of a query by default."""
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
-    """As Spark's DDL."""
+    """Return the columns as Spark DDL."""
     return ", ".join(f"{name} {COLUMNS[name].spark}" for name in columns)

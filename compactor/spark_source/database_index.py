@@ -1,4 +1,4 @@
-"""A `LogIndex` without a sequencer: its database is read directly."""
+"""A `LogIndex` without a sequencer, which reads the database directly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tailrace.clock import Clock, Entropy
 
 
 class DatabaseIndex:
-    """Read from the database itself, without a committer: one look at it per question."""
+    """Reads the database itself, without a committer. Each call reads it once."""
 
     def __init__(self, url: str, clock: Clock, entropy: Entropy) -> None:
         self._store = SqlRowStore(url, clock=clock, entropy=entropy, auto_migrate=False)
@@ -32,7 +32,7 @@ class DatabaseIndex:
         return await (await self._reader()).list_offsets(request)
 
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
-        """Positions in partitions that there were before the positions were read."""
+        """Return a group's positions. The partitions are those from before the positions were read."""
         state = await self._state()
         return await Positions(self._store, lambda: state, _look_no_further).fetch(request)
 

@@ -1,4 +1,4 @@
-"""Where the source learns of topics, offsets and runs: a running sequencer, or its database."""
+"""Where the source looks up topics, offsets and runs: in a running sequencer, or in its database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tailrace.rpc import RpcSecurity
 
 
 class LogIndex(Protocol):
-    """As much of a sequencer as reading needs."""
+    """The calls of a sequencer that reading needs."""
 
     async def topics(self) -> list[Topic]:
-        """All topics."""
+        """Return all topics."""
         ...
 
     async def find_batches(self, request: FindRequest) -> FindAnswer: ...
@@ -31,7 +31,7 @@ class LogIndex(Protocol):
 
 
 class AskedIndex:
-    """A running sequencer's."""
+    """The index of a running sequencer."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
@@ -49,9 +49,9 @@ class AskedIndex:
 def open_index(
     sequencers: Sequence[str], database: str, *, security: RpcSecurity, clock: Clock, entropy: Entropy
 ) -> LogIndex:
-    """The index of running sequencers ('host:port') or, where none are given, of their database.
+    """Open the index of running sequencers ('host:port') or, if none are given, of their database.
 
-    What reads databases is imported for the latter only: it would cost each of Spark's workers a second of CPU.
+    The libraries for databases are imported only if needed: they would cost each of Spark's workers a second of CPU.
     """
     if sequencers:
         remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)

@@ -1,12 +1,12 @@
-"""Logs of topics as columns: hot tail and Parquet as one table, a range of offsets at a time.
+"""Reads topics' logs as columns, one range of offsets at a time, from mixed objects and Parquet objects alike.
 
-What a consumer with read_committed would see: at or above log start, below the last stable offset, each record
-once, none of an aborted transaction and no marker. A range is read by asking the sequencer for its runs when it is
-read, so that a swap or a collection between planning and reading changes nothing.
+It returns what a read_committed consumer sees: each record from the log start offset to the last stable offset once,
+without records of aborted transactions and markers. It requests a range's runs from the sequencer when it reads the
+range, so a swap or a collection between planning and reading has no effect.
 
-Records that were to be read and are gone (retention, DeleteRecords, a topic that was deleted or made again, a log that
-is shorter after a recovery) are an error, `DataLost`, unless the reader is told to pass over them. A range is of one
-topic id, so a topic that is made again under its name is another.
+If records to read are gone (retention, DeleteRecords, a topic that was deleted or created again, a log that is shorter
+after a recovery), it raises `DataLost`, unless the reader was told to skip them. A range belongs to one topic id, so a
+topic that was created again under the same name is another topic.
 """
 
 from __future__ import annotations
@@ -54,32 +54,33 @@ log = structlog.get_logger("tailrace.spark")
 
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
-"""A task of a scan reads about as many stored bytes: Spark's own cost of a task is that of reading some megabytes."""
+"""The stored bytes that a task of a scan reads. Spark's overhead per task equals reading some megabytes."""
 PIECES = 4_096
-"""Parts of a scan in one of which runs are joined before they are shared out among tasks."""
+"""Before a scan is divided among tasks, runs are joined into pieces of up to 1 / PIECES of its bytes."""
 JOINED_BYTES = 4 << 20
-"""Smaller record batches are joined up to this: one costs Spark as much as thousands of rows."""
+"""Smaller record batches are joined up to this size. A record batch costs Spark as much as thousands of rows."""
 JOINED_BATCHES = 1_000
-"""As many are joined at most, however small: each takes 12 KB of memory beside its `nbytes`."""
+"""The most record batches that are joined. Each takes 12 KB of memory in addition to its `nbytes`."""
 KEPT_FOOTER_BYTES, KEPT_GROUP_BYTES = 4 << 20, 32 << 20
-"""Of Parquet objects that many partitions share. Footers take some ten times as much in memory."""
+"""The most stored bytes of footers, and the most bytes of row groups, to keep of Parquet objects that many partitions
+share. Footers take about ten times as much in memory."""
 AHEAD_BYTES, AHEAD_GAP_BYTES, AHEAD_READS = 32 << 20, 64 << 10, 8
-"""What a task reads ahead of mixed objects, for several partitions at once: how much, the gaps between two runs that
-are read along, and how many requests are made at a time."""
+"""A task reads runs of mixed objects ahead for several partitions at once: up to this many bytes, with gaps of up to
+this many bytes in one request, and this many concurrent requests."""
 PARTITIONS_AT_ONCE = 1_000
-"""Partitions that one call to the sequencer asks about."""
+"""The most partitions in one call to the sequencer."""
 _ALL = 1 << 50
 _ATTEMPTS = 5
 
 
 class DataLost(Exception):
-    """Records that were to be read are gone; the message says which, and what to do."""
+    """Records to read are gone; the message says which, and what to do."""
 
 
 class DamagedRecords(Exception):
-    """An object has other bytes than were written, or is gone; the message says which records it had.
+    """An object is corrupt or missing; the message says which records it had.
 
-    `damage`: the same without what a user of Spark can do.
+    `damage`: the message without the advice for Spark.
     """
 
     def __init__(self, damage: str, advice: str) -> None:
@@ -92,7 +93,7 @@ class DamagedRecords(Exception):
 
 
 class UnreadableRecords(Exception):
-    """Records that a producer sent can't be decoded, though they are what it sent; the message says which."""
+    """Records can't be decoded although they are stored as their producer sent them; the message says which."""
 
 
 class LogPartition(NamedTuple):
@@ -112,7 +113,7 @@ class OffsetRange(NamedTuple):
 
 
 Bounds = Mapping[LogPartition, tuple[int, int]]
-"""What can be read of each partition: (log start, last stable offset)."""
+"""The readable range of each partition: (log start offset, last stable offset)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,12 @@ class _FoundLog:
 
 
 class LogReader:
-    """Reads logs. `index` and `store` stay with whoever opened them.
+    """Reads logs. The caller closes `index` and `store`.
 
-    `limits`: the offsets and times that are wanted; ranges are of wanted partitions. `passes_over_lost`: go on without
-    records that are gone, in place of DataLost; `passes_over_unreadable`: without batches that can't be decoded, with a
-    warning, in place of UnreadableRecords. `unreadable`: how many offsets these had.
+    `limits`: the requested offsets and times; the caller passes only ranges of requested partitions.
+    `passes_over_lost`: skip records that are gone, in place of DataLost. `passes_over_unreadable`: skip batches that
+    can't be decoded with a warning, in place of UnreadableRecords. `unreadable`: the number of offsets skipped this
+    way.
     """
 
     def __init__(
@@ -155,10 +157,10 @@ class LogReader:
         self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
         self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self._ahead: dict[tuple[str, int], memoryview] = {}
-        """Bytes of runs of mixed objects, by key and start."""
+        """The bytes of runs of mixed objects that were read ahead, by key and start."""
 
     async def bounds(self, topics: Iterable[Topic]) -> Bounds:
-        """What there is of the topics' partitions now; without those of a topic that was deleted since."""
+        """Return the current readable range of the topics' partitions, without topics that were deleted since."""
         partitions = [
             LogPartition(topic.name, topic.topic_id, number)
             for topic in topics
@@ -172,7 +174,7 @@ class LogReader:
         }
 
     async def offsets_at(self, times_ms: Mapping[LogPartition, int]) -> dict[LogPartition, int | None]:
-        """Of each partition the first offset with a record at or after the time; None where there is none."""
+        """Return for each partition the first offset with a record at or after the time; None if there is none."""
         offsets: dict[LogPartition, int | None] = dict.fromkeys(times_ms)
         queries = {
             partition: OffsetQuery(partition.topic_id, partition.number, time_ms, True)
@@ -189,18 +191,18 @@ class LogReader:
                 end = min(run.end_offset, result.last_stable_offset)
                 within = OffsetRange(partition, first, end)
                 offsets[partition] = await self._first_at(within, query.timestamp)
-                if offsets[partition] is None:  # that record was aborted: one may follow
+                if offsets[partition] is None:  # that record was aborted, but another may follow
                     queries[partition] = msgspec.structs.replace(query, from_offset=run.end_offset)
         return offsets
 
     async def committed(self, group: str, partitions: Iterable[LogPartition]) -> dict[LogPartition, int]:
-        """The offsets that a consumer group has committed, of those of the partitions that it has any of."""
+        """Return the offsets that a consumer group has committed for these partitions, if any."""
         remaining = list(partitions)
         offsets: dict[LogPartition, int] = {}
         while remaining:
             request = FetchOffsets(group, [(key.topic_id, key.number) for key in remaining])
             positions = (await self._index.fetch_offsets(request)).positions
-            pairs = zip(remaining, positions, strict=False)  # an answer may have fewer
+            pairs = zip(remaining, positions, strict=False)  # a response may have fewer
             offsets |= {key: position.offset for key, position in pairs if position.offset >= 0}
             remaining = remaining[len(positions) :]
         return offsets
@@ -221,8 +223,8 @@ class LogReader:
     async def cut(
         self, ranges: Sequence[OffsetRange], *, task_bytes: int = TASK_BYTES, min_tasks: int = 1
     ) -> list[list[OffsetRange]]:
-        """The ranges as tasks of about `task_bytes`, or less for `min_tasks` of them; cut between runs, and large files
-        between row groups.
+        """Divide the ranges into tasks of about `task_bytes`, or less to get `min_tasks`. It splits between runs, and
+        large files between row groups.
 
         Raises DataLost.
         """
@@ -248,7 +250,7 @@ class LogReader:
     async def _pieces(
         self, ranges: Sequence[OffsetRange], task_bytes: int
     ) -> AsyncIterator[tuple[OffsetRange, int]]:
-        """What of the ranges lies in each run, and the run's bytes."""
+        """Yield the part of the ranges in each run, with its stored bytes."""
         left = {
             offset_range.partition: offset_range
             for offset_range in ranges
@@ -270,7 +272,7 @@ class LogReader:
                             for piece, size in await self._of_run(run, start, end, task_bytes):
                                 yield offset_range._replace(start=piece[0], end=piece[1]), size
                         start = end
-                # In this order, so that those that there was no room for are asked first.
+                # Added again at the end, so that ranges for which the response had no room are requested first.
                 del left[offset_range.partition]
                 if start < offset_range.end:
                     left[offset_range.partition] = offset_range._replace(start=start)
@@ -278,12 +280,12 @@ class LogReader:
     async def _of_run(
         self, run: Run, start: int, end: int, task_bytes: int
     ) -> list[tuple[tuple[int, int], int]]:
-        """The run's offsets from `start` to `end`, in parts, and the bytes of each."""
+        """Return the run's offsets from `start` to `end` in parts, with the bytes of each."""
         if run.kind is not ObjectKind.PARQUET or run.length <= task_bytes:
             return [((start, end), run.length)]
         try:
             index = await self._parquet_index(run)
-        except (ObjectMissing, InvalidParquetObject):  # compacted again, or its task says what is wrong
+        except (ObjectMissing, InvalidParquetObject):  # it was compacted again, or its task reports the error
             return [((start, end), run.length)]
         groups = [
             group
@@ -297,8 +299,8 @@ class LogReader:
         return run.kind is ObjectKind.MARKERS or run.max_timestamp * 1000 < self._limits.times_us.first
 
     async def read_all(self, ranges: Sequence[OffsetRange]) -> AsyncIterator[Any]:
-        """As `read`, of many ranges one after another: a few calls find the first runs of all, and small record batches
-        are joined."""
+        """Read many ranges one after another, like `read`. Few calls look up the first runs of all ranges, and small
+        record batches are joined."""
         joined = Joined()
         async for batch in self._read_each(ranges):
             for ready in joined.add(batch):
@@ -321,7 +323,7 @@ class LogReader:
     def _together(
         self, pairs: Sequence[tuple[OffsetRange, _FoundLog | None]]
     ) -> Iterator[list[tuple[OffsetRange, _FoundLog | None, list[Run]]]]:
-        """The ranges in groups, with the runs of each that are read ahead: of mixed objects, unless there are many."""
+        """Group the ranges, with the runs of each that are read ahead: those of mixed objects, unless they are many."""
         group: list[tuple[OffsetRange, _FoundLog | None, list[Run]]] = []
         held = 0
         for offset_range, log in pairs:
@@ -348,7 +350,7 @@ class LogReader:
         ]
 
     async def _read_ahead(self, runs: list[Run]) -> dict[tuple[str, int], memoryview]:
-        """The runs' bytes, by few requests. An object that is gone is left out: it was compacted since."""
+        """Read the runs' bytes with few requests. Skips an object that is gone: it was compacted since."""
         gate = asyncio.Semaphore(AHEAD_READS)
 
         async def read(byte_range: ByteRange) -> bytes | bytearray:
@@ -374,10 +376,11 @@ class LogReader:
     async def read(
         self, offset_range: OffsetRange, log_at_start: _FoundLog | None = None
     ) -> AsyncIterator[Any]:
-        """The range's records as Arrow record batches, in order. Raises DataLost, DamagedRecords, UnreadableRecords.
+        """Yield the range's records as Arrow record batches in order. Raises DataLost, DamagedRecords,
+        UnreadableRecords.
 
-        `log_at_start`: the log as it was looked up at the range's start. Without runs (an answer had no room for
-        them) it is looked up again.
+        `log_at_start`: the result of a look-up at the range's start. If it has no runs, because the response had no
+        room for them, they are looked up again.
         """
         position, attempts = offset_range.start, 0
         while position < offset_range.end:
@@ -401,13 +404,13 @@ class LogReader:
                     position = max(position, upto)
                     attempts = 0
             except ObjectMissing as error:
-                # Compacted and collected since the sequencer was asked: ask again.
+                # The object was compacted and collected after the look-up, so look up again.
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise _damaged(within._replace(start=position), error) from error
 
     def _first_left(self, offset_range: OffsetRange, log: _FoundLog | None) -> int:
-        """Where the range is to be read on. Raises DataLost where that is not its start."""
+        """Return the first offset of the range that is left. Raises DataLost if that is not its start."""
         if log is None:
             return self._lost(offset_range, offset_range.end, "the topic or the partition was deleted")
         if log.log_start > offset_range.start:
@@ -436,7 +439,7 @@ class LogReader:
     async def _find_all(
         self, positions: Sequence[tuple[LogPartition, int]], *, max_bytes: int = _ALL
     ) -> list[_FoundLog | None]:
-        """(partition, offset) looked up, many by one call; None where there is no such partition any more."""
+        """Look up (partition, offset) pairs, many in one call; None for a partition that does not exist any more."""
         logs: list[_FoundLog | None] = []
         for first in range(0, len(positions), PARTITIONS_AT_ONCE):
             queries = [
@@ -509,7 +512,7 @@ class LogReader:
             yield _between(table, start, end)
 
     def _decoded(self, within: OffsetRange, batches: Sequence[UnpackedBatch]) -> Iterator[Any]:
-        """The batches' records; one by one where they can't all be decoded."""
+        """Decode the batches' records, all at once or, if that fails, one by one."""
         if not batches:
             return
         try:
@@ -522,8 +525,10 @@ class LogReader:
                 yield from self._decoded(within, [batch])
 
     def _pass_over(self, within: OffsetRange, header: BatchHeader, error: InvalidRecords) -> None:
-        """Count what the range has of a batch that can't be decoded: another range may have the rest. Raises
-        UnreadableRecords."""
+        """Count the offsets in this range of a batch that can't be decoded; another range may have the rest of it.
+
+        Raises UnreadableRecords.
+        """
         partition = within.partition
         what = (
             f"topic {partition.topic!r}, partition {partition.number}: offsets {header.base_offset} to"
@@ -543,7 +548,7 @@ class LogReader:
         return held
 
     def _may_hold_wanted(self, index: ParquetIndex, group: RowGroupRange) -> bool:
-        """By the row group's least and greatest time, of all its partitions."""
+        """Whether the row group may contain requested times, by the least and greatest time of all its partitions."""
         times_us = self._limits.times_us
         if times_us == EVERYTHING:
             return True
@@ -601,9 +606,11 @@ def _damaged(unread: OffsetRange, why: object) -> DamagedRecords:
 
 
 class Pieces:
-    """Ranges that tasks are made of, with the bytes of each. Those that follow on each other are joined while they are
-    a small part of all, so that a million runs are some tens of thousands of pieces. `most_bytes`: of those that are
-    joined."""
+    """The ranges that are distributed to tasks, with the bytes of each.
+
+    Adjacent ranges are joined while they are a small part of all, so that a million runs become some tens of thousands
+    of pieces. `most_bytes`: the most bytes of a joined piece.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -611,7 +618,7 @@ class Pieces:
         self.total_bytes = 0
 
     def add(self, piece: OffsetRange, size: int) -> None:
-        """The next one."""
+        """Add the next range."""
         self.total_bytes += size
         if self.held:
             last, last_size = self.held[-1]
@@ -624,14 +631,14 @@ class Pieces:
 
 
 class Joined:
-    """Small record batches that wait to become a larger one."""
+    """Joins small record batches to larger ones."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
         self._bytes = 0
 
     def add(self, batch: Any) -> Iterator[Any]:
-        """What is ready, in order. A large batch is not copied."""
+        """Add a batch. Yield the batches that are ready, in order. A large batch is not copied."""
         is_large = batch.nbytes >= JOINED_BYTES
         if is_large or self._bytes >= JOINED_BYTES or len(self._held) == JOINED_BATCHES:
             yield from self.rest()
@@ -641,13 +648,13 @@ class Joined:
             yield from self.rest()
 
     def rest(self) -> Iterator[Any]:
-        """What is left, as one."""
+        """Yield the remaining batches as one."""
         if self._held:
             yield self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
         self._held, self._bytes = [], 0
 
 
 def _between(table: Any, start: int, end: int) -> Any:
-    """The rows of these offsets, which rise: a view, not a copy."""
+    """Return a view of the rows with these offsets. The rows' offsets ascend."""
     first, stop = np.searchsorted(table.column("offset").to_numpy(), (start, end)).tolist()
     return table.slice(first, stop - first)

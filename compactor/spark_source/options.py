@@ -1,6 +1,6 @@
-"""The options of the source, checked: the names, values and meanings of Spark's own Kafka source.
+"""Checks the options of the source. They have the names, values and meanings of Spark's own Kafka source.
 
-Options that this source does not know are refused: one that is misspelt would be ignored without a word.
+Unknown options are refused, because a misspelt one would be silently ignored.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ _REFUSED = {
 }
 
 PerPartition = Mapping[str, Mapping[int, int]]
-"""A number for each partition, by topic."""
+"""A number per partition, by topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which partitions are read: of `names`, or of topics that `pattern` matches whole; `assigned`: only these."""
+    """The partitions to read: of topics in `names`, or of topics that `pattern` fully matches. `assigned`: only
+    these."""
 
     names: frozenset[str] = frozenset()
     pattern: str = ""
     assigned: Mapping[str, frozenset[int]] | None = None
 
     def has_topic(self, name: str) -> bool:
-        """Whether it is one of these."""
+        """Whether the topic is chosen."""
         return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names
 
     def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the partition of a topic of these is read."""
+        """Whether the partition of a chosen topic is read."""
         return self.assigned is None or partition in self.assigned[name]
 
     def __str__(self) -> str:
@@ -60,9 +61,10 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query starts or ends: at an edge of the log, at offsets, or at times in ms; `option` gave it.
+    """Where a query starts or ends: at an end of the log, at offsets, or at times in ms. `option`: its option's name.
 
-    `group`: at what this consumer group has committed; at the edge where it has committed nothing."""
+    `group`: start at the offsets that this consumer group has committed, and at the edge where it has committed none.
+    """
 
     option: str
     edge: str = ""
@@ -74,7 +76,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options, checked. `fails_without_time`: no record at or after a starting time is an error, not the end."""
+    """The checked options. `fails_without_time`: if no record is at or after a starting time, fail; otherwise start at
+    the end."""
 
     store: str
     sequencers: tuple[str, ...]
@@ -91,7 +94,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Raises ValueError that names the option, what was given and what is allowed."""
+        """Check options. Raises ValueError with the option, what was given and what is allowed."""
         given = known_options(options, _KNOWN, _REFUSED)
         sequencers = names_in(given.get("sequencer", ""))
         database = given.get("database", "")
@@ -157,7 +160,8 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _position(given: Mapping[str, str], side: str) -> Position | None:
-    """The first of the three ways that is given, in the order of Spark's Kafka source; None: not given."""
+    """Return the position from the first of three options that is given, in the order of Spark's Kafka source; else
+    None."""
     if side == "starting" and given.get("startingGroup"):
         return _group_position(given)
     if name := _given(given, f"{side}Timestamp"):

@@ -1,7 +1,7 @@
-"""Where a query starts and ends in each partition, and how far a stream has come.
+"""Where a query starts and ends in each partition, and the progress of a stream.
 
-A stream's offset is, of each topic, its id and the next offset of each partition: a topic that was deleted and made
-again under its name is noticed.
+A stream's offset has, for each topic, its id and the next offset of each partition. The id reveals a topic that was
+deleted and created again under the same name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Offsets = Mapping[LogPartition, int]
 
 
 class UnknownLog(Exception):
-    """There is no such topic or partition; the message says which."""
+    """A topic or partition does not exist; the message says which."""
 
 
 async def chosen_bounds(reader: LogReader, topics: Sequence[Any], choice: TopicChoice) -> Bounds:
-    """What there is of the chosen partitions. Raises UnknownLog for a topic or partition that was named."""
+    """Return the readable range of the chosen partitions. Raises UnknownLog if a named topic or partition is
+    missing."""
     bounds = await reader.bounds(topic for topic in topics if choice.has_topic(topic.name))
     if missing := sorted(choice.names - {partition.topic for partition in bounds}):
         raise UnknownLog(f"no topic {missing[0]!r}")
@@ -43,12 +44,12 @@ async def chosen_bounds(reader: LogReader, topics: Sequence[Any], choice: TopicC
 
 
 async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, if_none: str) -> Offsets:
-    """The position's offset in each partition.
+    """Return the position's offset in each partition.
 
     Args:
-        if_none: where no record is at or after the position's time: `latest`, or `error`.
+        if_none: what to do if no record is at or after the position's time: `latest` or `error`.
 
-    Raises ValueError where the option does not fit the partitions, or has no record for its time.
+    Raises ValueError if the option does not match the partitions, or no record is at or after its time.
     """
     if position.edge:
         edge = 0 if position.edge == EARLIEST else 1
@@ -96,7 +97,7 @@ def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[Lo
 async def batch_ranges(
     options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
 ) -> list[OffsetRange]:
-    """What a batch query reads of each partition, within what Spark's filters want. Raises ValueError."""
+    """Return what a batch query reads of each partition, within Spark's filters. Raises ValueError."""
     chosen = {key: edges for key, edges in bounds.items() if limits.has_partition(key.topic, key.number)}
     starting = options.starting or Position("startingOffsets", edge=EARLIEST)
     ending = options.ending or Position("endingOffsets", edge=LATEST)
@@ -117,10 +118,10 @@ async def batch_ranges(
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has come: the next offset of each partition.
+    """The progress of a stream: the next offset of each partition.
 
-    `is_initial`: it is where a stream with a new checkpoint would begin. `began`: where this one did, if no batch of it
-    has ended yet.
+    `is_initial`: this is where a stream with a new checkpoint would start. `began`: where this stream started, if none
+    of its batches has ended yet.
     """
 
     offsets: Offsets
@@ -129,7 +130,7 @@ class StreamOffset:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> StreamOffset:
-        """Out of a checkpoint. Raises ValueError for what this source did not write."""
+        """Read an offset from a checkpoint. Raises ValueError if this source did not write it."""
         try:
             began = _read(kept["began"]) if "began" in kept else None
             return cls(_read(kept["topics"]), kept.get("isInitial", False), began)
@@ -140,7 +141,7 @@ class StreamOffset:
             ) from error
 
     def kept(self) -> dict[str, Any]:
-        """As JSON, for Spark's checkpoint."""
+        """Return the offset as JSON for Spark's checkpoint."""
         kept: dict[str, Any] = {"topics": _kept(self.offsets)}
         if self.is_initial:
             kept["isInitial"] = True
@@ -166,10 +167,12 @@ def _kept(offsets: Offsets) -> dict[str, Any]:
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss: bool) -> list[OffsetRange]:
-    """What a micro-batch reads of each partition; one that is new is read from 0 on. The first batch begins where it
-    began: after a restart Spark asks again where that is, and the log may have changed.
+    """Return what a micro-batch reads of each partition. A new partition is read from offset 0.
 
-    Raises DataLost where a topic is another than the one the stream has read, or has lost what was read already.
+    The first batch starts at the recorded start of the stream, because Spark requests the initial offset again after a
+    restart, and the log may have changed.
+
+    Raises DataLost if a topic is not the one that the stream has read, or has lost records that were already read.
     """
 
     def lost(partition: LogPartition, why: str) -> None:

@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down, as limits on what is read.
+"""Converts filters that Spark pushes down to limits on what is read.
 
-A filter is taken over only where it is applied exactly: on the topic, the partition, the offset and the timestamp, none
-of which is ever null. Spark evaluates all others itself.
+It accepts only filters that it applies exactly: on the topic, partition, offset and timestamp, which are never null.
+Spark evaluates all others itself.
 
 Pure.
 """
@@ -35,7 +35,7 @@ _FIELDS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_u
 
 @dataclass(frozen=True, slots=True)
 class IntegerRange:
-    """Whole numbers from `first` to `last`, both inside."""
+    """The whole numbers from `first` to `last`, both inclusive."""
 
     first: int = -MAX_INT64
     last: int = MAX_INT64
@@ -52,9 +52,9 @@ EVERYTHING = IntegerRange()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a query wants: records whose topic, partition, offset and time (µs since 1970) are all within.
+    """The records that a query requests: topic, partition, offset and time (µs since 1970) must all be within.
 
-    `chosen`: the partitions that an IN names; None: any.
+    `chosen`: the partitions of an IN filter; None for any.
     """
 
     topics: frozenset[str] | None = None
@@ -64,7 +64,7 @@ class Limits:
     times_us: IntegerRange = EVERYTHING
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Whether anything of the partition is wanted."""
+        """Whether the query requests any record of the partition."""
         return (
             (self.topics is None or topic in self.topics)
             and partition in self.partitions
@@ -73,7 +73,7 @@ class Limits:
 
 
 def push(limits: Limits, filters: Sequence[Filter]) -> tuple[Limits, list[Filter]]:
-    """The limits under these filters too, and the filters that Spark has to evaluate."""
+    """Return the limits with these filters applied, and the filters that Spark must evaluate."""
     left: list[Filter] = []
     for condition in filters:
         narrowed = _narrowed(limits, condition)
@@ -85,7 +85,7 @@ def push(limits: Limits, filters: Sequence[Filter]) -> tuple[Limits, list[Filter
 
 
 def _narrowed(limits: Limits, pushed: Filter) -> Limits | None:
-    """The limits under the filter; None where it is not one of ours."""
+    """Return the limits with the filter applied; None if we don't accept the filter."""
     if len(getattr(pushed, "attribute", ())) != 1:
         return None
     (column,) = pushed.attribute
@@ -113,7 +113,7 @@ def _among(limits: Limits, column: str, values: tuple[Any, ...]) -> Limits | Non
 
 
 def _number(column: str, value: Any) -> int | None:
-    """The value in the column's unit; None where the filter is not one of ours."""
+    """Return the value in the column's unit; None if we don't accept the filter."""
     if column == "timestamp":
         is_moment = isinstance(value, datetime) and value.tzinfo is not None
         return (value - _EPOCH) // _MICROSECOND if is_moment else None

@@ -1,11 +1,11 @@
 """`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka.
 
-Writing is in `compactor.spark_sink`. Here, `options.py` has the options and `columns.py` the columns;
-docs/compactor.md says what each means.
+`compactor.spark_sink` has the sink. `options.py` has the options and `columns.py` the columns; docs/compactor.md
+describes them.
 
-RPC is opened as in the settings: `rpc_secret` (Spark's logs don't show it) or `rpc_secret_file`; `rpc_cert_file`,
-`rpc_key_file`, `rpc_ca_file`, `rpc_name`. Files must be there on each executor. A database's password: PGPASSWORD or
-PGPASSFILE, not in the URL.
+The options for RPC are those of the settings: `rpc_secret` (Spark's logs don't show it) or `rpc_secret_file`;
+`rpc_cert_file`, `rpc_key_file`, `rpc_ca_file`, `rpc_name`. The files must exist on each executor. Give a database's
+password with PGPASSWORD or PGPASSFILE, not in the URL.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class TaskPartition(InputPartition):  # type: ignore[misc]
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """What the task reads, in order."""
+        """The ranges that the task reads, in order."""
         return [OffsetRange(LogPartition(*fields[:3]), *fields[3:]) for fields in self.value]
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """The data source Spark finds under the name `tailrace`."""
+    """The data source that Spark finds under the name `tailrace`."""
 
     @classmethod
     def name(cls) -> str:
@@ -102,15 +102,15 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
 
 def _spark_pushes_filters() -> bool:
-    """Whether this process plans with `spark.sql.python.filterPushdown.enabled`: Spark has a worker of its own for it,
-    and without the setting refuses a reader that could take filters."""
+    """Whether this process plans with `spark.sql.python.filterPushdown.enabled`. Spark has a separate worker for it.
+    Without the setting, Spark refuses a reader that accepts filters."""
     main = sys.modules["__main__"].__spec__
     return _PUSHING_WORKER in sys.modules or (main is not None and main.name == _PUSHING_WORKER)
 
 
 @asynccontextmanager
 async def _opened(options: SourceOptions, limits: Limits) -> AsyncIterator[tuple[LogReader, LogIndex]]:
-    """A process's edge: Spark makes its workers, so they make their own clock."""
+    """Open a reader and its index. The edge of a process: Spark starts the workers, so they create their own clock."""
     clock = SystemClock()
     store = open_store(options.store, clock=clock)
     index = open_index(
@@ -141,7 +141,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _read(options: SourceOptions, limits: Limits, partition: TaskPartition) -> Iterator[Any]:
-    """The task's record batches, one at a time: the loop stands still between them."""
+    """Yield the task's record batches one at a time. The loop does not run between them."""
     with settled(), asyncio.Runner() as runner:
 
         async def batches() -> AsyncIterator[Any]:
@@ -169,12 +169,12 @@ async def _close(source: Any) -> None:
 
 
 def _tasks(cut: Sequence[Sequence[OffsetRange]]) -> list[TaskPartition]:
-    """At least one, without work: Spark wants one."""
+    """Return the tasks. If there is no work, return one empty task, because Spark requires one."""
     return [TaskPartition(ranges) for ranges in cut] or [TaskPartition([])]
 
 
 class BatchSource(DataSourceReader):  # type: ignore[misc]
-    """The records there are when the query is planned, between its offsets."""
+    """Reads the records between the query's offsets that exist when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -195,7 +195,7 @@ class BatchSource(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteredSource(BatchSource):
-    """A `BatchSource` that takes Spark's filters over, as far as it can."""
+    """A `BatchSource` that applies Spark's filters where it can."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
         self._limits, left = push(self._limits, filters)
@@ -203,7 +203,7 @@ class FilteredSource(BatchSource):
 
 
 class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
-    """Records as they come; each is read once."""
+    """Reads records as they arrive, each once."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.ending is not None:
@@ -216,14 +216,15 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
         self._latest: StreamOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a stream begins. Spark does not keep it, so the first batch's end does (`StreamOffset.began`)."""
+        """Return where the stream starts. Spark does not store it, so the end of the first batch contains it
+        (`StreamOffset.began`)."""
         return replace(self._beginning(), is_initial=True).kept()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends. Where nothing is new, the same as before: Spark compares the text."""
+        """Return where the next batch ends. Without new records, return the same text as before: Spark compares it."""
         began: StreamOffset | None = None
-        if not self._has_begun:  # as far as is known: Spark asks for this first
-            with suppress(ValueError):  # of an option; a new stream fails for it in initialOffset
+        if not self._has_begun:  # as far as we know: Spark calls this method first
+            with suppress(ValueError):  # a wrong option; a new stream fails for it in initialOffset
                 began = self._beginning()
         latest = self._offset_at(Position("", edge=LATEST))
         if self._latest is None or latest.offsets != self._latest.offsets:
@@ -245,7 +246,7 @@ class StreamSource(DataSourceStreamReader):  # type: ignore[misc]
         return _read(self._options, Limits(), partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark keeps the progress."""
+        """Do nothing: Spark stores the progress."""
 
     def _offset_at(self, position: Position) -> StreamOffset:
         async def look() -> StreamOffset:
