@@ -147,8 +147,7 @@ async def handle(
     if context.charge is not None:
         if context.charge.is_over():
             return FetchResponse(session_id=fetch.session_id)
-        largest = request.max_bytes if request.max_bytes > 0 else 2**31 - 1
-        request.max_bytes = int(min(largest, context.charge.window_bytes))
+        request.max_bytes = int(min(request.max_bytes, context.charge.window_bytes))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     partitions, grant = await _filled(services, context, request, fetch)
     try:
@@ -323,7 +322,7 @@ async def fill(
     settings = services.settings
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
     deadline = services.clock.monotonic() + max_wait
-    max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
+    max_bytes = min(max(request.max_bytes, 0), settings.fetch_max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
         await _find(services, readable, max_bytes, is_new_plan=plans > 0, is_abreast=is_abreast)

@@ -52,6 +52,8 @@ RUNS_AT_ONCE = 16
 RUNS_LOOKED_INTO = 8
 """How many runs one look-up by time reads, if their records don't match their headers."""
 EARLIEST_PENDING_UPLOAD = -6
+NO_TIMESTAMP = EARLIEST_PENDING_UPLOAD - 1
+"""This and what is below it has no meaning yet."""
 FIRST_EPOCH_VERSION = 4
 _NEEDS = {
     OffsetSpec.MAX_TIMESTAMP: 7,
@@ -80,7 +82,9 @@ async def handle(
             answer.partitions.append(row)
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif context.api_version < _NEEDS.get(partition.timestamp, 0):
+            elif partition.timestamp <= NO_TIMESTAMP or context.api_version < _NEEDS.get(
+                partition.timestamp, 0
+            ):
                 row.error_code = ErrorCode.UNSUPPORTED_VERSION
             elif not _is_local(partition):
                 # There is no remote tier; Kafka without one gives the same answer.
@@ -162,9 +166,8 @@ def _fill_in(lookup: _Lookup, result: OffsetResult) -> None:
     row.error_code = PARTITION_CODES[result.error]
     if result.error is not PartitionError.NONE:
         return
-    row.leader_epoch = result.leader_epoch
     if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
-        row.offset = result.offset
+        row.offset, row.leader_epoch = result.offset, result.leader_epoch
 
 
 async def _look_into_run(
@@ -178,6 +181,7 @@ async def _look_into_run(
         return
     if record is not None and (stable_end is None or record.offset < stable_end):
         row.offset, row.timestamp = record.offset, record.timestamp
+        row.leader_epoch = result.leader_epoch
 
 
 async def _found(services: Services, query: OffsetQuery, result: OffsetResult) -> FoundRecord | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from uuid import UUID
 
 from agent.answer_memory import ENTRY_BYTES
+from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
 from agent.handlers.colliding_names import collisions, why_refused
 from agent.handlers.configs import LOG_DIR
@@ -250,15 +252,24 @@ async def delete_topics(
     response = DeleteTopicsResponse()
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     snapshot = await services.catalog.refresh()
+    named: Counter[UUID] = Counter()
+    async for state in Turns(TOPICS_IN_A_TURN).over(states):
+        known = _topic_named(snapshot, state)
+        if known is not None:
+            named[known.topic.topic_id] += 1
     async for state in Turns(TOPICS_IN_A_TURN).over(states):
         result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
         response.responses.append(result)
         by_id = state.topic_id != NIL_TOPIC_ID
-        if by_id and state.name is not None:
+        if by_id is (state.name is not None):
             result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = "a topic is named by its name or by its id, not by both"
+            result.error_message = "a topic is named by its name or by its id, and not by both"
             continue
-        known = snapshot.by_id.get(state.topic_id) if by_id else snapshot.by_name.get(state.name or "")
+        known = _topic_named(snapshot, state)
+        if known is not None and named[known.topic.topic_id] > 1:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = "the topic is named more than once"
+            continue
         if known is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
@@ -274,15 +285,26 @@ async def delete_topics(
     return response
 
 
+def _topic_named(snapshot: Snapshot, state: DeleteTopicState) -> KnownTopic | None:
+    if state.name is None:
+        return snapshot.by_id.get(state.topic_id)
+    return snapshot.by_name.get(state.name) if state.topic_id == NIL_TOPIC_ID else None
+
+
 async def create_partitions(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow topics. The given count is the new total."""
     response = CreatePartitionsResponse()
     snapshot = await services.catalog.refresh()
+    named = Counter(topic.name for topic in request.topics)
     async for topic in Turns(TOPICS_IN_A_TURN).over(request.topics):
         result = CreatePartitionsTopicResult(name=topic.name)
         response.results.append(result)
+        if named[topic.name] > 1:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = "the topic is named more than once"
+            continue
         known = snapshot.by_name.get(topic.name)
         if known is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

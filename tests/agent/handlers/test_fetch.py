@@ -121,8 +121,11 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
         assert offsets(row) == [0, 1]
         (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), room=1)))
         assert offsets(row) == [0]
-        first, second = rows_of(await fetch(bench, request_of(topic, (0, 0), (1, 0), max_bytes=1)))
-        assert (offsets(first), offsets(second)) == ([0], [])
+        for max_bytes in (1, 0, -1):
+            first, second = rows_of(
+                await fetch(bench, request_of(topic, (0, 0), (1, 0), max_bytes=max_bytes))
+            )
+            assert (offsets(first), offsets(second)) == ([0], [])
         first, second = rows_of(await fetch(bench, request_of(topic, (1, 0), (0, 0), max_bytes=1_300)))
         assert (offsets(first), offsets(second)) == ([0], [0])
 

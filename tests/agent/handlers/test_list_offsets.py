@@ -48,6 +48,30 @@ def test_each_time_has_its_offset(timestamp: int, offset: int, at: int) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("timestamp", [-7, -100])
+def test_a_time_without_a_meaning_is_of_an_unsupported_version(timestamp: int) -> None:
+    """By this a client learns that the broker does not know what it asks for."""
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        row = await asked(bench, timestamp, version=11)
+        assert (row.error_code, row.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "has_epoch"), [(-1, True), (-2, True), (-3, True), (T0, True), (T0 + 1, False)]
+)
+def test_an_offset_has_an_epoch_and_none_has_none(timestamp: int, has_epoch: bool) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await produce(bench, (0, batch(b"1", at=T0)))
+        assert ((await asked(bench, timestamp)).leader_epoch >= 0) is has_epoch
+
+    run(scenario)
+
+
 def at_times(*times_ms: int) -> bytes:
     """A batch with a record at each of these times after T0."""
     return encode_batch([NewRecord(b"k", b"v")] * len(times_ms), timestamps=[T0 + each for each in times_ms])

@@ -218,13 +218,39 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
     run(scenario)
 
 
-def test_topics_only_grow() -> None:
+def test_a_topic_that_a_deletion_names_twice_or_not_at_all_is_not_deleted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first, second = await bench.topic("a"), await bench.topic("b")
+        states = [
+            DeleteTopicState("a"), DeleteTopicState(None, first.topic_id), DeleteTopicState(None),
+            DeleteTopicState(None, second.topic_id),
+        ]  # fmt: skip
+        rows = (await bench.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(states))).responses
+        assert codes(rows) == [ErrorCode.INVALID_REQUEST] * 3 + [0]
+        assert list(bench.services.catalog.snapshot.by_name) == ["a"]
+
+    run(scenario)
+
+
+def test_a_topic_that_is_named_twice_does_not_grow() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
-        asked = [CreatePartitionsTopic(name, count) for name, count in (("t", 2), ("t", 5), ("x", 5))]
+        asked = [CreatePartitionsTopic("t", count) for count in (5, 6)]
+        rows = (await bench.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(asked))).results
+        assert codes(rows) == [ErrorCode.INVALID_REQUEST] * 2
+        assert bench.services.catalog.snapshot.by_name["t"].topic.partitions == 2
+
+    run(scenario)
+
+
+def test_topics_only_grow() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=2)
+        await bench.topic("u")
+        asked = [CreatePartitionsTopic(name, count) for name, count in (("t", 2), ("u", 5), ("x", 5))]
         rows = (await bench.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(asked))).results
         assert codes(rows) == [ErrorCode.INVALID_PARTITIONS, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert bench.services.catalog.snapshot.by_name["t"].topic.partitions == 5
+        assert bench.services.catalog.snapshot.by_name["u"].topic.partitions == 5
 
     run(scenario)
 
