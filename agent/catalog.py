@@ -299,7 +299,7 @@ def _topics_after(
 
 
 def _known_topics(topics: Iterable[Topic], broker_configs: dict[str, str]) -> dict[UUID, KnownTopic]:
-    settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same
+    settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same settings
     by_id: dict[UUID, KnownTopic] = {}
     for topic in topics:
         configs = tuple(topic.configs.items())

@@ -120,7 +120,7 @@ class AgentTelemetry(DeclaredMetrics):
         ["outcome"],
     )
 
-    # -- who may do what, and how much of it
+    # -- logins, permissions and quotas
     logins = metric(
         Counter,
         "Logins of clients, by listener, mechanism and result.",

@@ -96,11 +96,11 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
         self._corrupt_batches.labels("repaired" if is_repaired else "lost").inc()
 
     def disk_read(self, outcome: DiskRead) -> None:
-        """Count one."""
+        """Count a read of the disk tier."""
         self._disk_reads.labels(outcome.value).inc()
 
     def disk_write(self, outcome: DiskWrite, length: int) -> None:
-        """Count one, and its bytes if they were written."""
+        """Count a write to the disk tier, and its bytes if they were written."""
         self._disk_writes.labels(outcome.value).inc()
         if outcome is DiskWrite.WRITTEN:
             self._disk_written_bytes.inc(length)

@@ -67,7 +67,7 @@ class Tail:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # --- what fetches ask
+    # --- for fetches
 
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int

@@ -126,7 +126,7 @@ class Windows:
             if watched.window is not None
         }
 
-    # --- what fetches ask
+    # --- for fetches
 
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int, now: float

@@ -91,7 +91,7 @@ class HttpCall:
             await long_work.passes.begun()
             return await long_work.shared((access.principal, access.host), work)
 
-    # --- what was sent
+    # --- the request
 
     def name(self, part: str) -> str:
         """Return a part of the path."""
@@ -144,7 +144,7 @@ class HttpCall:
         finally:
             reading.cancel()
 
-    # --- what is answered
+    # --- the answer
 
     def url(self, *path: object) -> str:
         """Return the address of a resource in this cluster."""

@@ -151,7 +151,7 @@ async def get_lag_summary(call: HttpCall) -> web.Response:
     return answered(summary)
 
 
-# --- what the handlers are asked
+# --- requests to the handlers
 
 
 async def _listing(call: HttpCall) -> Sequence[ListedGroup]:
@@ -289,7 +289,7 @@ def _readers(group: _ConsumerGroup) -> dict[tuple[str, int], _Member]:
     return {place: member for member in reversed(group.members or []) for place in member.partitions}
 
 
-# --- how they are shown
+# --- conversion to JSON
 
 
 def _shown(call: HttpCall, group: _ConsumerGroup) -> dict[str, object]:

@@ -57,7 +57,7 @@ class NotUpgradable(Exception):
         self.code = code
 
 
-# --- the change of protocol
+# --- the migration
 
 
 def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> ConsumerGroup:
@@ -138,7 +138,7 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
     return into
 
 
-# --- what classic clients ask
+# --- requests of classic clients
 
 
 def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics) -> Steps[JoinAnswer]:

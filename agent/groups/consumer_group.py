@@ -15,7 +15,7 @@ target on its own, and gets the target's epoch once it has given up everything t
     Reconciling  | some member has not reached the target
     Stable       | all members have reached the target
 
-While clients are restarted one by one, members of the classic protocol are among them (`classic_members`).
+While clients are restarted one by one, members of the classic protocol are among them (see `classic_members`).
 
 Every call takes `now` (seconds, monotonic). `is_dirty`: the state must be stored before an answer is sent.
 
@@ -211,7 +211,7 @@ class ConsumerGroup:
     """The next time at which something is due; None if it must be computed."""
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
 
-    # --- what a coordinator asks
+    # --- for the coordinator
 
     @property
     def generation(self) -> int:
@@ -516,7 +516,7 @@ class ConsumerGroup:
         votes = [member.subscription.assignor for member in self.members.values()]
         return max(ASSIGNORS, key=votes.count) if any(votes) else DEFAULT_ASSIGNOR
 
-    # --- a member's way to the target
+    # --- a member's steps to the target
 
     def advance(self, now: float, member: Consumer, owned: Assignment | None) -> Steps[None]:
         """Take the member's next step. `owned`: the partitions that its client reports, None if unchanged."""

@@ -175,7 +175,7 @@ class GroupCoordinator:
         """Called with each group with members that is loaded: another coordinator had it, or this one had dropped
         it."""
 
-    # --- life
+    # --- start and end
 
     async def start(self) -> None:
         """Start to watch timeouts."""
@@ -196,7 +196,7 @@ class GroupCoordinator:
         while self._steps:
             await asyncio.wait(list(self._steps))
 
-    # --- what members ask
+    # --- requests of members
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup: wait until the next generation is made and stored."""
@@ -376,7 +376,7 @@ class GroupCoordinator:
         if code is not ErrorCode.NONE:
             raise GroupRefusal(code)
 
-    # --- what tools ask
+    # --- requests of tools
 
     async def look(self, group_id: str, view: Callable[[AnyGroup], T | Steps[T]]) -> T:
         """Return the result of `view` on the group's current state. `view` must not change or keep the group."""
@@ -741,7 +741,7 @@ class GroupCoordinator:
             max_bytes=settings.group_max_bytes,
         )
 
-    # --- time-outs
+    # --- timeouts
 
     def _arm(self, held: _Held) -> None:
         deadline = held.group.next_deadline(self._clock.monotonic())

@@ -164,7 +164,7 @@ class Group:
     """How many members know each protocol."""
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
 
-    # --- what a coordinator asks
+    # --- for the coordinator
 
     def answer(self, ticket: int, answer: Answer) -> None:
         """Answer a request once the state is stored."""

@@ -100,7 +100,7 @@ class ShareGroup:
     _known: Topics | None = None
     """The topics from which `partitions` was looked up."""
 
-    # --- what a coordinator asks
+    # --- for the coordinator
 
     @property
     def generation(self) -> int:

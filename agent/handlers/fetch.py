@@ -62,7 +62,7 @@ COPIED_IN_A_TURN = 4 * 1024 * 1024
 READ_IN_A_TURN = 100
 """Partitions, and views of kept batches, that are read in one turn of the loop."""
 RUNS_AS_A_VIEW = 16
-"""Joining this many runs takes as long as reading one view."""
+"""Reading this many joined runs takes as long as reading one view."""
 PARTITIONS_OF_LEADERS = 1_000
 """How many partitions have their leader checked: if other agents lead any further partitions, they lead some of
 these."""

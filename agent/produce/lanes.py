@@ -192,7 +192,7 @@ class Lane:
         )
         self._phase = phase
 
-    # --- in -----------------------------------------------------------------------------------------
+    # --- batches -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the session and start the tasks. Raises the sequencer's errors."""

@@ -93,7 +93,7 @@ FIRST_BATCHED_TRANSACTIONS = 4
 FIRST_MANY_GROUPS = 8
 
 
-# --- shapes that several APIs share
+# --- shapes shared by several APIs
 
 
 def _with_code(request: Any, code: ErrorCode) -> Any:
@@ -133,7 +133,7 @@ def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: Err
     return APIS[request.api.key].response(topics=[refuse(topic, code) for topic in request.topics])
 
 
-# --- the parts of responses, with a code
+# --- parts of responses that have a code
 
 
 def _produced(topic: Any, code: ErrorCode) -> TopicProduceResponse:
@@ -290,7 +290,7 @@ def _join_refused(request: Any, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, protocol_name="", member_id=request.member_id)
 
 
-# --- guards with a shape of their own
+# --- guards of single APIs
 
 
 @dataclass(frozen=True, slots=True)
