@@ -9,6 +9,7 @@ left.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -29,6 +30,10 @@ CHUNKS = "chunks"
 LOCK = "lock"
 THREADS = 4
 """At most one of them writes."""
+FREE_BYTES = 1 << 30
+FREE_SHARE = 16
+"""The file grows only while its file system keeps so much free: FREE_BYTES, or a sixteenth if that is less. A database
+may be on the same disk."""
 CLOSE_SECONDS = 5.0
 """How long `close` waits for threads that a slow disk blocks."""
 
@@ -63,6 +68,7 @@ class DiskFile:
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="chunk-disk")
         self._running: set[Future[Any]] = set()
+        self._size = 0
 
     async def write(self, start: int, parts: Sequence[Buffer]) -> int:
         return await self._run(lambda: self._write(start, parts))
@@ -95,8 +101,12 @@ class DiskFile:
         checksum, size = 0, 0
         for part in parts:
             checksum, size = crc32c(part, checksum), size + len(part)
+        end = start + whole_pages(size)
+        if end > self._size:
+            _check_room(self._descriptor, end - self._size)
         os.lseek(self._descriptor, start, os.SEEK_SET)
-        write_all(self._descriptor, [*parts, bytes(whole_pages(size) - size)])
+        write_all(self._descriptor, [*parts, bytes(end - start - size)])
+        self._size = max(self._size, end)
         return checksum
 
     def _remove(self, descriptor: int) -> None:
@@ -130,6 +140,17 @@ def open_disk_file(folder: Path, clock: Clock) -> DiskFile:
             "write, or leave cache.disk_path out"
         ) from error
     return DiskFile(folder, lock, descriptor, clock)
+
+
+def _check_room(descriptor: int, more_bytes: int) -> None:
+    """Raise OSError if a file that grows by so much leaves too little free. Some file systems don't tell their size."""
+    disk = os.fstatvfs(descriptor)
+    kept = min(FREE_BYTES, disk.f_blocks * disk.f_frsize // FREE_SHARE)
+    left = disk.f_bavail * disk.f_frsize - more_bytes
+    if kept and left < kept:
+        raise OSError(
+            errno.ENOSPC, f"{max(0, left):,} bytes would be left on the disk, and {kept:,} are kept free"
+        )
 
 
 def _take(lock: int, folder: Path) -> None:

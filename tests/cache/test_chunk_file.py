@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastcrc.crc32 import iscsi as crc32c
@@ -155,6 +157,31 @@ def test_a_folder_that_can_not_be_made_is_told_in_one_line(tmp_path: Path) -> No
         CacheFolderUnusable, match=r"file/cache' can't be used: Not a directory; give a folder that"
     ):
         open_disk_file(tmp_path / "file" / "cache", SystemClock())
+
+
+def test_the_file_grows_only_while_the_disk_has_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = 160
+    free = blocks // chunk_file.FREE_SHARE + 2
+
+    def shown(descriptor: int) -> SimpleNamespace:
+        used = os.fstat(descriptor).st_size // PAGE_BYTES
+        return SimpleNamespace(f_blocks=blocks, f_frsize=PAGE_BYTES, f_bavail=free - used)
+
+    monkeypatch.setattr(os, "fstatvfs", shown)
+
+    async def scenario() -> None:
+        file = open_disk_file(tmp_path, SystemClock())
+        await file.write(0, [bytes(PAGE_BYTES)])
+        await file.write(PAGE_BYTES, [b"the last page"])
+        with pytest.raises(OSError, match="are kept free") as refused:
+            await file.write(2 * PAGE_BYTES, [b"more"])
+        assert refused.value.errno == errno.ENOSPC
+        await file.write(0, [b"what is there is overwritten"])
+        await file.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_disk_that_hangs_delays_the_end_by_so_long_and_no_longer(
