@@ -1,5 +1,5 @@
-"""Limits of an answer of the sequencer, and of a share request. There may always be more: the caller requests the rest
-again.
+"""Limits of an answer of the sequencer, and of a share request. An answer may be cut short: the caller then requests
+the rest.
 
 RPC's frame limit is far above these limits, so that no answer is refused for its size.
 """

@@ -126,7 +126,7 @@ class SequencerSettings(SettingsSection):
     max_feed_wait_ms: int = Field(default=30_000, ge=0, le=600_000)
     """Longest wait for an update."""
     max_feed_waiters: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Limit of waiting feed calls, and of waiting subscribers."""
+    """Limit of waiting feed calls; the same limit applies to subscribers."""
     max_watched_partitions: int = Field(default=20_000, ge=1, le=1_000_000)
     """Limit of partitions that one subscriber (an agent) watches; for other partitions it asks for changes at each
     fetch."""

@@ -11,8 +11,8 @@ from tailrace.limits import Int64
 
 
 class LocateGroup(Value, frozen=True):
-    """Requests the agent that coordinates the group. If the group has no live owner, the first live agent of
-    `candidates` becomes it."""
+    """Requests the agent that coordinates the group. If the group has no live owner, the answer is the first live agent
+    of `candidates`."""
 
     group_id: str
     candidates: list[Int64]
@@ -131,7 +131,7 @@ class FetchOffsets(Value, frozen=True):
 
 class OffsetPositions(Value, frozen=True):
     """Positions in the order of the request; offset -1 if there is none. There may be fewer than requested, but at
-    least one: request the rest again.
+    least one: request the others again.
 
     If all partitions were requested, this is a page ordered by topic id and partition. `next`: the last entry if there
     are more pages.

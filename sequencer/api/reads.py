@@ -166,8 +166,8 @@ class OffsetResult(Value, frozen=True, kw_only=True):
 
 
 class OffsetsAnswer(Value, frozen=True):
-    """Results in the order of the request. There may be fewer results than queries, but at least one: request the rest
-    again."""
+    """Results in the order of the request. There may be fewer results than queries, but at least one: send the other
+    queries again."""
 
     commit_number: int
     results: list[OffsetResult]

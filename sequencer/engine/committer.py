@@ -141,7 +141,7 @@ class Committer(SequencerMethods):
         try:
             answer = await self._decided(decision, request)
         except TopicExists:
-            await self._wait_checkpointed(Waits.SAVED)  # the request that created it may be retried
+            await self._wait_checkpointed(Waits.SAVED)  # this may be a retry of the request that created it
             raise
         if not getattr(request, "validate_only", False):
             await self._wait_checkpointed(decision.waits)

@@ -35,7 +35,7 @@ from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
 
 SILENCE_S = 10.0
-"""A subscriber that is silent for this long is dropped; it is many times the pause between its calls."""
+"""A subscriber that is silent for this long is dropped; this is many times the pause between its calls."""
 OVER_S = 600.0
 """How long a dropped subscription is remembered: much longer than a call can be in transit."""
 MAX_START_BYTES = 1 << 16

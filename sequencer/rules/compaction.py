@@ -11,7 +11,7 @@ Invariants of a swap:
 Merges of small objects (sequencer.rules.levels) replace Parquet runs in the same way. In addition:
 - the new run has exactly the offsets of the old ones, and keeps the time of the newest of them, so a merge makes no
   record younger;
-- a small object has a row of its kind as long as it is live, and no other object has one.
+- an object has a SmallObjectRow as long as it is live and small, and at no other time.
 """
 
 from __future__ import annotations

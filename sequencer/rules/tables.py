@@ -61,5 +61,5 @@ def table_pins(state: HotState, request: TablePinsRequest, now_ms: int) -> Table
 
 
 def kept_from_ms(state: HotState | Draft) -> int:
-    """Return the time from which on retired Parquet objects are kept."""
+    """Return a time: Parquet objects that were retired at or after it are kept."""
     return min((row.kept_from_ms for row in state.all(TablePinRow)), default=_ENDLESS_MS)

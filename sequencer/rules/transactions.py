@@ -522,7 +522,7 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
 
 
 def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
-    """Append a marker at the partition's end. Join it with the markers that the same change put just before into one
+    """Append a marker at the partition's end. Markers that the same database transaction has just put there share one
     row."""
     topic_id, number = partition.topic_id, partition.partition
     last = draft.last_published(topic_id, number)
