@@ -119,8 +119,8 @@ class DelegationToken(Value, frozen=True):
 
 
 class CreateToken(Value, frozen=True):
-    """`lifetime_ms`: how long from now the token can be renewed; `expiry_ms`: how long from now it is valid unless it is
-    renewed."""
+    """`lifetime_ms`: how long from now the token can be renewed; `expiry_ms`: how long from now it is valid, unless
+    it is renewed."""
 
     fingerprint: str
     token_id: str
