@@ -21,7 +21,8 @@ class AgentSettings(SettingsSection):
     flush_bytes: int = Field(default=8 * MIB, ge=64 * 1024, le=256 * MIB)
     """Seal the buffer at this size."""
     linger_ms: int = Field(default=250, ge=1, le=60_000)
-    """Seal the buffer after this time at the latest. It may wait up to four times as long if rows are short."""
+    """Seal the buffer after this time at the latest. It waits up to four times as long if its budget of rows is used
+    up."""
     quiet_ms: int = Field(default=10, ge=0, le=60_000)
     """Seal early if no batch arrived for this long."""
     max_puts_per_second: float | None = Field(default=None, gt=0, le=10_000)

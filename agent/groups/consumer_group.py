@@ -655,8 +655,8 @@ class ConsumerGroup:
                 self.remove(member)
 
     def resume(self, now: float) -> None:
-        """Take over from another coordinator: every session and every revocation gets its full time again. How long a
-        member has held its partitions is not stored, so it may commit only at its epoch or later."""
+        """Take over from another coordinator: every session and every revocation gets its full time again. Since when a
+        member holds its partitions is not stored, so until its epoch rises it may commit at its present one only."""
         self._nothing_before = None
         for member in list(self.members.values()):
             self.add(member)

@@ -245,8 +245,8 @@ class GroupCoordinator:
         return await self._step_of_joined(group_id, act)
 
     async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
-        """ConsumerGroupHeartbeat: the only request of a consumer group's members. A classic group becomes a consumer
-        group when a client of the new protocol joins it."""
+        """ConsumerGroupHeartbeat: a member joins, stays in or leaves a consumer group. A classic group becomes a
+        consumer group when a client of the new protocol joins it."""
 
         def act(group: AnyGroup, now: float) -> Steps[ConsumerAnswer]:
             assert isinstance(group, ConsumerGroup), "it was made so"
@@ -260,8 +260,8 @@ class GroupCoordinator:
         return await self._step(group_id, act, lambda held: self._upgrade(held, request, has_topics=True))
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
-        """ShareGroupHeartbeat: the only request of a share group's members to the coordinator. A share group stays one
-        when it is empty, because no other group type can use its state."""
+        """ShareGroupHeartbeat: a member joins, stays in or leaves a share group. A share group stays one when it is
+        empty, because no other group type can use its state."""
 
         def act(group: AnyGroup, now: float) -> ShareHeartbeatAnswer:
             assert isinstance(group, ShareGroup), "it was made so"
