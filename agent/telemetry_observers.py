@@ -71,11 +71,11 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool, chunks: int = 1) -> None:
         """Count the chunks that one reader got."""
-        place = tier.value, is_catch_up
-        counters = self._of_chunks.get(place)
+        labels = tier.value, is_catch_up
+        counters = self._of_chunks.get(labels)
         if counters is None:
             reads = self._chunk_reads.labels(tier.value, "catch_up" if is_catch_up else "tail")
-            counters = self._of_chunks[place] = reads, self._chunk_read_bytes.labels(tier.value)
+            counters = self._of_chunks[labels] = reads, self._chunk_read_bytes.labels(tier.value)
         counters[0].inc(chunks)
         counters[1].inc(length)
 

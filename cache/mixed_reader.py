@@ -450,8 +450,8 @@ class MixedReader:
         number = chunk_of(run, chunk_bytes)
         if number < 0 or not (framed := self.framed.of(run)).is_large_only:
             return None
-        place = ChunkId(run.key, number)
-        chunk = chunks.get(place) or self._cache.peek(place)
+        chunk_id = ChunkId(run.key, number)
+        chunk = chunks.get(chunk_id) or self._cache.peek(chunk_id)
         if chunk is None:
             return None
         at = run.start - number * chunk_bytes
@@ -463,14 +463,14 @@ class MixedReader:
                 run.base_offset, run.length, leader_epoch, _parts_of(framed, chunk, at, leader_epoch)
             )
             chunk.sent[at] = sent
-        chunks[place] = chunk
+        chunks[chunk_id] = chunk
         return sent.parts
 
     def _note_held(self, chunks: dict[ChunkId, ChunkBytes]) -> None:
         """Count each chunk as read once."""
-        for place, chunk in chunks.items():
-            start = place.number * self._cache.settings.chunk_bytes
-            self._cache.held(ChunkRef(place, start, chunk.size))
+        for chunk_id, chunk in chunks.items():
+            start = chunk_id.number * self._cache.settings.chunk_bytes
+            self._cache.held(ChunkRef(chunk_id, start, chunk.size))
 
     def _refs_of(self, part: RunSpan) -> list[ChunkRef]:
         """Return the chunks of a large batch; the part consists of that one batch."""

@@ -123,7 +123,7 @@ def parse_columns(text: str) -> Columns:
     """Parse columns from text. Raises InvalidColumns."""
     reader = _Reader(text)
     columns = reader.columns(1)
-    if reader.place < len(text.rstrip()):
+    if reader.position < len(text.rstrip()):
         raise reader.wrong("a comma or the end")
     return columns
 
@@ -134,11 +134,11 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._count = 0
-        self.place = 0
+        self.position = 0
 
     def wrong(self, expected: str) -> InvalidColumns:
-        seen = self._text[self.place : self.place + 20].strip()
-        return InvalidColumns(f"at character {self.place}, {seen!r}: {expected} is expected")
+        seen = self._text[self.position : self.position + 20].strip()
+        return InvalidColumns(f"at character {self.position}, {seen!r}: {expected} is expected")
 
     def columns(self, depth: int) -> Columns:
         found = self._separated(lambda: TypedColumn(self._name(), self._type(depth)))
@@ -158,7 +158,7 @@ class _Reader:
         if token is None or not (token[1] or token[2]):
             raise self.wrong("a column's name")
         name = token[1][1:-1].replace("``", "`") if token[1] else token[2]
-        self.place = token.end()
+        self.position = token.end()
         self._count += 1
         if not is_name(name) or self._count > MAX_COLUMNS:
             raise InvalidColumns(
@@ -175,12 +175,12 @@ class _Reader:
         if depth > MAX_NESTING:
             raise InvalidColumns(f"types are nested more than {MAX_NESTING} deep")
         if word in set(Scalar):
-            self.place = token.end()
+            self.position = token.end()
             return Scalar(word)
         if word not in ("decimal", "list", "map", "struct"):
             names = ", ".join(Scalar)
             raise self.wrong(f"a type ({names}, decimal(p, s), list<t>, map<string, t>, struct<name t, ...>)")
-        self.place = token.end()
+        self.position = token.end()
         if word == "decimal":
             return self._decimal()
         self._need("<")
@@ -214,7 +214,7 @@ class _Reader:
         token = self._token()
         if token is None or not token[3]:
             raise self.wrong("a number")
-        self.place = token.end()
+        self.position = token.end()
         return int(token[3])
 
     def _need(self, mark: str) -> None:
@@ -225,11 +225,11 @@ class _Reader:
         token = self._token()
         if token is None or token[4] != mark:
             return False
-        self.place = token.end()
+        self.position = token.end()
         return True
 
     def _token(self) -> re.Match[str] | None:
-        return _TOKEN.match(self._text, self.place)
+        return _TOKEN.match(self._text, self.position)
 
 
 def row_cells(columns: Columns) -> int:

@@ -23,8 +23,8 @@ HEARTBEAT = b": nothing new\n\n"
 def event(name: str, data: bytes, offsets: Mapping[int, int] | None = None) -> bytes:
     """Encode one event. `data` must be one line."""
     assert b"\n" not in data and b"\r" not in data, "JSON without white space is one line"
-    place = b"" if offsets is None else b"id: %s\n" % event_id(offsets).encode()
-    return b"%sevent: %s\ndata: %s\n\n" % (place, name.encode(), data)
+    id_line = b"" if offsets is None else b"id: %s\n" % event_id(offsets).encode()
+    return b"%sevent: %s\ndata: %s\n\n" % (id_line, name.encode(), data)
 
 
 def event_id(offsets: Mapping[int, int]) -> str:

@@ -219,7 +219,9 @@ async def _lags(call: HttpCall) -> tuple[_ConsumerGroup, list[_Lag]]:
         if row.error_code == ErrorCode.NONE
     }
     return group, [
-        _Lag(*place, offset, ends[place]) for place, offset in sorted(committed.items()) if place in ends
+        _Lag(*topic_partition, offset, ends[topic_partition])
+        for topic_partition, offset in sorted(committed.items())
+        if topic_partition in ends
     ]
 
 
@@ -286,7 +288,11 @@ def _named(call: HttpCall, members: Sequence[_Member]) -> _Member:
 
 def _readers(group: _ConsumerGroup) -> dict[tuple[str, int], _Member]:
     """Return the member that has each partition."""
-    return {place: member for member in reversed(group.members or []) for place in member.partitions}
+    return {
+        topic_partition: member
+        for member in reversed(group.members or [])
+        for topic_partition in member.partitions
+    }
 
 
 # --- conversion to JSON

@@ -16,15 +16,15 @@ PART_BYTES = 32 * 1024
 
 
 async def listing(
-    call: HttpCall, kind: str, path: Sequence[object], things: Iterable[object]
+    call: HttpCall, kind: str, path: Sequence[object], items: Iterable[object]
 ) -> web.StreamResponse:
     """Return the response with several resources. Raises ReaderGone if its client reads too slowly."""
     head = msgspec.json.encode({"kind": kind, "metadata": {"self": call.url(*path), "next": None}})
     part = bytearray(head[:-1] + b',"data":[')
     stream: PacedStream | None = None
     comma = b""
-    for thing in things:
-        part += comma + msgspec.json.encode(thing)
+    for item in items:
+        part += comma + msgspec.json.encode(item)
         comma = b","
         if len(part) >= PART_BYTES:
             if stream is None:

@@ -61,9 +61,9 @@ def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) ->
         for topic_id in topics:
             count = partitions[topic_id]
             each, more = divmod(count, len(readers))
-            for place, member_id in enumerate(readers[:count]):
-                first = place * each + min(place, more)
-                target[member_id][topic_id] = frozenset(range(first, first + each + (place < more)))
+            for index, member_id in enumerate(readers[:count]):
+                first = index * each + min(index, more)
+                target[member_id][topic_id] = frozenset(range(first, first + each + (index < more)))
             yield count
     return target
 
@@ -86,8 +86,8 @@ def uniform(
             break
     held: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in members}
     for share in shares:
-        for member_id, places in share.held.items():
-            for some in in_parts(places, TOPICS_IN_A_STEP):
+        for member_id, topic_partitions in share.held.items():
+            for some in in_parts(topic_partitions, TOPICS_IN_A_STEP):
                 for topic_id, partition in some:
                     held[member_id][topic_id].add(partition)
                 yield len(some)
@@ -106,13 +106,13 @@ def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int
     for member_id, topics in readers.items():
         same[topics].append(member_id)
     for topics, members in same.items():
-        places = [
+        topic_partitions = [
             (topic_id, partition)
             for topic_id in sorted(topics & partitions.keys())
             for partition in range(partitions[topic_id])
         ]
-        for number in range(max(len(places), len(members)) if places else 0):
-            topic_id, partition = places[number % len(places)]
+        for number in range(max(len(topic_partitions), len(members)) if topic_partitions else 0):
+            topic_id, partition = topic_partitions[number % len(topic_partitions)]
             target[members[number % len(members)]][topic_id].add(partition)
     return {
         member_id: {topic_id: frozenset(held) for topic_id, held in topics.items()}

@@ -91,7 +91,7 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consu
             "switch to one of Kafka's before the upgrade",
         )
     subscription = read_subscription(member.metadata(group.protocol or ""))
-    assigned = {} if assignment is None else _places(assignment.assigned_partitions, topics)
+    assigned = {} if assignment is None else _by_topic_id(assignment.assigned_partitions, topics)
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -167,7 +167,7 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
     )
     is_changed = group.subscribe(member, _topics_of(subscription)) or len(group.members) > size
     yield from group.retarget(topics, is_changed=is_changed)
-    yield from group.advance(now, member, _places(subscription.owned_partitions, topics))
+    yield from group.advance(now, member, _by_topic_id(subscription.owned_partitions, topics))
     group.await_nothing(member, now)
     group.await_answer(member, now)
     return JoinAnswer(
@@ -286,7 +286,7 @@ def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
     return Subscription(frozenset(subscription.topics))
 
 
-def _places(named: list[TopicPartition], topics: Topics) -> Assignment:
+def _by_topic_id(named: list[TopicPartition], topics: Topics) -> Assignment:
     """Return the partitions by topic id, without topics that do not exist."""
     return united(
         (topics[part.topic].topic.topic_id, part.partitions)

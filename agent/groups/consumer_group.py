@@ -289,12 +289,12 @@ class ConsumerGroup:
         is_changed = self._take(member, request) or len(self.members) > size
         yield from self.retarget(topics, is_changed=is_changed)
         yield from self.advance(now, member, request.owned)
-        is_news = before != (member.epoch, member.assigned) or request.epoch != member.epoch
+        has_changed = before != (member.epoch, member.assigned) or request.epoch != member.epoch
         return ConsumerAnswer(
             ErrorCode.NONE,
             member.member_id,
             member.epoch,
-            member.assigned if is_news or request.is_full else None,
+            member.assigned if has_changed or request.is_full else None,
         )
 
     def refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
@@ -370,9 +370,9 @@ class ConsumerGroup:
 
     def rename(self, member: Consumer, member_id: str) -> None:
         """Give the place of a static member to the next client with its instance id."""
-        for place, holder in self._holders.items():
+        for topic_partition, holder in self._holders.items():
             if holder.member_id == member.member_id:
-                self._holders[place] = holder._replace(member_id=member_id)
+                self._holders[topic_partition] = holder._replace(member_id=member_id)
         if member.member_id in self._read:
             self._read[member_id] = self._read.pop(member.member_id)
         member.member_id = member_id
@@ -552,8 +552,8 @@ class ConsumerGroup:
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
             holder = PartitionHolder(member.member_id, self.target_epoch)
-            for place in _places(member.assigned):
-                self._holders.setdefault(place, holder)
+            for topic_partition in _topic_partitions(member.assigned):
+                self._holders.setdefault(topic_partition, holder)
                 yield 1
         if next_epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
@@ -602,13 +602,13 @@ class ConsumerGroup:
         member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
     def _release(self, member: Consumer, partitions: Assignment) -> None:
-        for place in _places(partitions):
-            if self._is_held(place, member):
-                del self._holders[place]
+        for topic_partition in _topic_partitions(partitions):
+            if self._is_held(topic_partition, member):
+                del self._holders[topic_partition]
 
-    def _is_held(self, place: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
+    def _is_held(self, topic_partition: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
         """Whether the member holds this partition, and has held it since this epoch or earlier."""
-        holder = self._holders.get(place)
+        holder = self._holders.get(topic_partition)
         return holder is not None and holder.member_id == member.member_id and holder.since <= since
 
     # --- OffsetCommit, OffsetFetch
@@ -665,7 +665,7 @@ class ConsumerGroup:
                 member.revocation_deadline = now + member.rebalance_seconds
             for held in (member.assigned, member.revoking):
                 self._holders.update(
-                    dict.fromkeys(_places(held), PartitionHolder(member.member_id, member.epoch))
+                    dict.fromkeys(_topic_partitions(held), PartitionHolder(member.member_id, member.epoch))
                 )
 
     def close(self, code: ErrorCode) -> None:
@@ -708,7 +708,7 @@ def _merged(known: Subscription, request: ConsumerHeartbeat) -> Subscription:
     )
 
 
-def _places(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
+def _topic_partitions(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
     return ((topic_id, partition) for topic_id, partitions in assignment.items() for partition in partitions)
 
 

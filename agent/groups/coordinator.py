@@ -358,8 +358,8 @@ class GroupCoordinator:
     async def _is_outside(self, group_id: str, member_id: str, instance_id: str | None) -> bool:
         """Whether a client that sends no generation is not part of the group. Java's and librdkafka's consumers send
         their instance id even if their application has assigned the partitions."""
-        is_nobody = not member_id and instance_id is None
-        return is_nobody or await self.look(group_id, lambda group: not group.members)
+        is_unnamed = not member_id and instance_id is None
+        return is_unnamed or await self.look(group_id, lambda group: not group.members)
 
     async def _may_commit(self, request: CommitOffsets, instance_id: str | None) -> None:
         code = await self._step(

@@ -148,9 +148,9 @@ class ShareGroup:
             self._raise_epoch()
         if self.assigned_epoch < self.epoch or topics is not self._known:
             self._assign(topics)
-        is_news = request.epoch != self.epoch or request.topics is not None
+        has_changed = request.epoch != self.epoch or request.topics is not None
         member.epoch, member.session_deadline = self.epoch, now + self.session_seconds
-        return ShareHeartbeatAnswer(ErrorCode.NONE, self.epoch, member.assigned if is_news else None)
+        return ShareHeartbeatAnswer(ErrorCode.NONE, self.epoch, member.assigned if has_changed else None)
 
     def _refusal(self, request: ShareHeartbeat) -> ShareHeartbeatAnswer | None:
         """Return the error of a request that can't be served, or None."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from agent.answer_memory import PAGE_BYTES, made_anew
+from agent.answer_memory import PAGE_BYTES, not_kept
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.access import Access
 from agent.security.delegation_tokens import (
@@ -176,7 +176,7 @@ async def _alter(
 
 
 @_allowed
-@made_anew
+@not_kept
 async def describe(
     services: Services, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:

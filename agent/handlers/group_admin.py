@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.answer_memory import ENTRY_BYTES, made_anew
+from agent.answer_memory import ENTRY_BYTES, not_kept
 from agent.errors import EXPECTED
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase
@@ -98,7 +98,7 @@ def _description(group: AnyGroup) -> DescribedGroup | None:
     )
 
 
-@made_anew
+@not_kept
 async def list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from agent.answer_memory import made_anew
+from agent.answer_memory import not_kept
 from agent.catalog import KnownTopic, RequestTopics
 from agent.errors import PARTITION_CODES
 from agent.groups.coordinator import GroupRefusal
@@ -123,7 +123,7 @@ async def offset_commit(
     return response
 
 
-@made_anew
+@not_kept
 async def offset_fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:

@@ -101,7 +101,7 @@ async def handle(
         topics.append(await _topic_of(lookup, topic_data, version) if known is None else known)
     validating = _validated(services, context, request, topics)
     response, accepted = await in_turns(validating, Turns(PARTITIONS_IN_A_TURN))
-    if _is_told_of_leaders(context, request) and _is_sent_away(services, context):
+    if _gets_current_leaders(context, request) and _is_sent_away(services, context):
         name_leaders(services, context, response, topics)
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
@@ -301,7 +301,7 @@ def _may_be_refused(context: RequestContext, request: ProduceRequest) -> bool:
     return request.acks != 0 and context.is_first_waiting and not context.is_librdkafka
 
 
-def _is_told_of_leaders(context: RequestContext, request: ProduceRequest) -> bool:
+def _gets_current_leaders(context: RequestContext, request: ProduceRequest) -> bool:
     """Whether the answer names the current leaders instead of a refusal."""
     is_in_transaction = request.transactional_id is not None
     return is_in_transaction and context.is_librdkafka and context.api_version >= FIRST_VERSION_OF_LEADERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.answer_memory import ENTRY_BYTES, made_anew
+from agent.answer_memory import ENTRY_BYTES, not_kept
 from agent.catalog import KnownTopic
 from agent.errors import EXPECTED, PARTITION_CODES, AnswerTooLarge, code_of, transaction_code
 from agent.services import RequestContext, Services
@@ -50,7 +50,7 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 
-@made_anew
+@not_kept
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -68,7 +68,7 @@ MAX_TYPES = 10_000
 """The most acknowledge types of one partition in a request: more than can be in flight."""
 BEHIND_A_HOLE_BYTES = 1 << 20
 """Bytes of a read for the batch after offsets that compaction has left empty."""
-TELLS_LOCK = 2
+FIRST_VERSION_OF_LOCK_TIMEOUT = 2
 """From this version on, ShareAcknowledge returns how long records are locked (KIP-1222)."""
 RECORD_LIMIT = 1
 """The acquire mode in which `max_records` is not exceeded, even within a batch (KIP-1206)."""
@@ -596,7 +596,7 @@ async def acknowledge(
     except EXPECTED as error:
         return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
     response = _acknowledged(request, parts)
-    if context.api_version >= TELLS_LOCK:
+    if context.api_version >= FIRST_VERSION_OF_LOCK_TIMEOUT:
         response.acquisition_lock_timeout_ms = member.limits.lock_ms
     return response
 

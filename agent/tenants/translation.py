@@ -27,7 +27,7 @@ Replace = Callable[[Any, Any], Any]
 """Takes (value, message that has it); returns the new value, or FOREIGN."""
 
 
-class _Place(NamedTuple):
+class _NameField(NamedTuple):
     """A field with names, or with structures that have names."""
 
     name: str
@@ -36,11 +36,11 @@ class _Place(NamedTuple):
 
 
 @cache
-def _places(kind: Any) -> tuple[_Place, ...]:
+def _name_fields(kind: Any) -> tuple[_NameField, ...]:
     return tuple(
-        _Place(field.name, field.entity, field.is_array)
+        _NameField(field.name, field.entity, field.is_array)
         for field in fields_of(kind)
-        if field.entity is not None or (not isinstance(field.kind, Wire) and _places(field.kind))
+        if field.entity is not None or (not isinstance(field.kind, Wire) and _name_fields(field.kind))
     )
 
 
@@ -57,7 +57,7 @@ def translating(message: Any, replacements: Mapping[Entity, Replace]) -> Steps[A
     """As `translated`, in steps of one structure or one list of names."""
     changes: dict[str, Any] = {}
     changed: Any
-    for name, entity, is_array in _places(message.__class__):
+    for name, entity, is_array in _name_fields(message.__class__):
         value = getattr(message, name)
         if value is None:
             continue

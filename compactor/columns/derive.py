@@ -171,14 +171,14 @@ def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
     lacking = _lacking(item, file)
     if lacking is not None:
         return DerivedFiles(lacking, {})
-    sheets = _Sheets(item.order)
+    outputs = _OutputFiles(item.order)
     for numbers in together(file.metadata):
-        sheets.add(file.read_row_groups(numbers))
-    name = ValuesName(item.object.object_id, item.order.fingerprint, sheets.unfit)
-    files = {values_key(item.order.prefix, name): sheets.values.close()}
-    if sheets.quarantine is not None:
-        files[quarantine_key(item.order.prefix, name)] = sheets.quarantine.close()
-    return DerivedFiles(DeriveOutcome(item.object.object_id, unfit=sheets.unfit), files)
+        outputs.add(file.read_row_groups(numbers))
+    name = ValuesName(item.object.object_id, item.order.fingerprint, outputs.unfit)
+    files = {values_key(item.order.prefix, name): outputs.values.close()}
+    if outputs.quarantine is not None:
+        files[quarantine_key(item.order.prefix, name)] = outputs.quarantine.close()
+    return DerivedFiles(DeriveOutcome(item.object.object_id, unfit=outputs.unfit), files)
 
 
 class ResolvedSchema(NamedTuple):
@@ -271,7 +271,7 @@ def parts(rows: pa.Table, columns: Columns, decoder: ValueDecoder) -> Iterator[p
         yield rows.slice(start, end - start)
 
 
-class _Sheet:
+class _ParquetOutput:
     """Writes a file in memory, in row groups of about DECODED_BYTES."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -319,7 +319,7 @@ def _arrays_of(kind: pa.DataType) -> int:
     return 1 + sum(_arrays_of(kind.field(number).type) for number in range(kind.num_fields))
 
 
-class _Sheets:
+class _OutputFiles:
     """Writes the two files of an object."""
 
     def __init__(self, order: DeriveOrder) -> None:
@@ -330,8 +330,8 @@ class _Sheets:
         self._columns = tuple(column for column, _ in named if column.name in chosen_names)
         self._names = [name for column, name in named if column.name in chosen_names]
         self._decoder = _decoder_of(order, self._columns)
-        self.values = _Sheet(pa.ipc.read_schema(pa.py_buffer(order.schema)))
-        self.quarantine: _Sheet | None = None
+        self.values = _ParquetOutput(pa.ipc.read_schema(pa.py_buffer(order.schema)))
+        self.quarantine: _ParquetOutput | None = None
         self.unfit = 0
 
     def add(self, rows: pa.Table) -> None:
@@ -351,7 +351,7 @@ class _Sheets:
             return
         self.unfit += len(unfit)
         if self.quarantine is None:
-            self.quarantine = _Sheet(_QUARANTINE_SCHEMA)
+            self.quarantine = _ParquetOutput(_QUARANTINE_SCHEMA)
         self.quarantine.add({**_columns_of(unfit), "reason": reasons.drop_null()}, len(unfit))
 
 

@@ -574,8 +574,8 @@ class LogReader:
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
         for name in set(TIME_COLUMNS).intersection(table.column_names):
-            place = table.column_names.index(name)
-            table = table.set_column(place, table.field(name), within_microseconds(table.column(name)))
+            column_index = table.column_names.index(name)
+            table = table.set_column(column_index, table.field(name), within_microseconds(table.column(name)))
         times_us = self._limits.times_us
         if times_us != EVERYTHING and table.num_rows:
             times = table.column("timestamp").cast(pa.int64())  # ms

@@ -530,9 +530,13 @@ def _columns_of_unknown_bounds(metadata: pq.FileMetaData, field_ids: Mapping[str
     unknown: set[int] = set()
     for group, column in itertools.product(range(metadata.num_row_groups), range(metadata.num_columns)):
         chunk = metadata.row_group(group).column(column)
-        told = chunk.statistics if chunk.is_stats_set else None
-        is_all_null = told is not None and told.has_null_count and told.null_count == chunk.num_values
-        if told is None or not (is_all_null or (told.has_min_max and _has_python_values(told))):
+        statistics = chunk.statistics if chunk.is_stats_set else None
+        is_all_null = (
+            statistics is not None and statistics.has_null_count and statistics.null_count == chunk.num_values
+        )
+        if statistics is None or not (
+            is_all_null or (statistics.has_min_max and _has_python_values(statistics))
+        ):
             unknown.add(field_ids[chunk.path_in_schema])
     return unknown
 

@@ -25,7 +25,7 @@ from typing import Final
 
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
-from sequencer.checkpoint.format import Head, HeadPlace, Part, Table
+from sequencer.checkpoint.format import Head, HeadId, Part, Table
 from sequencer.store.rows import (
     AgentRow,
     Changes,
@@ -82,7 +82,7 @@ class LastSnapshot:
     """The newest durable snapshot: the size of its parts, and the head from which its chain is replayed."""
 
     size: int
-    replay_from: HeadPlace
+    replay_from: HeadId
 
 
 class ChainState:
@@ -278,13 +278,13 @@ class ChainState:
         self._bytes_since += size
         return not self._unsaved
 
-    def snapshot_exported(self, head: Head) -> HeadPlace | None:
+    def snapshot_exported(self, head: Head) -> HeadId | None:
         """Note that a snapshot's head is durable. Return the place before which no object is needed any more.
 
         The previous snapshot is kept, and all heads since then: they lead to the same rows if a part is corrupt.
         """
         before = self.snapshot
-        replay_from = HeadPlace(head.incarnation, head.epoch, head.replay_from)
+        replay_from = HeadId(head.incarnation, head.epoch, head.replay_from)
         self.snapshot = LastSnapshot(sum(part.size for part in head.parts), replay_from)
         self._heads_since = self._bytes_since = 0
         return None if before is None else before.replay_from

@@ -26,7 +26,7 @@ import structlog
 from sequencer.api.errors import IncarnationChanged, SequencerError, SequencerUnavailable
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.chain import ChainState, Export, Phase
-from sequencer.checkpoint.format import ClusterFile, Head, HeadPlace, InvalidCheckpoint, Part, Table
+from sequencer.checkpoint.format import ClusterFile, Head, HeadId, InvalidCheckpoint, Part, Table
 from sequencer.checkpoint.snapshot import PartWriter, has_many_hot_rows, write_cold_rows, write_hot_rows
 from sequencer.store.rows import Changes, Identity, Row, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState, Key
@@ -331,7 +331,7 @@ class Checkpointer:
         if chain is not self._chain:
             return
         head = export.head
-        await self._store.put(checkpoint.head_key(head.cluster_id, head.place), [export.data])
+        await self._store.put(checkpoint.head_key(head.cluster_id, head.head_id), [export.data])
         await in_turns(chain.reserve(export), self._turns)
         if chain is not self._chain:
             return
@@ -348,8 +348,8 @@ class Checkpointer:
         """Begin to read a snapshot's rows. Changes from now on are in the next head and later ones; the rows read from
         now on include all earlier changes."""
         chain = self._chain
-        place = HeadPlace(chain.identity.incarnation, chain.epoch, chain.next_number)
-        writer = PartWriter(self._store, chain.identity.cluster_id, place, self._turns)
+        head_id = HeadId(chain.identity.incarnation, chain.epoch, chain.next_number)
+        writer = PartWriter(self._store, chain.identity.cluster_id, head_id, self._turns)
         task = asyncio.create_task(self._write_cold_rows(writer), name="checkpoint: snapshot")
         task.add_done_callback(lambda _: self._nudge.set())
         self._scan = _Scan(writer, task)
@@ -379,15 +379,15 @@ class Checkpointer:
             await write_hot_rows(chain.state, scan.writer)
         else:
             hot = [checkpoint.encode_rows(kind, chain.state.all(kind)) for kind in checkpoint.KEPT_HOT]
-        return _Snapshot(scan.writer.place.number, scan.writer.parts, hot)
+        return _Snapshot(scan.writer.head_id.number, scan.writer.parts, hot)
 
-    async def _delete_older(self, cluster_id: str, needless_before: HeadPlace) -> None:
+    async def _delete_older(self, cluster_id: str, needless_before: HeadId) -> None:
         """Delete the objects that two durable snapshots make unnecessary."""
         older: list[str] = []
         try:
             async for info in self._store.list(checkpoint.meta_prefix(cluster_id)):
-                place = checkpoint.place_of(cluster_id, info.key)
-                if place is not None and place < needless_before:
+                head_id = checkpoint.head_id_of(cluster_id, info.key)
+                if head_id is not None and head_id < needless_before:
                     older.append(info.key)
             # Oldest first: until all are deleted, the rest is the end of a chain, or nothing that looks like a chain.
             for first in range(0, len(older), _DELETED_AT_ONCE):
@@ -405,18 +405,18 @@ class Checkpointer:
                 IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
             )
         await self._check_cluster_file(chain)
-        newest: HeadPlace | None = None
+        newest: HeadId | None = None
         last_number: int | None = None
         async for info in self._store.list(checkpoint.meta_prefix(identity.cluster_id)):
-            place = checkpoint.place_of(identity.cluster_id, info.key)
-            if place is None or not info.key.endswith(".head"):
+            head_id = checkpoint.head_id_of(identity.cluster_id, info.key)
+            if head_id is None or not info.key.endswith(".head"):
                 continue
-            if place.incarnation > identity.incarnation:
-                self._refuse_incarnation(identity, place.incarnation)
-            if place.incarnation == identity.incarnation and (newest is None or place > newest):
-                newest = place
-            if (place.incarnation, place.epoch) == (identity.incarnation, chain.epoch):
-                last_number = max(place.number, -1 if last_number is None else last_number)
+            if head_id.incarnation > identity.incarnation:
+                self._refuse_incarnation(identity, head_id.incarnation)
+            if head_id.incarnation == identity.incarnation and (newest is None or head_id > newest):
+                newest = head_id
+            if (head_id.incarnation, head_id.epoch) == (identity.incarnation, chain.epoch):
+                last_number = max(head_id.number, -1 if last_number is None else last_number)
         if newest is not None:
             await self._check_head(chain, newest)
         if chain is self._chain:
@@ -442,7 +442,7 @@ class Checkpointer:
             )
         )
 
-    async def _check_head(self, chain: ChainState, newest: HeadPlace) -> None:
+    async def _check_head(self, chain: ChainState, newest: HeadId) -> None:
         key = checkpoint.head_key(chain.identity.cluster_id, newest)
         try:
             head = checkpoint.decode_head(await self._store.get(key))

@@ -105,13 +105,13 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         return self.replay_from >= 0
 
     @property
-    def place(self) -> HeadPlace:
-        return HeadPlace(self.incarnation, self.epoch, self.number)
+    def head_id(self) -> HeadId:
+        return HeadId(self.incarnation, self.epoch, self.number)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class HeadPlace:
-    """The place of a head; places are ordered by age."""
+class HeadId:
+    """Identifies a head. Ids are ordered by age."""
 
     incarnation: int
     epoch: int
@@ -140,23 +140,23 @@ def cluster_key(cluster_id: str) -> str:
     return f"{cluster_id}/cluster.json"
 
 
-def head_key(cluster_id: str, place: HeadPlace) -> str:
+def head_key(cluster_id: str, head_id: HeadId) -> str:
     """Return a head's key."""
-    return f"{_stem(cluster_id, place)}.head"
+    return f"{_stem(cluster_id, head_id)}.head"
 
 
-def part_key(cluster_id: str, place: HeadPlace, part: int) -> str:
-    """Return the key of a part of the snapshot that replays from `place`."""
-    return f"{_stem(cluster_id, place)}.{part:06}.part"
+def part_key(cluster_id: str, head_id: HeadId, part: int) -> str:
+    """Return the key of a part of the snapshot that replays from `head_id`."""
+    return f"{_stem(cluster_id, head_id)}.{part:06}.part"
 
 
-def _stem(cluster_id: str, place: HeadPlace) -> str:
-    return f"{meta_prefix(cluster_id)}{place.incarnation:08}/{place.epoch:010}/{place.number:010}"
+def _stem(cluster_id: str, head_id: HeadId) -> str:
+    return f"{meta_prefix(cluster_id)}{head_id.incarnation:08}/{head_id.epoch:010}/{head_id.number:010}"
 
 
-def place_of(cluster_id: str, key: str) -> HeadPlace | None:
-    """Return the place of a head from its key, or from a part's key the head from which its snapshot replays; None for
-    other keys."""
+def head_id_of(cluster_id: str, key: str) -> HeadId | None:
+    """Return the id of the head that has this key; for a part, of the head from which its snapshot replays; for other
+    keys None."""
     parts = key.removeprefix(meta_prefix(cluster_id)).split("/")
     if len(parts) != 3:
         return None
@@ -164,7 +164,7 @@ def place_of(cluster_id: str, key: str) -> HeadPlace | None:
     numbers = (parts[0], parts[1], number)
     if not all(digits.isdecimal() for digits in numbers) or not (rest == "head" or rest.endswith(".part")):
         return None
-    return HeadPlace(*map(int, numbers))
+    return HeadId(*map(int, numbers))
 
 
 # --- bytes ------------------------------------------------------------------------------------------------
@@ -372,17 +372,17 @@ class Chain:
         return self.replayed[-1]
 
 
-def chains(heads: Mapping[HeadPlace, Head]) -> list[Chain]:
+def chains(heads: Mapping[HeadId, Head]) -> list[Chain]:
     """Return every snapshot that can be made exact, newest first, each with the heads that follow it."""
     found: list[Chain] = []
-    for place in sorted(heads, reverse=True):
-        snapshot = heads[place]
+    for head_id in sorted(heads, reverse=True):
+        snapshot = heads[head_id]
         if not snapshot.is_snapshot or snapshot.replay_from < snapshot.begins:
             continue
         replayed: list[Head] = []
         number = snapshot.replay_from
         while True:
-            head = heads.get(HeadPlace(place.incarnation, place.epoch, number))
+            head = heads.get(HeadId(head_id.incarnation, head_id.epoch, number))
             if head is None or head.begins != snapshot.begins:
                 break
             replayed.append(head)

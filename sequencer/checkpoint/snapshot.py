@@ -9,7 +9,7 @@ from uuid import UUID
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint import format as checkpoint
-from sequencer.checkpoint.format import HeadPlace, Part
+from sequencer.checkpoint.format import HeadId, Part
 from sequencer.store.rows import LOOKED_UP, ObjectRow, Row, RowStore, RunRow, key_of
 from sequencer.store.state import HotState
 from tailrace.object_store.api import ObjectStore
@@ -25,17 +25,17 @@ ms."""
 class PartWriter:
     """Stores the parts of the snapshot that is replayed from `place`, one after the other."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, place: HeadPlace, turns: Turns) -> None:
+    def __init__(self, store: ObjectStore, cluster_id: str, head_id: HeadId, turns: Turns) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._turns = turns
-        self.place = place
+        self.head_id = head_id
         self.parts: list[Part] = []
         """The parts that are stored."""
 
     async def put(self, rows: Mapping[type[Row], Sequence[Row]], *, is_hot: bool = False) -> None:
         """Store one part. Raises StoreError."""
-        key = checkpoint.part_key(self._cluster_id, self.place, len(self.parts))
+        key = checkpoint.part_key(self._cluster_id, self.head_id, len(self.parts))
         data = await in_turns(checkpoint.encode_part(rows), self._turns)
         await self._store.put(key, [data])
         count = sum(map(len, rows.values()))

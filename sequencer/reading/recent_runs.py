@@ -36,7 +36,7 @@ ADDED_IN_A_STEP = 32
 _base_offset = attrgetter("base_offset")
 _NOTHING = (0,)
 """The running sums of no runs."""
-_Place = tuple[int, int]
+_PartitionKey = tuple[int, int]
 """A partition with its topic id as an integer, because hashing and comparing a UUID runs Python code."""
 
 
@@ -81,7 +81,7 @@ class RecentRuns:
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._count = 0
-        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_PartitionKey, _Kept] = OrderedDict()
         """An OrderedDict, because finding the first key of a dict means scanning all keys that were removed before
         it."""
 
@@ -98,7 +98,7 @@ class RecentRuns:
             if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
                 continue  # the run was appended
             base_offset = cast("int", key[2])
-            kept = self._keeping(_place(cast("TopicPartition", key[:2])), base_offset)
+            kept = self._keeping(_partition_key(cast("TopicPartition", key[:2])), base_offset)
             if kept is not None or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
                 partition = TopicPartition(*cast("TopicPartition", key[:2]))
                 end_offset = 0 if row is None else cast("RunRow", row).end_offset
@@ -110,13 +110,13 @@ class RecentRuns:
         """Forget the runs that `replaced_by` named, in the turn in which the transaction that replaced them is
         shown."""
         for partition, end_offset in replaced.items():
-            kept = self._kept.get(_place(partition))
+            kept = self._kept.get(_partition_key(partition))
             if kept is None:
                 continue
             count = len(kept.runs)
             first = bisect_left(kept.runs, end_offset, key=_base_offset) if end_offset else count
             if first == count:
-                self._forget(_place(partition))
+                self._forget(_partition_key(partition))
             else:
                 kept.forget_first(first)
                 self._count -= first
@@ -125,7 +125,7 @@ class RecentRuns:
         """Add the runs of a transaction, by partition. Until a run is added, reads look it up in the store."""
         for count, (partition, runs) in enumerate(added.items()):
             if runs:
-                self._append(_place(partition), runs)
+                self._append(_partition_key(partition), runs)
             if count % ADDED_IN_A_STEP == 0:
                 yield ADDED_IN_A_STEP
         while self._count > self._max_runs and self._kept:
@@ -134,15 +134,15 @@ class RecentRuns:
                 self._forget(oldest)
             yield 1
 
-    def _append(self, place: _Place, runs: Sequence[Run]) -> None:
-        kept = self._kept.get(place)
+    def _append(self, partition_key: _PartitionKey, runs: Sequence[Run]) -> None:
+        kept = self._kept.get(partition_key)
         if kept is None:
-            kept = self._kept[place] = _Kept()
+            kept = self._kept[partition_key] = _Kept()
         else:
-            self._kept.move_to_end(place)  # it has just been written to
+            self._kept.move_to_end(partition_key)  # it has just been written to
             if kept.runs[-1].end_offset != runs[0].base_offset:
                 self._count -= len(kept.runs)
-                kept = self._kept[place] = _Kept()
+                kept = self._kept[partition_key] = _Kept()
         kept.add(runs)
         self._count += len(runs)
         if len(kept.runs) > LEAST_RUNS:
@@ -158,12 +158,12 @@ class RecentRuns:
         self._count -= more
         return True
 
-    def _forget(self, place: _Place) -> None:
-        self._count -= len(self._kept.pop(place).runs)
+    def _forget(self, partition_key: _PartitionKey) -> None:
+        self._count -= len(self._kept.pop(partition_key).runs)
 
-    def _keeping(self, place: _Place, offset: int) -> _Kept | None:
+    def _keeping(self, partition_key: _PartitionKey, offset: int) -> _Kept | None:
         """Return what is kept of the partition if it includes the offset."""
-        kept = self._kept.get(place)
+        kept = self._kept.get(partition_key)
         if kept is None or not kept.runs[0].base_offset <= offset < kept.runs[-1].end_offset:
             return None
         return kept
@@ -177,6 +177,6 @@ class RecentRuns:
         return None if kept is None else kept.find(offset, max_bytes, max_runs)
 
 
-def _place(partition: tuple[UUID, int]) -> _Place:
+def _partition_key(partition: tuple[UUID, int]) -> _PartitionKey:
     topic_id, number = partition
     return topic_id.int, number

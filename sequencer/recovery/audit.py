@@ -476,7 +476,7 @@ class _Audit:
             )
             return wrong
         last = checkpoints.chain.last
-        name = checkpoint.head_key(last.cluster_id, last.place)
+        name = checkpoint.head_key(last.cluster_id, last.head_id)
         if last.commit_number > self._state.counter(COMMIT_NUMBER):
             wrong.add(
                 Finding(

@@ -18,7 +18,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.api.commits import ObjectKind
 from sequencer.checkpoint import format as checkpoint
-from sequencer.checkpoint.format import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
+from sequencer.checkpoint.format import Chain, CheckpointedRows, Head, HeadId, InvalidCheckpoint
 from sequencer.store.rows import (
     AbortedRow,
     ObjectRow,
@@ -52,23 +52,23 @@ class FoundCheckpoints:
 
     chain: Chain | None
     rows: CheckpointedRows
-    heads: dict[HeadPlace, Head]
-    unreadable: list[HeadPlace]
+    heads: dict[HeadId, Head]
+    unreadable: list[HeadId]
     problems: list[str]
 
 
 async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoints:
     """Read all heads, and the newest rows that heads and parts give. Raises StoreError."""
-    heads: dict[HeadPlace, Head] = {}
-    unreadable: list[HeadPlace] = []
+    heads: dict[HeadId, Head] = {}
+    unreadable: list[HeadId] = []
     problems: list[str] = []
 
-    async def read(place: HeadPlace) -> None:
-        key = checkpoint.head_key(cluster_id, place)
+    async def read(head_id: HeadId) -> None:
+        key = checkpoint.head_key(cluster_id, head_id)
         try:
-            heads[place] = checkpoint.decode_head(await store.get(key))
+            heads[head_id] = checkpoint.decode_head(await store.get(key))
         except (InvalidCheckpoint, ObjectMissing) as error:
-            unreadable.append(place)
+            unreadable.append(head_id)
             problems.append(f"checkpoint {key} can't be read: {error}")
 
     await for_each(sorted(await list_heads(store, cluster_id)), read)
@@ -82,21 +82,21 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
                 problems=problems,
             )
         except (InvalidCheckpoint, ObjectMissing) as error:
-            name = checkpoint.head_key(cluster_id, chain.snapshot.place)
+            name = checkpoint.head_key(cluster_id, chain.snapshot.head_id)
             problems.append(f"the snapshot of checkpoint {name} can't be read: {error}")
     return FoundCheckpoints(
         chain=None, rows=CheckpointedRows(), heads=heads, unreadable=unreadable, problems=problems
     )
 
 
-async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:
+async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadId]:
     """Return the places of all heads, readable or not."""
-    places: list[HeadPlace] = []
+    head_ids: list[HeadId] = []
     async for info in store.list(checkpoint.meta_prefix(cluster_id)):
-        place = checkpoint.place_of(cluster_id, info.key)
-        if place is not None and info.key.endswith(".head"):
-            places.append(place)
-    return places
+        head_id = checkpoint.head_id_of(cluster_id, info.key)
+        if head_id is not None and info.key.endswith(".head"):
+            head_ids.append(head_id)
+    return head_ids
 
 
 async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
@@ -187,8 +187,10 @@ def later_topics(checkpoints: FoundCheckpoints) -> list[TopicRow]:
     if checkpoints.chain is None:
         return []
     named: dict[UUID, TopicRow] = {}
-    for place in sorted(place for place in checkpoints.heads if place > checkpoints.chain.last.place):
-        for table in checkpoints.heads[place].tables:
+    for head_id in sorted(
+        head_id for head_id in checkpoints.heads if head_id > checkpoints.chain.last.head_id
+    ):
+        for table in checkpoints.heads[head_id].tables:
             if table.kind != TopicRow.__name__:
                 continue
             _, puts, deletes = checkpoint.decode_table(table)

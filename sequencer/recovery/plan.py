@@ -196,7 +196,7 @@ class _Planner:
         self._report = RecoveryReport(
             cluster_id=identity.cluster_id,
             incarnation=identity.incarnation,
-            checkpoint=checkpoint.head_key(head.cluster_id, head.place),
+            checkpoint=checkpoint.head_key(head.cluster_id, head.head_id),
             checkpoint_ms=head.created_ms,
             commit_number=head.commit_number,
             is_exact=False,
@@ -645,7 +645,7 @@ class _Planner:
         checkpoints = self._found
         assert checkpoints.chain is not None
         head = checkpoints.chain.last
-        return not checkpoints.unreadable and head.reservation == 0 and head.place == max(checkpoints.heads)
+        return not checkpoints.unreadable and head.reservation == 0 and head.head_id == max(checkpoints.heads)
 
     def _add_notes(self) -> None:
         report, count = self._report, self._count
@@ -656,7 +656,7 @@ class _Planner:
         head = self._found.chain.last if self._found.chain is not None else None
         assert head is not None
         report.is_exact = self._is_last_word() and not self._objects.later
-        newer = sum(place > head.place for place in [*self._found.heads, *self._found.unreadable])
+        newer = sum(head_id > head.head_id for head_id in [*self._found.heads, *self._found.unreadable])
         if newer:
             report.notes.append(f"{newer} newer checkpoints are not complete; their rows are not used")
         gone = {row.object_id: row for row in self._objects.missing}

@@ -88,7 +88,7 @@ async def read_bucket(
     objects = await find_objects(store, cluster_id, checkpoints.rows, checkpoints.chain.last)
     cluster_file = await read_cluster_file(store, cluster_id)
     incarnation = max(
-        [place.incarnation for place in checkpoints.heads]
+        [head_id.incarnation for head_id in checkpoints.heads]
         + [0 if cluster_file is None else cluster_file.incarnation]
     )
     return checkpoints, objects, incarnation + 1

@@ -26,19 +26,19 @@ MOST: dict[type[Row], int] = {ProducerRow: 100_000, GroupOffsetRow: 250_000}
 """Limit of rows per kind: a producer row takes about a kilobyte, a position row 400 bytes."""
 
 
-def _place_of_producer(key: Any) -> Key:
+def _key_of_producer(key: Any) -> Key:
     topic_id, partition, producer_id = key
     return topic_id.int, partition, producer_id
 
 
-def _place_of_position(key: Any) -> Key:
+def _key_of_position(key: Any) -> Key:
     group_id, topic_id, partition = key
     return group_id, topic_id.int, partition
 
 
-_PLACES: dict[type[Row], Callable[[Any], Key]] = {
-    ProducerRow: _place_of_producer,
-    GroupOffsetRow: _place_of_position,
+_KEYS: dict[type[Row], Callable[[Any], Key]] = {
+    ProducerRow: _key_of_producer,
+    GroupOffsetRow: _key_of_position,
 }
 """Keys with the topic id as an integer, because hashing and comparing a UUID runs Python code at each look-up of a
 row."""
@@ -47,24 +47,24 @@ row."""
 class RecentRows:
     """See the module."""
 
-    __slots__ = ("_kind", "_place", "_rows")
+    __slots__ = ("_kind", "_stored_key", "_rows")
 
     def __init__(self, kind: type[Row]) -> None:
         self._kind = kind
-        self._place = _PLACES[kind]
+        self._stored_key = _KEYS[kind]
         self._rows: OrderedDict[Key, Row] = OrderedDict()
 
     def get(self, key: Key) -> Row | None:
         """Return the row, if it is here."""
-        return self._rows.get(self._place(key))
+        return self._rows.get(self._stored_key(key))
 
     def __contains__(self, key: object) -> bool:
-        return self._place(key) in self._rows
+        return self._stored_key(key) in self._rows
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return those of the keys whose rows are not here."""
-        place, mine = self._place, self._rows
-        return [key for key in keys if place(key) not in mine]
+        stored_key, mine = self._stored_key, self._rows
+        return [key for key in keys if stored_key(key) not in mine]
 
     def producers_on(self, topic_id: UUID, partition: int, producer_ids: Iterable[int]) -> dict[int, Row]:
         """Return those of these producers' rows in a partition that are here. Only for producer rows."""
@@ -83,9 +83,9 @@ class RecentRows:
 
     def apply(self, rows: Mapping[Key, Row | None]) -> None:
         """Take over what a transaction wrote, and drop the rows that were written longest ago."""
-        mine, most, place = self._rows, MOST[self._kind], self._place
+        mine, most, stored_key = self._rows, MOST[self._kind], self._stored_key
         for key, row in rows.items():
-            at = place(key)
+            at = stored_key(key)
             if row is None:
                 mine.pop(at, None)
             else:

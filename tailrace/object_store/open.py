@@ -43,13 +43,13 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
         BadStoreUrl: an unknown kind of store or an unknown option.
         StoreRefused, StoreFull: the folder can't be used.
     """
-    place = _parsed(url, environ)
-    if place is None:
+    parsed = _parsed(url, environ)
+    if parsed is None:
         return MemoryStore(clock)
-    if isinstance(place, Path):
+    if isinstance(parsed, Path):
         executor = ThreadPoolExecutor(FOLDER_THREADS, thread_name_prefix="folder-store")
-        return FolderStore(place, clock, executor)
-    return _open_s3(*place)
+        return FolderStore(parsed, clock, executor)
+    return _open_s3(*parsed)
 
 
 def check_store_url(url: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -119,7 +119,7 @@ def write_parquet(
         raise ValueError("a partition comes twice; give all its batches as one run")
     sink: Any = pa.BufferOutputStream() if path is None else path
     with writer(sink) as parquet:
-        sheet = _Sheet(parquet, row_group_bytes)
+        sheet = _ParquetOutput(parquet, row_group_bytes)
         for run in ordered:
             sheet.add_run(run)
         sheet.cut()
@@ -168,7 +168,7 @@ class _Pending(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Sheet:
+class _ParquetOutput:
     """The file while it is written. Batches wait in `pending` until they fill a row group. `others`: how many pending
     batches belong to runs before the current one."""
 
@@ -271,9 +271,9 @@ class _Sheet:
         first_batch = len(self.headers) - len(self.pending)
         numbers = np.arange(first_batch, first_batch + count, dtype=np.int32)
         names = sorted({batch.topic_name for batch in batches})
-        places = np.array([names.index(batch.topic_name) for batch in batches], np.int32)
+        topic_indexes = np.array([names.index(batch.topic_name) for batch in batches], np.int32)
         partitions = np.array([batch.partition for batch in batches], np.int32)
-        topics = pa.array(np.repeat(places, rows.record_counts))
+        topics = pa.array(np.repeat(topic_indexes, rows.record_counts))
         columns = {
             **self._bounded(rows.columns),
             "topic": pa.DictionaryArray.from_arrays(topics, pa.array(names)),

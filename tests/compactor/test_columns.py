@@ -238,7 +238,7 @@ def test_a_value_of_few_bytes_and_too_many_cells_is_unfit(element: str) -> None:
 def test_small_parts_are_written_as_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for most_bytes, groups in ((DECODED_BYTES, 1), (3_000 + 3 * 2 * derive_module.ARRAY_BYTES, 4), (1, 10)):
         monkeypatch.setattr(derive_module, "DECODED_BYTES", most_bytes)
-        sheet = derive_module._Sheet(pa.schema([("n", pa.int64()), ("absent", pa.string())]))
+        sheet = derive_module._ParquetOutput(pa.schema([("n", pa.int64()), ("absent", pa.string())]))
         for part in range(10):
             sheet.add({"n": pa.array(range(part * 100, part * 100 + 100))}, 100)
         file = pq.ParquetFile(pa.BufferReader(sheet.close()))
@@ -248,7 +248,7 @@ def test_small_parts_are_written_as_one_row_group(monkeypatch: pytest.MonkeyPatc
 
 def test_parts_of_very_many_columns_are_written_before_they_take_much_memory() -> None:
     inner = pa.struct([(f"f{number}", pa.int64()) for number in range(999)])
-    sheet = derive_module._Sheet(pa.schema([("elements", pa.list_(inner))]))
+    sheet = derive_module._ParquetOutput(pa.schema([("elements", pa.list_(inner))]))
     for _ in range(20):
         sheet.add({"elements": pa.array([[]], pa.list_(inner))}, 1)
     assert pq.ParquetFile(pa.BufferReader(sheet.close())).metadata.num_row_groups == 2

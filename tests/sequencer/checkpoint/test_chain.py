@@ -9,7 +9,7 @@ import pytest
 from sequencer.api.errors import IncarnationChanged, SequencerUnavailable
 from sequencer.checkpoint import chain as chain_module
 from sequencer.checkpoint.chain import ChainState, Phase
-from sequencer.checkpoint.format import Head, HeadPlace, Part
+from sequencer.checkpoint.format import Head, HeadId, Part
 from sequencer.store.rows import AgentRow, Changes, Identity, LogEpoch, PartitionRow, Row, TopicRow
 from sequencer.store.state import HotState, replace_row
 from tailrace.turns import at_once
@@ -180,8 +180,8 @@ def test_the_first_head_leaves_what_was_written_since_the_load_to_the_next() -> 
 def test_the_snapshot_before_the_last_is_kept() -> None:
     chain = opened()
     assert chain.snapshot_exported(head(chain, replay_from=3, size=1)) is None
-    assert chain.snapshot_exported(head(chain, replay_from=8, size=1)) == HeadPlace(1, 1, 3)
-    assert chain.snapshot_exported(head(chain, replay_from=9, size=1)) == HeadPlace(1, 1, 8)
+    assert chain.snapshot_exported(head(chain, replay_from=8, size=1)) == HeadId(1, 1, 3)
+    assert chain.snapshot_exported(head(chain, replay_from=9, size=1)) == HeadId(1, 1, 8)
 
 
 def test_a_snapshot_is_due_when_there_is_none_or_the_heads_since_are_as_large() -> None:

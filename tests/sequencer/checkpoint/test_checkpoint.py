@@ -24,7 +24,7 @@ from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
 from sequencer.api.values import Empty
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import Checkpointer, DatabaseIsOlder, write_cluster_file
-from sequencer.checkpoint.format import CheckpointedRows, HeadPlace, InvalidCheckpoint
+from sequencer.checkpoint.format import CheckpointedRows, HeadId, InvalidCheckpoint
 from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
@@ -210,12 +210,12 @@ def test_a_flipped_bit_anywhere_is_found() -> None:
 
 
 def test_keys_sort_by_age_and_name_their_place() -> None:
-    places = [HeadPlace(1, 2, 3), HeadPlace(1, 2, 10), HeadPlace(1, 11, 0), HeadPlace(2, 1, 0)]
+    places = [HeadId(1, 2, 3), HeadId(1, 2, 10), HeadId(1, 11, 0), HeadId(2, 1, 0)]
     keys = [checkpoint.head_key("c", place) for place in places]
     assert keys == sorted(keys)
-    assert [checkpoint.place_of("c", key) for key in keys] == places
-    assert checkpoint.place_of("c", checkpoint.part_key("c", places[1], 7)) == places[1]
-    assert checkpoint.place_of("c", "c/meta/x") is None
+    assert [checkpoint.head_id_of("c", key) for key in keys] == places
+    assert checkpoint.head_id_of("c", checkpoint.part_key("c", places[1], 7)) == places[1]
+    assert checkpoint.head_id_of("c", "c/meta/x") is None
 
 
 def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
@@ -620,8 +620,8 @@ def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, par
         await world.commit(topic)
         await world.settle()
         parts = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".part")]
-        newest = max(checkpoint.place_of("c", key) for key in parts)  # type: ignore[type-var]
-        corrupt = [key for key in parts if checkpoint.place_of("c", key) == newest]
+        newest = max(checkpoint.head_id_of("c", key) for key in parts)  # type: ignore[type-var]
+        corrupt = [key for key in parts if checkpoint.head_id_of("c", key) == newest]
         assert corrupt
         await world.bucket.delete(corrupt)
         assert await world.exported_rows() == await world.stored_rows()

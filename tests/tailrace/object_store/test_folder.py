@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checkpoint.format import HeadPlace, cluster_key, head_key
+from sequencer.checkpoint.format import HeadId, cluster_key, head_key
 from tailrace.object_store.api import ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import UNFINISHED, FolderStore
 from tests.support.clocks import ManualClock
@@ -133,7 +133,7 @@ def test_the_last_room_is_for_checkpoints(
         ):
             await store.put("c/mixed/2", [b"ab", b"cd"])
         left = 4
-        await store.put(head_key("c", HeadPlace(1, 1, 1)), [b"abcd"])
+        await store.put(head_key("c", HeadId(1, 1, 1)), [b"abcd"])
         await store.put(cluster_key("c"), [b"{}"])
         with pytest.raises(StoreFull):
             await store.put("c/mixed/meta/2", [b"x"])
