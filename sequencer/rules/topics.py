@@ -34,7 +34,9 @@ from sequencer.store.rows import (
     TopicRow,
 )
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+from tailrace.broker_config import broker_configs
 from tailrace.tenants import is_topic_name
+from tailrace.topic_config import TOPIC_CONFIGS
 from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10
@@ -148,7 +150,8 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
 
 
 def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
-    """Return the configs after the request. Raises InvalidConfig."""
+    """Return the configs after the request. A list that is not set is appended to, and subtracted from, as its default,
+    as in Kafka. Raises InvalidConfig."""
     configs = {} if request.replace else dict(before)
     for change in request.changes:
         if change.operation is ConfigOperation.DELETE:
@@ -160,11 +163,17 @@ def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str
             configs[change.name] = change.value
             continue
         named = [part for part in change.value.split(",") if part]
-        kept = [part for part in configs.get(change.name, "").split(",") if part and part not in named]
+        now = configs.get(change.name, _default(request.scope, change.name))
+        kept = [part for part in now.split(",") if part and part not in named]
         if change.operation is ConfigOperation.APPEND:
             kept += named
         configs[change.name] = ",".join(kept)
     return configs
+
+
+def _default(scope: ConfigScope, name: str) -> str:
+    definition = TOPIC_CONFIGS.get(name) if scope is ConfigScope.TOPIC else broker_configs().get(name)
+    return (definition.default or "") if definition is not None else ""
 
 
 def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords]:
