@@ -81,7 +81,7 @@ class AnswerMemory:
         charge = min(size, self._budget.largest)
         seconds = max(deadline - self._clock.monotonic(), 0.0)
         if not await self._budget.take(charge, self._clock, seconds):
-            raise NoRoomForAnswer(f"there is no memory for an answer of {size} bytes now; ask again")
+            raise NoRoomForAnswer(f"there is no memory for an answer of {size} bytes now; try again")
         return Grant(self._budget, charge)
 
     def try_take(self, size: int) -> Grant | None:
@@ -216,7 +216,7 @@ class Room:
         if size > self._memory.most:
             raise AnswerTooLarge(
                 f"the answer would take {size} bytes of memory, of at most {self._memory.most} "
-                f"(agent.memory_budget_bytes / {LARGEST_PART}): ask for less at a time",
+                f"(agent.memory_budget_bytes / {LARGEST_PART}): request less at a time",
             )
 
     def written(self, size: int) -> bool:

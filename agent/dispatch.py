@@ -483,7 +483,7 @@ class Dispatcher:
         header, api = call.header, call.spec.key.name
         self._services.telemetry.request_failures.labels(api).inc()
         log.error(
-            "a request failed in a way that no handler foresaw; its connection is closed",
+            "a request failed unexpectedly; its connection is closed",
             api=api, version=header.api_version, peer=call.context.client_host,
             client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
         )  # fmt: skip

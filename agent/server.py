@@ -535,7 +535,7 @@ class Agent:
                 await self.catalog.refresh()
         except IncarnationChanged as error:
             identity.lapse(self._clock.monotonic())
-            self._end(f"the cluster's database is another one than this agent knew: {error}")
+            self._end(f"the cluster's database is not the one that this agent knew: {error}")
             return True
         except LeaseLost as error:
             identity.lapse(self._clock.monotonic())
@@ -718,7 +718,7 @@ class Agent:
                 due = now + seldom
                 looks.append(partial(self._close_stale, pressed))
             for look in looks:
-                with outlived(log, "connections were not looked at"):
+                with outlived(log, "connections could not be checked"):
                     look()
 
     def _close_stale(self, pressed: Pressed) -> None:
@@ -798,7 +798,7 @@ class Agent:
         task = asyncio.create_task(work, name=f"drain: {name}")
         if not await wait_for(self._clock, task, seconds):
             log.warning(
-                "a part of the drain took too long and is cut",
+                "a part of the drain took too long and is cancelled",
                 part=name, seconds=seconds, connections=len(self._connections),
             )  # fmt: skip
             task.cancel()

@@ -31,13 +31,13 @@ class AgentTelemetry(DeclaredMetrics):
     bad_requests = metric(Counter, "Frames that could not be read, by kind.", ["kind"])
     request_seconds = metric(
         PlainHistogram,
-        "Time from a request read to its answer.",
+        "Time from reading a request to its answer.",
         "api",
         buckets=_SECONDS,
         name="request_duration_seconds",
     )
     request_failures = metric(Counter, "Requests that failed with an unexpected exception, by API.", ["api"])
-    answer_bytes = metric(Gauge, "Bytes of large answers that are made or on their way to clients.")
+    answer_bytes = metric(Gauge, "Bytes of large answers that are being made or sent.")
 
     # -- produce
     produced_bytes = metric(PlainCounter, "Bytes of record batches taken from producers.")
@@ -45,7 +45,7 @@ class AgentTelemetry(DeclaredMetrics):
     refused_batches = metric(Counter, "Batches refused, by Kafka error.", ["error"])
     request_object_bytes = metric(
         Gauge,
-        "Bytes of decoded produce requests of many partitions, beside their frames, until they are answered.",
+        "Bytes of decoded produce requests of many partitions, in addition to their frames, until they are answered.",
     )
     buffered_bytes = metric(Gauge, "Bytes received and not flushed.")
     flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
@@ -76,15 +76,15 @@ class AgentTelemetry(DeclaredMetrics):
     kept_bytes = metric(Gauge, "Bytes of the chunks that records on their way to consumers keep in memory.")
     windows = metric(Gauge, "Partitions whose newest runs are held for fetches.")
     window_hits = metric(
-        PlainCounter, "Partitions of fetches that a window answered: without a call to the sequencer."
+        PlainCounter, "Partitions of fetches answered from a window, without a call to the sequencer."
     )
     window_misses = metric(PlainCounter, "Partitions of fetches for which the sequencer was asked.")
     window_resets = metric(
-        PlainCounter, "How often all windows were dropped: a committer's end, or a lost connection."
+        PlainCounter, "How often all windows were dropped: a new committer, or a lost connection."
     )
 
     # -- groups
-    group_bytes = metric(Gauge, "Bytes that members of the groups of this agent say of themselves.")
+    group_bytes = metric(Gauge, "Bytes of members' metadata and assignments in this agent's groups.")
     consumer_lag_records = metric(
         Gauge,
         "Records between a group's committed offset and the end.",
@@ -102,7 +102,7 @@ class AgentTelemetry(DeclaredMetrics):
     )
     share_acknowledged = metric(
         Counter,
-        "What members of share groups said of records, by type.",
+        "Records that members of share groups acknowledged, by type.",
         ["type"],
         name="share_acknowledged_records",
     )
@@ -111,12 +111,12 @@ class AgentTelemetry(DeclaredMetrics):
     )
     dead_letters = metric(
         Counter,
-        "Records that share groups gave up, by what became of them: written, dropped or failed (tried again).",
+        "Records that share groups gave up, by outcome: written, dropped or failed (retried).",
         ["outcome"],
     )
     internal_topic_copies = metric(
         Counter,
-        "Copies in internal topics: records written; groups and ids that failed (tried again); changes dropped.",
+        "Copies in internal topics, by outcome: written (records), failed (groups and ids, retried), dropped.",
         ["outcome"],
     )
 
@@ -128,7 +128,7 @@ class AgentTelemetry(DeclaredMetrics):
     )
     authorization_refusals = metric(
         Counter,
-        "What clients asked for and may not do, by API, resource type and operation.",
+        "Operations refused for lack of permission, by API, resource type and operation.",
         ["api", "resource_type", "operation"],
     )
     throttled_requests = metric(
@@ -136,7 +136,7 @@ class AgentTelemetry(DeclaredMetrics):
     )
     throttle_seconds = metric(
         Counter,
-        f"How long clients were told to wait, by quota and by whom it holds: the first {MAX_THROTTLED} by name.",
+        f"Throttle time of clients, by quota and holder; only the first {MAX_THROTTLED} holders are named.",
         ["quota", "user", "client_id", "ip"],
     )
     cluster_share = metric(Gauge, "This agent's share of a budget of the cluster, per second.", ["of"])

@@ -20,7 +20,7 @@ class StoreMetrics(DeclaredMetrics, prefix="tailrace_object_store_"):
     )
     _sent_bytes = metric(Counter, "Bytes put on the object store.")
     _received_bytes = metric(Counter, "Bytes got from the object store.")
-    _repeats = metric(Counter, "Requests made again, by why: hedge, lost or retry.", ["operation", "reason"])
+    _repeats = metric(Counter, "Repeated requests, by reason: hedge, lost or retry.", ["operation", "reason"])
     _request_duration_seconds = metric(
         Histogram, "Time of a call to the object store.", ["operation"], buckets=_SECONDS
     )
@@ -53,10 +53,10 @@ class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     _chunk_read_bytes = metric(Counter, "Bytes of chunks that readers got.", ["tier"])
     _framed_read_bytes = metric(
         PlainCounter,
-        "Bytes that readers got in the form in which they are kept to be sent: no chunk was needed.",
+        "Bytes that readers got from batches kept ready to be sent, without a chunk.",
     )
     _peer_failures = metric(Counter, "Calls to cache peers that failed.")
-    _peer_bypasses = metric(Counter, "Cache peers not asked, as they failed of late.")
+    _peer_bypasses = metric(Counter, "Calls to cache peers skipped because the peer failed recently.")
     _corrupt_batches = metric(Counter, "Batches whose CRC was wrong when they were read.", ["outcome"])
     _disk_reads = metric(Counter, "Lookups of a chunk on the cache's disk.", ["outcome"])
     _disk_writes = metric(Counter, "Chunks to be written to the cache's disk.", ["outcome"])

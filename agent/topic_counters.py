@@ -43,9 +43,9 @@ class TopicCounts:
 _DOCS = {
     "stored_bytes": "Bytes of record batches in stored objects, by topic.",
     "objects": "Objects stored; one with runs of several topics is divided between them by bytes.",
-    "rows": "Runs that were committed, each a row at the sequencer.",
+    "rows": "Runs of stored objects; each is a row at the sequencer.",
     "fetched_bytes": "Bytes of record batches sent to consumers, by topic.",
-    "missed_bytes": "Of these, bytes that may have cost GETs: of objects that this agent did not upload a moment ago.",
+    "missed_bytes": "Fetched bytes that may have cost GETs: of objects that this agent did not upload a moment ago.",
     "cross_zone_bytes": "Bytes from and to clients that name another zone than the agent's.",
 }
 

@@ -175,7 +175,7 @@ class Tail:
                 await self._wake(self._windows.apply(answer, sent_at))
             return True
         except SubscriptionOver as over:
-            log.info("the windows begin anew", cause=str(over))
+            log.info("the windows start over", cause=str(over))
             return False
         finally:
             call.cancel()

@@ -136,11 +136,13 @@ class HttpCall:
         try:
             if not await self.parts.done(reading, self.parts.settings.idle_ms / 1000):
                 if self.parts.draining.done():
-                    raise HttpRefusal(503, "The agent is about to end. Send again what has no report.", 50302)
-                raise HttpRefusal(408, "The body does not go on. Send it without such pauses.")
+                    raise HttpRefusal(
+                        503, "The agent is shutting down. Send records without a report again.", 50302
+                    )
+                raise HttpRefusal(408, "No more of the body has arrived. Send it without long pauses.")
             return reading.result()
         except HttpProcessingError as error:
-            raise HttpRefusal(400, f"The body is no HTTP: {error.message}.") from None
+            raise HttpRefusal(400, f"The body is not valid HTTP: {error.message}.") from None
         finally:
             reading.cancel()
 

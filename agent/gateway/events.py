@@ -65,7 +65,7 @@ def _counted(call: HttpCall) -> Iterator[None]:
     parts = call.parts
     if parts.streams.count >= parts.settings.max_streams:
         raise HttpRefusal(
-            429, "The agent has as many event streams as it may. Ask another agent, or later.", 42901
+            429, "The agent has its maximum of event streams. Use another agent, or try later.", 42901
         )
     parts.streams.count += 1
     try:
@@ -80,7 +80,7 @@ async def _beginning(call: HttpCall, how: HowToRead, count: int) -> dict[int, in
     given = call.request.headers.get("Last-Event-ID", "")
     known = parse_event_id(given) if given else {}
     if known is None or any(partition >= count for partition in known):
-        raise HttpRefusal(400, "Last-Event-ID is none of this topic's events.")
+        raise HttpRefusal(400, "Last-Event-ID is not an event of this topic.")
     known = {partition: offset for partition, offset in known.items() if partition in wanted}
     new = [partition for partition in wanted if partition not in known]
     if not new:
@@ -164,7 +164,7 @@ class _Tail:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
         if self._call.parts.draining.done():
-            raise HttpRefusal(503, "The agent is about to end. Connect again; nothing is lost.", 50302)
+            raise HttpRefusal(503, "The agent is shutting down. Connect again; nothing is lost.", 50302)
         raise refusal_of(ErrorCode.REQUEST_TIMED_OUT)
 
     async def _send(self, part: PartitionRead) -> None:

@@ -182,7 +182,7 @@ async def _members(call: HttpCall) -> tuple[str, list[_Member]]:
     group = await _group(call)
     if group.members is None:
         agent = await _coordinator(call, group.group_id)
-        raise HttpRefusal(503, f"{agent} knows the members of this group. Ask that one.", 50302)
+        raise HttpRefusal(503, f"{agent} knows the members of this group. Send the request to it.", 50302)
     return group.group_id, group.members
 
 

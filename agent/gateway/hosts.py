@@ -39,7 +39,7 @@ class Hosts:
             name = _name_in(host)
             if name is None or not (name in self._names or name.endswith(f".{LOCAL}") or _is_ip(name)):
                 raise HttpRefusal(
-                    421, f"The gateway is not asked by the name {host[:100]!r} (gateway.hosts)."
+                    421, f"The gateway does not serve the host name {host[:100]!r} (gateway.hosts)."
                 )
 
 

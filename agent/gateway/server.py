@@ -122,7 +122,7 @@ class Gateway:
             if request.match_info.get("cluster_id", parts.cluster_id()) != parts.cluster_id():
                 raise HttpRefusal(404, f"There is no cluster {request.match_info['cluster_id']} here.")
             if self._parts.draining.done():
-                raise HttpRefusal(503, "The agent is about to end. Ask another one.", 50302)
+                raise HttpRefusal(503, "The agent is shutting down. Use another one.", 50302)
             client = GatewayClient(self._door, access, self._clock)
             call = HttpCall(
                 request=request,
@@ -187,7 +187,7 @@ class Gateway:
         except ReaderGone:
             return self._cut(request, request[STREAM])
         except Exception as error:
-            log.error("a request failed in a way that nobody foresaw", path=request.path, exc_info=error)
+            log.error("a request failed unexpectedly", path=request.path, exc_info=error)
             if (begun := _begun(request)) is not None:
                 return self._cut(request, begun)
             return self._refused(request, HttpRefusal(500, "The request failed. The agent's log says why."))

@@ -637,7 +637,9 @@ class GroupCoordinator:
             )
         except SequencerError as error:
             log.warning(
-                "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
+                "a group could not be stored and is dropped from memory",
+                group=held.group.group_id,
+                error=str(error),
             )
             # It is unknown whether the group exists now, so it is loaded again later.
             held.is_stored |= isinstance(error, SequencerUnavailable)
@@ -770,7 +772,7 @@ class GroupCoordinator:
             await wait_for(
                 self._clock, self._due_sooner, min(max(wait, MIN_WAIT_SECONDS), LEASE_LOOK_SECONDS)
             )
-            with outlived(log, "groups' deadlines could not be looked at"):
+            with outlived(log, "groups' deadlines could not be checked"):
                 if self._identity().lease_epoch != epoch:
                     epoch = self._identity().lease_epoch
                     for held in [group for group in self._held.values() if group.lease_epoch != epoch]:
@@ -781,7 +783,7 @@ class GroupCoordinator:
         """Load the groups that had to be dropped, so that members that are gone expire."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_SECONDS)
-            with outlived(log, "groups that were let go are taken up later", SequencerError):
+            with outlived(log, "dropped groups are loaded later", SequencerError):
                 while self._left and self._may_answer():
                     group_id = next(iter(self._left))
                     del self._left[group_id]

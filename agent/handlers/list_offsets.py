@@ -234,7 +234,7 @@ async def _of_largest_timestamp(
             return best
     if best is None:
         raise InvalidBatch(
-            f"{RUNS_LOOKED_INTO} runs have no record that can be read, of those said to be latest"
+            f"none of the {RUNS_LOOKED_INTO} runs with the latest timestamps has a record that can be read"
         )
     return best
 

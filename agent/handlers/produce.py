@@ -519,7 +519,7 @@ def _refuse_zstd(batches: Sequence[BatchCoordinates], version: int) -> None:
     """Raise UnknownCompression if a batch is compressed with zstd."""
     if any(batch.flags & COMPRESSION_MASK == Compression.ZSTD for batch in batches):
         raise UnknownCompression(
-            f"zstd in a produce request of version {version}; from version {FIRST_ZSTD_VERSION} on it is taken"
+            f"zstd in a produce request of version {version}; it needs version {FIRST_ZSTD_VERSION} or later"
         )
 
 

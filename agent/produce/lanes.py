@@ -98,7 +98,7 @@ SAFE_PART = 0.1
 """The fraction of its last share that an agent uses once its lease has expired without a new share."""
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
-_SEND_AGAIN = FlushFailure("timeout", "the batch before this one came too late: send it again")
+_SEND_AGAIN = FlushFailure("timeout", "the batch before this one arrived too late: send it again")
 _NOT_SEALED = FlushFailure("storage", "the batches could not be sealed; the agent's log says why")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
 
@@ -331,7 +331,7 @@ class Lane:
 
     def _cannot_seal(self) -> FlushFailure:
         if self._session is None:
-            return FlushFailure("storage", "no upload session is open; the sequencer is away")
+            return FlushFailure("storage", "no upload session is open; the sequencer is unreachable")
         return FlushFailure("timeout", f"{self._unanswered} commits wait for the sequencer's answer")
 
     def _seal(self, reason: SealReason) -> None:
@@ -367,7 +367,7 @@ class Lane:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._inflight.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a flush failed in a way that was not foreseen", exc_info=task.exception())
+            log.error("a flush failed unexpectedly", exc_info=task.exception())
 
     # --- one sealed buffer ------------------------------------------------------------------------------
 

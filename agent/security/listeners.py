@@ -98,7 +98,7 @@ def _noted(mistakes: list[str]) -> Iterator[None]:
 def _add(listeners: dict[str, Listener], text: str) -> None:
     name, protocol, host, port = _parse(text)
     if name in listeners:
-        raise BadListener(f"listener {name!r} is given twice; each needs a name of its own")
+        raise BadListener(f"listener {name!r} is given twice; each needs its own name")
     listeners[name] = Listener(name, protocol or _protocol(name, text), host, port)
 
 

@@ -102,7 +102,7 @@ class SigningKeys:
 
     async def _keep(self) -> None:
         while True:
-            with outlived(log, "the keys for OAUTHBEARER were not kept"):
+            with outlived(log, "the keys for OAUTHBEARER could not be refreshed"):
                 await self._read_once()
             has_keys = self._keys is not None
             await self._clock.sleep(self._refresh_seconds if has_keys else UNKNOWN_KEY_SECONDS)
@@ -119,7 +119,7 @@ class SigningKeys:
 
     async def _read_again(self) -> None:
         loop = asyncio.get_running_loop()
-        with outlived(log, "the keys for OAUTHBEARER can't be read; the last ones stay", *UNREADABLE):
+        with outlived(log, "the keys for OAUTHBEARER can't be read; the last ones stay in use", *UNREADABLE):
             try:
                 data = await self._read()
                 self._keys = await loop.run_in_executor(self._executor, _key_set, data)
@@ -193,7 +193,7 @@ class TokenRules:
             raise ValueError(f"the token lacks the scope {missing[0]!r}")
         user = claims[self.principal_claim]
         if not isinstance(user, str) or not is_name(user):
-            raise ValueError(f"the token's {self.principal_claim!r} is no name")
+            raise ValueError(f"the token's {self.principal_claim!r} is not a valid name")
         end_s = claims["exp"]
         if not end_s <= MAX_END_S:
             raise ValueError(f"the token's 'exp' is {end_s}; at most {MAX_END_S} is allowed")

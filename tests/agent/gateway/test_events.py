@@ -134,7 +134,7 @@ def test_a_tail_survives_the_restart_of_its_agent(tmp_path: Path) -> None:
                 closing = asyncio.create_task(there.gateway.close())
                 end = await tail.next()
                 assert end is not None and end.name == "end"
-                assert end.data["message"] == "The agent is about to end. Connect again; nothing is lost."
+                assert end.data["message"] == "The agent is shutting down. Connect again; nothing is lost."
                 assert await tail.next() is None
                 await closing
             await (await wired.client()).produce(batch(b"meanwhile"), partition=0)
@@ -237,8 +237,8 @@ def test_a_stream_that_can_t_be_had_says_why(tmp_path: Path) -> None:
             ("partitions=65", {}, 404, "The topic has no partition 65."),
             ("partitions=0&offset=first", {}, 400, "offset must be earliest, latest or a number."),
             ("partitions=0&value_format=avro", {}, 400, "value_format must be binary or string or json."),
-            ("partitions=0", {"Last-Event-ID": "7"}, 400, "Last-Event-ID is none of this topic's events."),
-            ("partitions=0", {"Last-Event-ID": "99-1"}, 400, "Last-Event-ID is none of this topic's events."),
+            ("partitions=0", {"Last-Event-ID": "7"}, 400, "Last-Event-ID is not an event of this topic."),
+            ("partitions=0", {"Last-Event-ID": "99-1"}, 400, "Last-Event-ID is not an event of this topic."),
         ]:
             answer = await there.ask("GET", f"/topics/t/events?{query}", headers=headers)
             assert answer[0] == status and answer[1]["message"].startswith(said), answer

@@ -93,6 +93,9 @@ def test_a_group_of_another_agent_is_shown_with_its_lag_and_its_members_are_that
         assert (await there.get("/consumer-groups/theirs/lag-summary"))["total_lag"] == 2
         status, refused = await there.ask("GET", "/consumer-groups/theirs/consumers")
         assert (status, refused["error_code"]) == (503, 50302)
-        assert refused["message"] == "The agent at other:9092 knows the members of this group. Ask that one."
+        assert (
+            refused["message"]
+            == "The agent at other:9092 knows the members of this group. Send the request to it."
+        )
 
     run_served(scenario, tmp_path)
