@@ -59,7 +59,7 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(SHARE_SESSION_TIMEOUT_MS, _I, "45000", "A member of a share group that is silent for so long is gone.", 45_000, 60_000),
         ConfigDefinition(SHARE_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a share group are told to send heartbeats.", 5_000, 15_000),
         ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member has a record before others may get it.", 15_000, 60_000),
-        ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How often a record is handed out before it is given up.", 2, 10),
+        ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How often a record is handed out before it is given up. The end of a session does not take a delivery back.", 2, 10),
         ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "Offsets between the first record that is not done and the last one handed out, in a partition.", 100, 4_000),
         ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read: latest, earliest, or at the time that is by_duration:PnDTnHnMnS ago.", parse=reset_seconds),
         ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),

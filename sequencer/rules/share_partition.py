@@ -103,15 +103,15 @@ class SharePartition:
             self._change_all(lambda span: span.state is SpanState.REFUSED, _done)
 
     def release(self, member_id: str, session: int) -> None:
-        """Release what a member holds in a session, or in all sessions if `session` is 0. It does not count as a
-        delivery, because the application may not have seen the records."""
+        """Release what a member holds in a session, or in all sessions if `session` is 0. The deliveries count, as in
+        Kafka (KAFKA-19972): a record that every member crashes at is given up."""
         self._change_all(
             lambda span: (
                 span.lock is not None
                 and span.lock.member_id == member_id
                 and session in (0, span.lock.session)
             ),
-            lambda span: _available(span, span.deliveries - 1),
+            self._given_back,
         )
 
     def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock) -> None:

@@ -225,7 +225,7 @@ def test_the_end_of_a_session_gives_everything_back() -> None:
 
         assert await first.acknowledge((0, 0, ACCEPT), epoch=-1) == 0
 
-        assert await second.acquired() == [(1, 3, 1)]
+        assert await second.acquired() == [(1, 3, 2)]
         assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
 
     run(scenario, **EARLIEST)
@@ -393,7 +393,7 @@ def test_the_end_of_a_connection_gives_back_what_came_by_it() -> None:
         assert await second.acquired(max_wait_ms=0) == []  # its session is another connection's
         await ends(bench, first.connection)
 
-        assert await second.acquired() == [(4, 5, 1)]
+        assert await second.acquired() == [(4, 5, 2)]
         assert (await first.asked()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
     run(scenario, **EARLIEST)

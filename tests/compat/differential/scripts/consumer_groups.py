@@ -67,9 +67,9 @@ def join(what: str, group: str, member: str, *topics: str, **more: Any) -> Ask:
     return beat(what, group, member, 0, topics, **more)
 
 
-def has_partitions(answer: Any) -> bool:
-    """Whether a heartbeat was answered with something to read."""
-    return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+def has_topics(answer: Any, count: int) -> bool:
+    """Whether a heartbeat was answered with partitions of so many topics."""
+    return answer.assignment is not None and len(answer.assignment.topic_partitions) == count
 
 
 def arrive(group: str, member: str, *topics: str, **more: Any) -> Script:
@@ -80,7 +80,7 @@ def arrive(group: str, member: str, *topics: str, **more: Any) -> Script:
         group,
         member,
         *topics,
-        until=has_partitions,
+        until=lambda answer: has_topics(answer, len(topics)),
         is_compared=False,
         **more,
     )
@@ -190,7 +190,8 @@ def leaves() -> Script:
     yield beat("it goes on", group, "one", epoch)
     yield beat("leaves for a while without an instance", group, "one", -2)
     static: dict[str, Any] = {"instance_id": "i"}
-    epoch = yield from arrive(group, "s1", "k848-leaves", **static)
+    first = yield join("static", group, "s1", "k848-leaves", **static)
+    epoch = first.member_epoch
     yield beat("static goes on", group, "s1", epoch, owned=[(known, [0, 1])], **static)
     yield beat("without its instance", group, "s1", epoch)
     yield beat("of another instance", group, "s1", epoch, instance_id="j")
@@ -202,6 +203,7 @@ def leaves() -> Script:
     yield seen("one is away", group)
     yield beat("goes on while away", group, "s1", epoch, **static)
     yield join("is back as another", group, "s3", "k848-leaves", **static)
+    yield join("joins while it is there", group, "s3", "k848-leaves", **static)
     yield seen("is back", group)
     yield beat("the one before", group, "s1", epoch, **static)
     yield beat("leaves for good", group, "s3", -1, **static)
@@ -217,6 +219,7 @@ def regexes() -> Script:
     """Subscriptions by pattern."""
     yield from topic("re-a", 1)
     yield from topic("re-b", 1)
+    yield from arrive("regex-ready", "m", "re-a", "re-b")
     group = "regex-848"
     yield join("pattern", group, "one", subscribed_topic_regex="re-[ab]", is_compared=False)
 
@@ -306,7 +309,6 @@ def upgrade() -> Script:
     yield beaten("it beats", group, one, again.generation_id)
     yield beaten("it beats at the generation before", group, one, generation)
     yield committed("it commits", group, "a", (0, 2, ""), generation=again.generation_id, member=one)
-    yield beat("it beats as a new member", group, one, again.generation_id)
     yield beaten("the new member beats as a classic one", group, "new", again.generation_id)
     yield beat("the new member", group, "new", again.generation_id, owned=[(known, [])])
     yield joined("another type", group, kind="connect")
@@ -330,6 +332,9 @@ def not_upgradable() -> Script:
     yield from stable("no-upgrade-gone", "gone")
     yield joined("asks for an id", "no-upgrade-pending")
     yield join("with a pending member", "no-upgrade-pending", "new", "a")
+    one, generation = yield from stable("upgrade-alone")
+    yield join("of a good one", "upgrade-alone", "new", "a")
+    yield beat("the classic member beats as a new one", "upgrade-alone", one, generation)
     yield committed("a commit", "no-upgrade-offsets", "a", (0, 1, ""), is_compared=False)
     yield join("of offsets alone", "no-upgrade-offsets", "new", "a")
     yield seen("of offsets alone", "no-upgrade-offsets")

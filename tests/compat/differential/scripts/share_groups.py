@@ -255,7 +255,6 @@ def fetches() -> Script:
     yield fetched("null group", 0, (0, []), name=None)
     yield fetched("empty group", 0, (0, []), name="")
     yield fetched("null member", 0, (0, []), member=None)
-    yield fetched("member that is no id", 0, (0, []), member="nobody")
     yield fetched("epoch 1 of no session", 1, (0, []))
     yield fetched("last epoch of no session", -1)
     yield fetched("first, with acknowledgements", 0, (0, [AcknowledgementBatch(0, 0, [ACCEPT])]))
@@ -266,7 +265,6 @@ def fetches() -> Script:
         return any(part.acquired_records for part_topic in answer.responses for part in part_topic.partitions)
 
     yield fetched("first", 0, (0, []), (1, []), until=has_records)
-    yield fetched("epoch again", 0, (0, []))
     yield fetched("go on", 1)
     yield fetched("the same epoch", 1)
     yield fetched("far epoch", 50)
@@ -281,26 +279,54 @@ def fetches() -> Script:
     yield acknowledged("overlapping", 10, (6, 7, [ACCEPT]), (7, 8, [ACCEPT]))
     yield acknowledged("backwards", 11, (8, 8, [ACCEPT]), (6, 6, [ACCEPT]))
     yield acknowledged("beyond the end", 12, (20, 21, [ACCEPT]))
-    yield acknowledged("unknown partition", 13, (0, 0, [ACCEPT]), partition=7)
-    yield acknowledged("unknown topic", 14, (0, 0, [ACCEPT]), of=NOT_THERE)
-    yield acknowledged("nothing", 15)
+    yield acknowledged("nothing", 13)
     yield acknowledged("wrong epoch", 99, (6, 6, [ACCEPT]))
-    yield fetched("what was released", 16)
-    yield fetched("unknown partition", 17, (7, []))
-    yield fetched("unknown topic", 18, (0, []), of=NOT_THERE)
-    yield fetched("forgets one", 19, gone=[1])
-    yield fetched("with a bad acknowledgement", 20, (0, [AcknowledgementBatch(9, 8, [ACCEPT])]))
-    yield fetched("negative wait", 21, max_wait_ms=-1)
-    yield fetched("no records", 22, max_records=0)
+    yield fetched("what was released", 14)
+    yield fetched("forgets one", 15, gone=[1])
+    yield fetched("accepts and fetches", 16, (0, [AcknowledgementBatch(2, 2, [ACCEPT])]))
     yield acknowledged("unknown group", 1, (0, 0, [ACCEPT]), name="share-none")
     yield acknowledged("ends the session", -1, (6, 6, [ACCEPT]))
-    yield fetched("after the session", 23)
+    yield fetched("after the session", 17)
     yield fetched("first again, version 1", 0, (0, []), version=1, until=has_records)
     yield fetched("ends the session", -1, version=1)
 
 
+def bad_fetches() -> Script:
+    """ShareFetch and ShareAcknowledge of what is not there, or makes no sense, each in a session of its own."""
+    known = yield from topic("share-b", 1)
+    group = "share-bad"
+    yield beat("joins", group, MEMBER, 0, ["share-b"], until=has_partitions, is_compared=False)
+
+    def fetched(what: str, epoch: int, partition: int, of: UUID = known, **more: Any) -> Ask:
+        batches = more.pop("batches", [])
+        more = {"max_wait_ms": 100, "min_bytes": 1, "max_records": 100, "batch_size": 100, **more}
+        topics = [ShareFetchTopic(of, [ShareFetchPartition(partition, batches)])]
+        request = ShareFetchRequest(group, MEMBER, epoch, topics=topics, **more)
+        return Ask(what, ApiKey.SHARE_FETCH, 2, request, ignored=("node_endpoints",))
+
+    def acknowledged(what: str, epoch: int, partition: int, of: UUID = known) -> Ask:
+        rows = [AcknowledgePartition(partition, [AcknowledgementBatch(0, 0, [ACCEPT])])]
+        request = ShareAcknowledgeRequest(group, MEMBER, epoch, topics=[AcknowledgeTopic(of, rows)])
+        return Ask(what, ApiKey.SHARE_ACKNOWLEDGE, 2, request, ignored=("node_endpoints",))
+
+    for what, partition, of, more in (
+        ("unknown partition", 7, known, {}),
+        ("negative partition", -1, known, {}),
+        ("unknown topic", 0, NOT_THERE, {}),
+        ("id of zeros", 0, UUID(int=0), {}),
+        ("negative wait", 0, known, {"max_wait_ms": -1}),
+        ("no records", 0, known, {"max_records": 0}),
+        ("no bytes", 0, known, {"max_bytes": 0}),
+        ("unknown mode", 0, known, {"share_acquire_mode": 9}),
+        ("renews and fetches", 0, known, {"is_renew_ack": True}),
+    ):
+        yield fetched(what, 0, partition, of, **more)
+        yield acknowledged(f"{what}, as an acknowledgement", 1, partition, of)
+        yield acknowledged(f"{what}, to end it", -1, partition, of)
+
+
 SCRIPTS = Scripts(
-    once_ready(members=members, offsets=offsets, fetches=fetches),
+    once_ready(members=members, offsets=offsets, fetches=fetches, bad_fetches=bad_fetches),
     kafka={**AT_ONCE, **KAFKA},
     tailrace=AT_ONCE_TOO,
 )
