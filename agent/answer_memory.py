@@ -28,8 +28,7 @@ from tailrace.clock import Clock
 PART = 8
 """Large answers together get this fraction (1 / PART) of the memory budget, in addition to it."""
 LARGEST_PART = 2
-"""One answer may take this fraction (1 / LARGEST_PART) of the memory budget. Only one answer of such a size is made at
-a time."""
+"""One answer may take this fraction (1 / LARGEST_PART) of the memory budget, but only one at a time."""
 FREE_BYTES = 16 * 1024
 WAIT_SECONDS = 30.0
 """A request that has waited this long for its answer's memory is dropped: its client has given up, too."""
@@ -90,8 +89,7 @@ class AnswerMemory:
         return Grant(self._budget, charge) if self._budget.try_take(charge) else None
 
     def extended(self, grant: Grant | None, size: int) -> Grant | None:
-        """Return the grant, enlarged to `size`, or None if that is not free. A grant of all the memory may exceed
-        it."""
+        """Return the grant, enlarged to `size`; None if that is not free. A grant of all the memory may exceed it."""
         grant = grant or Grant(self._budget, 0)
         charge = min(size, self._budget.largest)
         if grant.bytes < charge:

@@ -39,8 +39,7 @@ MAX_DEPARTED = 32
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic, and the settings that follow from its configs and the cluster's. `is_internal`: clients can't write to
-    it."""
+    """A topic, and the settings from its configs and the cluster's. `is_internal`: clients can't write to it."""
 
     topic: Topic
     settings: TopicSettings
@@ -247,8 +246,7 @@ def _retrieve_error(refresh: asyncio.Task[None]) -> None:
 
 
 def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
-    """Return the latest MAX_DEPARTED agents that had left at the time of this ring. One that came back is not among
-    them."""
+    """Return the latest MAX_DEPARTED agents that had left at the time of this ring and have not come back."""
     live = {member.broker_id for member in ring.members}
     named = (*ring.departed, *known.departed, *known.ring.members)
     left = [member for member in named if member.broker_id not in live]

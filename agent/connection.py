@@ -379,8 +379,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._keep_rest(bytes(data[position:]))
 
     def _take_usual(self, data: memoryview) -> int:
-        """Handle the whole frames at the front that look like the connection's last request. Return where the next
-        begins."""
+        """Handle the whole frames at the front that look like the last request. Return where the next begins."""
         if self._frames or self._is_handling or self._passes.is_full or not self._may_handle():
             return 0
         requests = self._dispatch.usual(self)
@@ -556,8 +555,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         await self._sent
 
     def _take_reply(self, reply: Reply, charge: int) -> None:
-        """Queue the next request's reply, and send the replies that are ready. `charge`: the bytes its request was
-        charged."""
+        """Queue the next request's reply, and send the replies that are ready. `charge`: its request's charge."""
         if reply.on_sent is not None:
             self._held.append(reply)
         self._replies.append(reply)
@@ -709,8 +707,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return None if connection is None else connection.getpeercert(binary_form=True)
 
     def drain(self) -> None:
-        """Stop reading. Close once every request that was read is answered; on a muted connection, every request that
-        was begun."""
+        """Stop reading. Close once every request that was read (on a muted connection: begun) is answered."""
         if self._phase is _OPEN:
             self._enter(_DRAINING)
         self._pause()

@@ -99,8 +99,7 @@ class Requester(Protocol):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A decoded request and its origin. `started`: monotonic seconds. `held`: the memory of its objects, until it is
-    answered."""
+    """A decoded request and its origin. `started`: monotonic seconds. `held`: its objects' memory until the answer."""
 
     header: RequestHeader
     spec: ApiSpec
@@ -111,8 +110,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Handles the frames of all connections of a listener. Its handlers check permissions or not, as the listener
-    needs."""
+    """Handles the frames of all connections of a listener, with handlers that check permissions or without."""
 
     def __init__(
         self,
@@ -221,8 +219,7 @@ class Dispatcher:
         return requests
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """Return the reply if the request's API has a handler that need not wait and this request needs no wait, else
-        None."""
+        """Return the reply if the API has an immediate handler and this request needs no wait, else None."""
         requests = self.usual(connection)
         if requests is not None and (reply := requests.take(frame, 0, len(frame), is_kept=True)) is not None:
             return reply

@@ -134,8 +134,7 @@ class LongWork:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _give_next(self) -> bool:
-        """Give a turn to the client that waited longest since its last one. Return False if no request waits any
-        more."""
+        """Give a turn to the client that waited longest since its last one. Return False if no request waits."""
         while self._waiting:
             client = next(iter(self._waiting))
             turns = self._waiting.pop(client)

@@ -56,8 +56,7 @@ class MemoryBudget:
 
     @property
     def largest(self) -> int:
-        """The largest possible charge. It is less than large charges may use together, so that counted bytes fit in,
-        too."""
+        """The largest possible charge: less than large charges may use together, to leave room for counted bytes."""
         return self.limit - 2 * self._for_small
 
     @property
@@ -85,8 +84,7 @@ class MemoryBudget:
         return claim
 
     async def take(self, size: int, clock: Clock, seconds: float) -> bool:
-        """Charge `size` bytes, and wait for them. Return False, with nothing charged, if that takes longer than
-        `seconds`."""
+        """Charge `size` bytes; wait for them. Return False, with nothing charged, if that takes too long."""
         if self.try_take(size):
             return True
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,8 +144,7 @@ class MemoryBudget:
         return large + size <= self._for_charges - self._for_small and self.used + size <= self._for_charges
 
     def _hand_over(self) -> None:
-        """Grant waiting charges in order of arrival. They are charged at once, so no other charge can come in
-        between."""
+        """Grant waiting charges in order of arrival. They are charged at once, so no other can come in between."""
         while self._large and self._fits_large((claim := next(iter(self._large))).size):
             del self._large[claim]
             self._grant(claim)

@@ -43,8 +43,7 @@ def bound_send_buffer(connected: TcpSocket) -> None:
 
 
 def is_near(info: bytes) -> bool:
-    """Whether the shortest round trip in a `struct tcp_info` is within NEAR_MICROSECONDS. Linux before 4.6 does not
-    report it."""
+    """Whether the shortest round trip in a `struct tcp_info` is near. Linux before 4.6 does not report it."""
     if len(info) < _LEAST_ROUND_TRIP.size:
         return False
     (microseconds,) = _LEAST_ROUND_TRIP.unpack(info)

@@ -697,8 +697,7 @@ class Agent:
             connection.abort()
 
     async def _sweep_connections(self) -> None:
-        """Close connections that are idle or stuck for too long: seldom, but every second while someone waits for
-        memory."""
+        """Close connections that are idle or stuck: seldom, but every second while someone waits for memory."""
         seldom = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
         due = self._clock.monotonic() + seldom
         while True:

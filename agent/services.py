@@ -42,8 +42,7 @@ _ZONE_MARK = "tailrace_az="
 
 @dataclass(slots=True)
 class Services:
-    """An agent's parts, by name. One per agent; owned by agent.server.Agent. `clients` has the ports that its listeners
-    bound."""
+    """An agent's parts. One per agent; owned by agent.server.Agent. `clients` has the ports that were bound."""
 
     settings: AgentSettings
     clients: ClientSecurity
@@ -120,8 +119,7 @@ class HeldResponse(msgspec.Struct, frozen=True):
 
 
 class EncodedResponse(msgspec.Struct, frozen=True):
-    """A handler's answer that is already encoded: everything after the correlation id, including the rest of the
-    header."""
+    """An encoded answer: everything after the correlation id, including the rest of the header."""
 
     body: bytes
 
@@ -142,8 +140,7 @@ HandlerAtOnce = Callable[[Services, RequestContext, Any], Any]
 
 
 class LongAnswer(msgspec.Struct, frozen=True):
-    """An answer that takes several turns of the loop: `making` returns the response message. Its receiver must await
-    it."""
+    """An answer that takes several turns of the loop. Its receiver must await `making`, the response message."""
 
     making: Coroutine[Any, Any, Any]
 

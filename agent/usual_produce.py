@@ -112,8 +112,7 @@ class UsualRequests:
         acks: int,
         on_unusual: Callable[[UsualReply, BatchResult], None],
     ) -> UsualRequests | None:
-        """Build from a request that `handle_at_once` has just taken. Return None if each such request needs all
-        checks."""
+        """Build from a request that `handle_at_once` has just taken; None if each such request needs all checks."""
         known = services.catalog.snapshot
         by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
         topic = known.by_id.get(named.topic_id) if by_id else known.by_name.get(named.name)

@@ -30,8 +30,7 @@ class FetchGrant(Grant):
         self._kept: dict[int, memoryview] = {}
 
     def keep(self, parts: Sequence[Buffer]) -> list[int]:
-        """Return the indexes of the answer's parts that must be copied, because the answer may not keep their
-        buffers."""
+        """Return the indexes of the parts that must be copied, because the answer may not keep their buffers."""
         return self._buffers.keep(parts, self._kept)
 
     def release(self) -> None:
@@ -63,8 +62,7 @@ class FetchMemory:
         return self._buffers.size
 
     def try_grant(self, wanted: int, first_batch: int = 0) -> FetchGrant | None:
-        """Grant up to `wanted` bytes (see `Grant.bytes`), and enough for the first batch. Return None if that must
-        wait."""
+        """Grant up to `wanted` bytes (see `Grant.bytes`), at least the first batch; None if that must wait."""
         least = self._least(wanted, first_batch)
         share = min(max(least, min(wanted, (self.limit - self.used) // 4)), self._budget.largest)
         for size in (share, least):

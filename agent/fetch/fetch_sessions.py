@@ -17,8 +17,7 @@ from tailrace.turns import Steps, in_parts
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
-"""The most partitions of all sessions together, at some 300 bytes each. One with a longer topic name counts as
-several."""
+"""The most partitions of all sessions together, some 300 bytes each. Longer topic names count more."""
 PARTITION_BYTES = 300
 
 PARTITIONS_IN_A_STEP = 1_000
@@ -60,8 +59,7 @@ class RequestedPartition:
 
 @dataclass(slots=True)
 class FetchSession:
-    """A session. `partitions` are in the order in which they are served: those that returned records move to the
-    end."""
+    """A session. `partitions`: in the order of service; those that returned records move to the end."""
 
     session_id: int
     epoch: int

@@ -20,8 +20,7 @@ from tailrace.keepers import outlived
 log = structlog.get_logger("agent.share")
 
 MAX_WAITING = 1_000
-"""Queued tasks. If there are more, the oldest are dropped; they are written later, by the agent asked after their lock
-expires."""
+"""Queued tasks. Above it the oldest are dropped; another agent writes them after their lock expires."""
 AT_ONCE = 8
 
 

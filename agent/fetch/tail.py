@@ -42,8 +42,7 @@ WOKEN_IN_A_TURN = 100
 
 
 class Tail:
-    """The windows of an agent and their subscription (see the module). `start`, then `close`. Owned by one event
-    loop."""
+    """The windows of an agent and their subscription. `start`, then `close`. Owned by one event loop."""
 
     def __init__(
         self, sequencer: Sequencer, clock: Clock, entropy: Entropy, telemetry: AgentTelemetry

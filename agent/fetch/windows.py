@@ -61,8 +61,7 @@ class NothingNew:
     def said(
         cls, offset: int, found: FoundPartition, number: int, *, asked_at: float, now: float
     ) -> NothingNew | None:
-        """Return how long an answer to a request sent at `asked_at` may be reused. Return None if it has something to
-        send."""
+        """Return the reusable answer to a request sent at `asked_at`; None if it has something to send."""
         if found.error is not PartitionError.NONE or found.runs or offset != found.high_watermark:
             return None
         return cls(

@@ -33,8 +33,7 @@ class BodyMemory:
             body.keep(0)
 
     def has_room(self, more: int, own: int) -> bool:
-        """Whether a body that keeps `own` bytes may keep `more` in addition. A single body has room while no request
-        waits."""
+        """Whether a body that keeps `own` bytes may keep `more`. A single body may, while no request waits."""
         if self.budget.is_contended:
             return False
         return self.kept_bytes == own or self.kept_bytes + more <= self.budget.limit // PART

@@ -84,8 +84,7 @@ class HttpCall:
         return await self.client.ask(request)
 
     async def shared(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work that may be long. Long work waits for its client's turns, as that of Kafka clients
-        does."""
+        """Return the result of work that may be long: then it waits for its client's turns, as Kafka's clients do."""
         access, long_work = self.client.access, self.parts.long_work
         with closing(work):
             await long_work.passes.begun()

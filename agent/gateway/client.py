@@ -27,8 +27,7 @@ CLIENT_ID = "tailrace-gateway"
 MAX_THROTTLE_SECONDS = 30.0
 """The longest wait of an answer for its client's quota. Beyond that the client is told to retry later."""
 ANSWER_SECONDS = 120.0
-"""The longest wait for a deferred answer: longer than a produce request whose upload and commit reach their
-deadlines."""
+"""The longest wait for a deferred answer: more than a produce request takes up to its deadlines."""
 _SIZE_BYTES = 4
 _BY_NAME = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
 """The last versions that name topics instead of their ids."""

@@ -23,8 +23,7 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(given: int | None, key: bytes | None, count: int, keyless: int) -> int:
-    """Return the partition, out of `count`: the given one, the key's, or for a record without a key the one for
-    `keyless`."""
+    """Return a partition below `count`: the given one, the key's, or without a key the one for `keyless`."""
     if given is not None:
         return given
     return (keyless if key is None else murmur2(key) & 0x7FFFFFFF) % count

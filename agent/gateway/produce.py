@@ -97,8 +97,7 @@ class _Producing:
         return _Given(record, stored, partition, timestamp)
 
     async def _store(self, batches: list[list[_Given]]) -> None:
-        """Store a batch for each partition, and fill in the reports. A batch that is too large is halved and
-        retried."""
+        """Store a batch for each partition, and fill in the reports. Too large a batch is halved and retried."""
         data = [PartitionProduceData(batch[0].partition, memoryview(_batch(batch))) for batch in batches]
         topic = TopicProduceData(self._topic, partition_data=data)
         try:

@@ -35,8 +35,7 @@ NO_SESSION = -1
 UNPACKED_FACTOR = 4
 """The records of a read may decompress to this many times the bytes that it may fetch. The first record always fits."""
 COPIES = 4
-"""The cost of a decoded record until it is written, in multiples of its size: the record, its JSON, and the
-response."""
+"""The cost of a decoded record until it is written, in its sizes: the record, its JSON, and the response."""
 
 
 @dataclass(frozen=True, slots=True)

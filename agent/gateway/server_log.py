@@ -16,8 +16,7 @@ SHOWN = 200
 
 
 class ServerLog(logging.Logger):
-    """The logger of the gateway's server. Bytes that are not HTTP are answered with 400, and the connection is
-    closed."""
+    """The logger of the gateway's server. Bytes that are not HTTP get a 400 and a closed connection."""
 
     def __init__(self, telemetry: GatewayTelemetry) -> None:
         super().__init__("agent.gateway.server")

@@ -53,8 +53,7 @@ TOPICS_IN_A_STEP = 1_000
 
 
 def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> Steps[dict[str, Assignment]]:
-    """Give each reader neighbouring partitions. If the number does not divide evenly, the first readers get one
-    more."""
+    """Give each reader neighbouring partitions; the first readers get one more if they don't divide evenly."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     for readers, topics in (yield from _by_readers(members, in_order, partitions)):

@@ -251,8 +251,7 @@ def heartbeat(
 
 
 def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
-    """LeaveGroup: return one code per (member id, instance id). An administrator names a static member by its instance
-    id."""
+    """LeaveGroup: return one code per (member id, instance id). An instance id alone names a static member."""
     codes = []
     for member_id, instance_id in leaving:
         named = group.static_member(instance_id) if instance_id is not None and not member_id else None

@@ -87,8 +87,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ClassicClient:
-    """What a member of the classic protocol sent when it joined. `protocols`: (name, metadata), most preferred
-    first."""
+    """What a classic member sent when it joined. `protocols`: (name, metadata), most preferred first."""
 
     session_seconds: float
     protocols: tuple[tuple[str, bytes], ...]

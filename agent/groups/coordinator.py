@@ -165,15 +165,13 @@ class GroupCoordinator:
         self._due_sooner: asyncio.Future[None] | None = None
         self._steps: set[asyncio.Task[Any]] = set()
         self._left: dict[str, None] = {}
-        """Groups of this agent that were dropped from memory. Their members may be gone, so no request may load them
-        again."""
+        """Groups of this agent that were dropped from memory. If their members are gone, no request loads them."""
         self._timers: list[asyncio.Task[None]] = []
         self._is_closed = False
         self.on_stored: Callable[[str], None] = lambda group_id: None
         """Called with each group whose state was stored."""
         self.on_taken_up: Callable[[str], None] = lambda group_id: None
-        """Called with each group with members that is loaded: another coordinator had it, or this one had dropped
-        it."""
+        """Called with each loaded group that has members: another coordinator had it, or this one dropped it."""
 
     # --- start and end
 
@@ -185,8 +183,7 @@ class GroupCoordinator:
         ]
 
     async def close(self) -> None:
-        """Answer all waiting requests with NOT_COORDINATOR, and serve no more. All states that were answered are
-        stored."""
+        """Answer all waiting requests with NOT_COORDINATOR, and serve no more. All answered states are stored."""
         self._is_closed = True
         for timer in self._timers:
             timer.cancel()
@@ -484,8 +481,7 @@ class GroupCoordinator:
         held.group = upgraded
 
     def _downgrade(self, held: _Held, epoch: int) -> None:
-        """Make a consumer group classic if its last member of the new protocol has left. `epoch`: the epoch before
-        that."""
+        """Make a group classic if its last member of the new protocol has left. `epoch`: the epoch before that."""
         group = held.group
         if not isinstance(group, ConsumerGroup) or not group.has_only_classic_members:
             return
@@ -582,8 +578,7 @@ class GroupCoordinator:
         return result
 
     async def _settle(self, held: _Held) -> bool:
-        """Store the changes, then send the answers. Return False if the group is lost; then the answers are
-        refusals."""
+        """Store the changes, then send the answers. Return False, with refusals sent, if the group is lost."""
         group = held.group
         answers = group.take_answers()
         if group.is_dirty and not held.is_over:
@@ -757,8 +752,7 @@ class GroupCoordinator:
                 self._due_sooner.set_result(None)
 
     def _forget_past_arms(self) -> None:
-        """Remove outdated entries: of groups that were dropped and loaded again, or whose deadline moved to an earlier
-        time."""
+        """Remove outdated entries: of groups loaded again, and of deadlines that moved to an earlier time."""
         armed = ((held.armed_at, group_id) for group_id, held in self._held.items())
         self._due = [(deadline, group_id) for deadline, group_id in armed if deadline is not None]
         heapq.heapify(self._due)

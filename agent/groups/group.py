@@ -492,8 +492,7 @@ class Group:
             self._restart_session(now, member)
 
     def _vote(self) -> str:
-        """Choose the protocol: each member votes for its first protocol that all know. Most votes win, then the lowest
-        name."""
+        """Choose the protocol: each member votes for its first that all know. Most votes win, then the lowest name."""
         common = {name for name, known_by in self._knowing.items() if known_by == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -632,8 +631,7 @@ class Group:
     # --- time, and the end
 
     def expire(self, now: float) -> None:
-        """Handle everything that is due: expired sessions, the end of a rebalance, pending ids that no client joined
-        with."""
+        """Handle everything that is due: expired sessions, the end of a rebalance, unused pending ids."""
         self._nothing_before = None
         over = [member_id for member_id, deadline in self.pending.items() if deadline <= now]
         for member_id in over:

@@ -15,8 +15,7 @@ AnyGroup = Group | ConsumerGroup | ShareGroup
 PENDING_BYTES = 400
 """The cost of a member id that was sent to a client, until the client joins with it or its session times out."""
 ASSIGNMENTS_MAY_PASS = 4
-"""Assignments may exceed the limit by this fraction (1 / N): a group whose members were admitted gets its
-assignment."""
+"""Assignments may exceed the limit by this fraction (1 / N): groups of admitted members get theirs."""
 
 
 class GroupBytes:

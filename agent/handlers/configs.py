@@ -203,8 +203,7 @@ async def _broker_rows(
 
 
 def _topic_rows(cluster: Mapping[str, str], request: DescribeConfigsRequest) -> TopicRow:
-    """Return a function that makes topics' rows. Topics with the same value share the row, so all topics take little
-    memory."""
+    """Return a function that makes topics' rows. It shares rows of equal values, so all topics take little memory."""
 
     @cache
     def topic_row(name: str, own: str | None) -> DescribeConfigsResourceResult:

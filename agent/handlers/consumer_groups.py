@@ -46,8 +46,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 async def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handle a heartbeat. Its member epoch says whether the member joins, stays or leaves; the answer has the next
-    step."""
+    """Handle a heartbeat: the member joins, stays or leaves, by its epoch; the answer has its next step."""
     try:
         _check(request, context.api_version)
         await services.catalog.know(request.subscribed_topic_names or ())
@@ -77,8 +76,7 @@ async def heartbeat(
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
-    """Raise GroupRefusal for requests that Kafka refuses without looking at the group, and for requests that are too
-    large."""
+    """Raise GroupRefusal for what Kafka refuses before it looks at the group, and for what is too large."""
     is_joining = request.member_epoch == JOINS
     problems = (
         (not request.member_id and (version >= CLIENT_NAMES_MEMBER or not is_joining), "MemberId is missing"),

@@ -33,8 +33,7 @@ from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 log = structlog.get_logger("agent.share")
 
 MAX_COPIED_BYTES = 4 << 20
-"""Bytes of one read, and of contents copied at a time. Only a single record may be larger, if it was read as a
-whole."""
+"""Bytes of one read, and of contents copied at a time. A single record that was read whole may be larger."""
 MAX_UNPACKED_BYTES = 64 << 20
 """The most bytes to which a batch may decompress. The contents of a larger one are not copied."""
 MAX_RECORDS = 500
@@ -107,8 +106,7 @@ async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) 
 
 
 def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: Content) -> NewRecord:
-    """Return Kafka's dead letter: the record's key and value, if they are copied, and headers that identify the
-    record."""
+    """Return Kafka's dead letter: headers that identify the record, and its key and value if they are copied."""
     is_rejected = records.deliveries < given_up.limits.max_deliveries
     headers = {
         "topic": local_name(given_up.topic.topic.name),

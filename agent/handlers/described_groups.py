@@ -72,8 +72,7 @@ async def described_groups(
 async def refusal_of_all(
     services: Services, context: RequestContext, group_ids: Sequence[str], turns: Turns
 ) -> AnswerTooLarge | None:
-    """Reserve memory for the groups' descriptions. If they are too large, reserve it for as many refusals, and return
-    the error."""
+    """Reserve memory for the descriptions. If they are too large, reserve it for refusals, and return the error."""
     try:
         await context.room.needs(await _bytes_of_groups(services, group_ids, turns))
     except AnswerTooLarge as error:

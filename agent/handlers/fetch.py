@@ -64,8 +64,7 @@ READ_IN_A_TURN = 100
 RUNS_AS_A_VIEW = 16
 """Reading this many joined runs takes as long as reading one view."""
 PARTITIONS_OF_LEADERS = 1_000
-"""How many partitions have their leader checked: if other agents lead any further partitions, they lead some of
-these."""
+"""How many partitions have their leader checked: an agent that leads any of the rest leads some of these."""
 LOOK_UP_AS_BATCHES = 8
 """The cost of looking up a partition, in runs."""
 ASKED_AT_ONCE = 5_000
@@ -163,8 +162,7 @@ async def handle(
 async def _filled(
     services: Services, context: RequestContext, request: FetchRequest, fetch: FetchContext
 ) -> tuple[list[PartitionFetch], Grant | None]:
-    """Read the partitions. Return them and the memory that their records take. If nothing can be read, all have an
-    error."""
+    """Read the partitions. Return them and their records' memory. If nothing can be read, all have an error."""
     grant: Grant | None = None
     read_committed = request.isolation_level == READ_COMMITTED
     before = services.catalog.snapshot
@@ -546,8 +544,7 @@ def _first_batch_bytes(reader: BatchReader, partition: PartitionFetch, found: Fo
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
-    """Return the bytes that the run adds to an answer. A run wanted whole counts whole, though not all its batches may
-    be stored."""
+    """Return the bytes that the run adds. Wanted whole, it counts whole, though some batches may not be stored."""
     if run.base_offset >= end:
         return 0
     if run.batches and offset <= run.base_offset and run.end_offset <= end:

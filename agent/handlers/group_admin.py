@@ -133,8 +133,7 @@ def _bytes_of(page: GroupListings) -> int:
 
 
 async def _exists(services: Services, row: GroupListing, state: str) -> bool:
-    """Whether the group exists. A row without a protocol was made for offsets, which may be pending, or deleted by
-    now."""
+    """Whether the group exists. A row without a protocol was made for offsets, pending or deleted by now."""
     if row.protocol_type or state != GroupPhase.EMPTY:
         return True
     return await _has_offsets(services, row.group_id)

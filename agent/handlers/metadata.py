@@ -178,8 +178,7 @@ def wants_all(context: RequestContext, request: MetadataRequest) -> bool:
 
 
 def _may_be_kept(context: RequestContext, request: MetadataRequest) -> bool:
-    """Whether other clients may get the same answer. Not if it lists what this client may do, or is translated for its
-    tenant."""
+    """Whether others may get the same answer: it lists no permissions, and is not translated for a tenant."""
     if context.access.tenant is not None:
         return False
     says_operations = (

@@ -69,8 +69,7 @@ MAX_LOOKED_INTO = 64 << 20
 """The most bytes to which one batch of a compacted topic may decompress."""
 MAX_RECORD_ERRORS = 100
 FIRST_VERSION_OF_TRANSACTIONS_2 = 12
-"""From this version on a transaction's first batch begins it, and every end of a transaction bumps the epoch
-(KIP-890)."""
+"""From this version on the first batch begins a transaction, and every end bumps the epoch (KIP-890)."""
 
 
 class _Accepted(msgspec.Struct, gc=False):
@@ -115,8 +114,7 @@ async def handle(
 def handle_at_once(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Deferred | ProduceResponse | MustWait | None:
-    """As `handle`, for requests to known topics without transactions and without a check of keys; otherwise
-    MUST_WAIT."""
+    """As `handle`, for known topics, without transactions or a check of keys; otherwise MUST_WAIT."""
     if request.transactional_id is not None:
         return MUST_WAIT
     topics: list[KnownTopic | ErrorCode] = []

@@ -54,8 +54,7 @@ async def init_producer_id(
 async def describe_producers(
     services: Services, context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Describe the producers that the sequencer remembers for each partition; a partition that is named repeatedly,
-    once."""
+    """Describe the producers that the sequencer remembers, once for each requested partition."""
     turns = Turns(PARTITIONS_IN_A_TURN)
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:

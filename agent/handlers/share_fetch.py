@@ -113,8 +113,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """The member that sends the request, its session, and its group's settings. `is_final`: the request ends the
-    session."""
+    """The requesting member, its session, and its group's settings. `is_final`: the request ends the session."""
 
     group_id: str
     member_id: str
@@ -382,8 +381,7 @@ async def _read(
 def _planned(
     part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, member: _Member
 ) -> PartitionFetch:
-    """Return the read of a partition. If the last read found nothing before its limit, read the batch after the
-    hole."""
+    """Return the read of a partition. After a read that found nothing before its limit, read past the hole."""
     first, end = available
     is_committed = member.limits.read_committed
     return PartitionFetch(

@@ -1,5 +1,4 @@
-"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: the positions of share groups
-(KIP-932)."""
+"""Describe-, Alter- and DeleteShareGroupOffsets: the positions of share groups (KIP-932)."""
 
 from __future__ import annotations
 

@@ -306,8 +306,7 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
 
 
 async def _number_now(services: Services, transactional_id: str) -> int:
-    """Return the number of the client's transaction: a late request must not change or end the next one of its
-    epoch."""
+    """Return the client's transaction number: a late request must not change or end its epoch's next one."""
     now = await _now(services, transactional_id)
     return -1 if now is None else now.number
 

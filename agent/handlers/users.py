@@ -121,8 +121,7 @@ def _mechanism(number: int) -> ScramMechanism:
 
 
 def _credentials(wanted: ScramCredentialUpsertion) -> ScramCredentials:
-    """Return what is stored of a salted password: RFC 5802's StoredKey and ServerKey, from which it can't be
-    computed."""
+    """Return what is stored of a salted password: RFC 5802's StoredKey and ServerKey, which don't reveal it."""
     mechanism = _mechanism(wanted.mechanism)
     if not MIN_ITERATIONS <= wanted.iterations <= MAX_ITERATIONS:
         raise RequestRefused(

@@ -42,8 +42,7 @@ class NotWritten(Exception):
 
 
 async def partitions_of_group(services: Services, group_id: str) -> list[Partition]:
-    """Return the partitions with positions of a group that is about to be deleted, for tombstones; none if groups are
-    not copied."""
+    """Return the partitions of a group that is about to be deleted, for tombstones; none if groups are not copied."""
     partitions: list[Partition] = []
     if services.uncopied.keeps_groups:
         async for page in pages(services.sequencer.fetch_offsets, FetchOffsets(group_id, None)):

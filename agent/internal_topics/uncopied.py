@@ -29,8 +29,7 @@ PAUSE_SECONDS = 1.0
 """The pause before each round. An agent whose clients only commit offsets uploads at most one object per second for the
 copies, and a transaction whose first batch was accepted has begun by then."""
 REFRESH_SECONDS = 86_400.0
-"""How often groups with members are copied completely, changed or not, so that no record is older than the
-retention."""
+"""How often groups with members are copied whole, so that no record is older than the retention."""
 
 Partition = tuple[UUID, int]
 """A topic id, and a partition."""

@@ -85,8 +85,7 @@ SESSION_RETRY_SECONDS = 1.0
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to close its session. An unclosed session expires."""
 SMALL_PART_BYTES = 2048
-"""An object whose parts are smaller than this on average goes into the cache as one copy: a view costs some 400
-bytes."""
+"""An object whose average part is smaller goes into the cache as one copy: a view costs some 400 bytes."""
 _LEAST_WAIT_SECONDS = 0.0005
 """Rounding may leave a shorter wait, which would only spin the loop."""
 _MAX_UNFORESEEN = 10
@@ -417,8 +416,7 @@ class Lane:
     async def _store_object(
         self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[ObjectDescription, list[RunProposal]] | None:
-        """Upload the buffer as an object and return what to commit. Return None if that failed; the batches have
-        failed."""
+        """Upload the buffer as an object and return what to commit; None if that failed, and its batches with it."""
         turns = Turns(RUNS_IN_A_TURN)
         sealed, description = self._seal_object(session, number, buffer)
         await turns.did(len(sealed.footer.runs))
@@ -699,8 +697,7 @@ class Lane:
         return asked_at + (grant.lease_ms - self._settings.upload_deadline_ms) / 1000
 
     async def _keep_session(self) -> None:
-        """Renew the session's lease, rotate an old session, and open a new one if there is none; at once if one is
-        lost."""
+        """Renew the session's lease, rotate an old session, and replace a lost one at once."""
         pause = SESSION_RETRY_SECONDS
         while True:
             await wait_until_set(self._clock, self._session_lost, pause)

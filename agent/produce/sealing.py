@@ -81,8 +81,7 @@ class RateBudget:
         self._spent_at = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Return the seconds until `amount`, or the full budget if that is less, may be spent; 0 if it may be spent
-        now."""
+        """Return the seconds until `amount`, or the full budget if that is less, may be spent; 0 for now."""
         return max(0.0, min(amount, self._most) - self._left_at(now)) / self._rate
 
     def spend(self, amount: float, now: float) -> None:

@@ -1,5 +1,4 @@
-"""Finds the quota that applies to a client, and with whom it shares it, in Kafka's order: the most specific first.
-Pure."""
+"""Finds a client's quota, and with whom it shares it, in Kafka's order: the most specific first. Pure."""
 
 from __future__ import annotations
 

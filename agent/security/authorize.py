@@ -125,8 +125,7 @@ class AclIndex:
         return is_allowed
 
     def concerning(self, principal: str, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """Yield the ACLs of the principal and the wildcard principal, for any host, whose patterns cover the
-        resource."""
+        """Yield the ACLs of the principal and the wildcard principal, for any host, that cover the resource."""
         for whose in _principals(principal):
             yield from self._literal.get((whose, resource_type, name), ())
             if name != WILDCARD:

@@ -6,6 +6,5 @@ from cryptography import x509
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """Return the subject of a certificate (DER) in RFC 2253's form: `CN=alice,OU=payments,O=Example`. Raises
-    ValueError."""
+    """Return a certificate's (DER) subject in RFC 2253's form: `CN=alice,OU=payments`. Raises ValueError."""
     return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()

@@ -122,8 +122,7 @@ class HttpLogins:
 
 
 class HttpLogin:
-    """Lets a request for a page pass if its user may DESCRIBE the cluster, because the pages name topics, groups and
-    agents."""
+    """Passes requests for pages whose user may DESCRIBE the cluster: pages name topics, groups and agents."""
 
     def __init__(self, logins: HttpLogins) -> None:
         self._logins = logins

@@ -92,8 +92,7 @@ class Door:
         return FirstRequest(self)
 
     def opened(self, connection: KafkaConnection) -> str | None:
-        """Count a new connection, which must log in in time, with small requests. Return the reason to close it, or
-        None."""
+        """Count a new connection, which must log in in time. Return the reason to close it, or None."""
         reason = self.limits.opened(connection.peer_host)
         if reason is None and self.listener.protocol.has_sasl:
             connection.allow_frames(self.settings.max_login_bytes)

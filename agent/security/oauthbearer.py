@@ -246,8 +246,7 @@ def _decoded(token: str, keys: KeySet) -> dict[str, Any]:
 
 
 class OAuthBearerExchange:
-    """One token. If it is refused, the client gets the reason as JSON, and the failure after its next message (RFC
-    7628)."""
+    """One token. If it is refused, the client gets a JSON reason, then, after its answer, the failure (RFC 7628)."""
 
     def __init__(self, check: TokenCheck) -> None:
         self._check = check

@@ -169,8 +169,7 @@ class ScramExchange:
         return Login(user_of(token.owner).removeprefix(self._prefix), by_token=True, until=token.until)
 
     def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
-        """Read the first message. Without credentials this only finds the user's name, which is needed to look them
-        up."""
+        """Read the first message. Without credentials this only finds the user's name, to look them up."""
 
         def look_up(user: str) -> tuple[bytes, bytes, bytes, int]:
             self._user = user

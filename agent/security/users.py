@@ -58,8 +58,7 @@ class Users:
         return self.decoy(name) if found is None else found
 
     def are_current(self, credentials: ScramCredentials) -> bool:
-        """Whether a login that began with these credentials may succeed: the user still has them, as far as this agent
-        knows."""
+        """Whether a login that began with these may succeed: as far as this agent knows, the user still has them."""
         return self._catalog.security.users.get(credentials.name) == credentials
 
     async def check_password(self, user: str, password: str) -> bool:

@@ -125,8 +125,7 @@ def _matches(given: DeleteAclsFilter, acls: list[Acl]) -> list[Acl]:
 
 
 def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
-    """Return a filter that matches nothing for a valid filter. An invalid one stays, so that the handler returns its
-    error."""
+    """Replace a valid filter by one that matches nothing; keep an invalid one, for the handler's error."""
     try:
         filter_of(given)
     except InvalidRequest:
@@ -135,8 +134,7 @@ def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
 
 
 def _matching_none(visit: Visit) -> DeleteAclsFilter:
-    """Return a filter that matches nothing, because no resource has an empty name. It names a single binding, so it is
-    looked up."""
+    """Return a filter that matches nothing, as no resource has an empty name. It names one binding: a look-up."""
     return _only(
         Acl(
             resource_type=ResourceType.TOPIC,

@@ -48,8 +48,7 @@ async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
 
 
 async def _metadata(visit: Visit, request: Any) -> Any:
-    """Replace "all topics" by the tenant's. In version 0 an empty list would mean all; then the border leaves out the
-    others."""
+    """Replace "all topics" by the tenant's. In version 0 no topics would mean all; the border hides the others."""
     if wants_all(visit.context, request):
         topics = [MetadataRequestTopic(name=name) for name, _ in await _own_topics(visit)]
         request = replace(request, topics=topics, allow_auto_topic_creation=False)
