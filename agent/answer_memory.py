@@ -1,7 +1,7 @@
 """The memory of large answers: it is held while an answer is made, and until its client has received it.
 
 A handler whose answer may be large says how large before it makes it, and waits for that much memory (`Room.needs`).
-Once it has made a part, it gets more only if that is free at once. Otherwise it drops what it has made, gives back its
+Once it has made a part, it gets more only if that is free at once. Otherwise it drops what it has made, releases its
 memory, waits for twice as much and starts over (`not_kept`). So a request that waits holds none of this memory and has
 made nothing, and a request that holds some of it waits for no other budget. A client that reads its answer too slowly
 while others wait is disconnected (`KafkaConnection.staleness`). An answer of less than FREE_BYTES needs no room: its

@@ -59,7 +59,7 @@ log = structlog.get_logger("agent.connection")
 
 class Reply(msgspec.Struct, eq=False):
     """The dispatcher's answer to a frame: buffers to send (none for acks=0); `close` ends the connection after it.
-    `on_sent` is called once, when `parts` were sent or never will be; it gives back the memory of fetched records if
+    `on_sent` is called once, when `parts` were sent or never will be; it releases the memory of fetched records if
     `has_records`, else the memory of a large answer.
 
     A deferred reply is completed later by `made`, or by `failed`, which ends the connection. The connection sets the

@@ -143,7 +143,8 @@ def open_disk_file(folder: Path, clock: Clock) -> DiskFile:
 
 
 def _check_room(descriptor: int, more_bytes: int) -> None:
-    """Raise OSError if a file that grows by so much leaves too little free. Some file systems don't tell their size."""
+    """Raise OSError if a file that grows by so much leaves too little free. A file system that reports no size may be
+    filled."""
     disk = os.fstatvfs(descriptor)
     kept = min(FREE_BYTES, disk.f_blocks * disk.f_frsize // FREE_SHARE)
     left = disk.f_bavail * disk.f_frsize - more_bytes

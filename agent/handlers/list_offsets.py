@@ -53,7 +53,7 @@ RUNS_LOOKED_INTO = 8
 """How many runs one look-up by time reads, if their records don't match their headers."""
 EARLIEST_PENDING_UPLOAD = -6
 NO_TIMESTAMP = EARLIEST_PENDING_UPLOAD - 1
-"""This and what is below it has no meaning yet."""
+"""This value and lower ones have no meaning yet."""
 FIRST_EPOCH_VERSION = 4
 _NEEDS = {
     OffsetSpec.MAX_TIMESTAMP: 7,

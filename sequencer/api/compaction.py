@@ -12,8 +12,8 @@ from tailrace.limits import Int64
 
 
 class TakeLease(Value, frozen=True):
-    """Take or renew a named lease ('compactor', ...). Epoch 0 takes it anew (once per `request_id`); the held epoch
-    renews it."""
+    """Take or renew a named lease ('compactor', ...). Epoch 0 takes it, under a new epoch (once per
+    `request_id`); the held epoch renews it."""
 
     name: str
     holder: str

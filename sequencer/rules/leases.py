@@ -6,7 +6,7 @@ Invariants:
 - a broker id belongs to one agent process at one advertised address and is never reused. Each registration of that
   process increases its epoch, once however often the request arrives;
 - the ring's generation never decreases, and changes with every change of the ring;
-- a named lease's epoch increases each time the lease is taken anew.
+- a named lease's epoch increases each time the lease is taken, and stays when it is renewed.
 """
 
 from __future__ import annotations
