@@ -324,7 +324,7 @@ def run_check(keys: Sequence[str], store_url: str) -> str:
 def absolute_url(store_url: str) -> str:
     """Return the store's URL for other processes: a relative folder becomes absolute. Raises ValueError for memory."""
     if store_url.startswith("memory:"):
-        raise ValueError("store 'memory:' is this process's own; Spark's tasks can't reach it")
+        raise ValueError("store 'memory:' exists only in this process; Spark's tasks can't reach it")
     return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
 
 

@@ -41,7 +41,7 @@ def patterns_of(value: str) -> Mapping[str, Any]:
         try:
             patterns[name] = re2.compile(pattern, _OPTIONS)
         except re2.error:
-            raise ValueError(f"the pattern of {name} is no regular expression") from None
+            raise ValueError(f"the pattern of {name} is not a regular expression") from None
     return patterns
 
 
@@ -56,7 +56,7 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigDefinition] = {
             MATCH,
             ConfigType.LIST,
             default="",
-            doc="Which clients: NAME=PATTERN for each thing that must match; empty for all.",
+            doc="Which clients push metrics: NAME=PATTERN for each property that must match; empty for all.",
             parse=patterns_of,
         ),
     )

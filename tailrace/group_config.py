@@ -48,23 +48,23 @@ def reset_seconds(reset: str) -> float | None:
 
 
 _I, _S, _B = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
-_NO_EFFECT = "Accepted for compatibility, without effect: an assignment is made when it is needed."
+_NO_EFFECT = "Accepted for compatibility, without effect: an assignment is computed when it is needed."
 
 GROUP_CONFIGS: dict[str, ConfigDefinition] = {
     definition.name: definition
     for definition in (
-        ConfigDefinition(CONSUMER_SESSION_TIMEOUT_MS, _I, "45000", "A member of a consumer group that is silent for so long is gone.", 45_000, 60_000),
-        ConfigDefinition(CONSUMER_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a consumer group are told to send heartbeats.", 5_000, 15_000),
+        ConfigDefinition(CONSUMER_SESSION_TIMEOUT_MS, _I, "45000", "A member of a consumer group that sends no heartbeat for this time is removed.", 45_000, 60_000),
+        ConfigDefinition(CONSUMER_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a consumer group must send heartbeats.", 5_000, 15_000),
         ConfigDefinition("consumer.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
-        ConfigDefinition(SHARE_SESSION_TIMEOUT_MS, _I, "45000", "A member of a share group that is silent for so long is gone.", 45_000, 60_000),
-        ConfigDefinition(SHARE_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a share group are told to send heartbeats.", 5_000, 15_000),
-        ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member has a record before others may get it.", 15_000, 60_000),
-        ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How often a record is handed out before it is given up. The end of a session does not take a delivery back.", 2, 10),
-        ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "Offsets between the first record that is not done and the last one handed out, in a partition.", 100, 4_000),
-        ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read: latest, earliest, or at the time that is by_duration:PnDTnHnMnS ago.", parse=reset_seconds),
+        ConfigDefinition(SHARE_SESSION_TIMEOUT_MS, _I, "45000", "A member of a share group that sends no heartbeat for this time is removed.", 45_000, 60_000),
+        ConfigDefinition(SHARE_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a share group must send heartbeats.", 5_000, 15_000),
+        ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member holds the lock on an acquired record before other members may acquire it.", 15_000, 60_000),
+        ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How many times a record is delivered before the group gives it up. A delivery counts even when the session ends before the record is acknowledged.", 2, 10),
+        ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "In a partition, the most offsets from the first record that is not acknowledged to the last acquired one.", 100, 4_000),
+        ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group starts in a partition that it has never read: latest, earliest, or by_duration:PnDTnHnMnS (that long ago).", parse=reset_seconds),
         ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),
-        ConfigDefinition(DEAD_LETTER_TOPIC, _S, "", "Where records go that a share group gives up (KIP-1191): a topic that has errors.deadletterqueue.group.enable, and whose name begins with the cluster's errors.deadletterqueue.topic.name.prefix. Empty: nowhere."),
-        ConfigDefinition(DEAD_LETTER_COPY, _B, "false", "Whether keys and values are copied there; else only headers say which records they were."),
+        ConfigDefinition(DEAD_LETTER_TOPIC, _S, "", "The topic for records that the share group gives up (KIP-1191). It must have errors.deadletterqueue.group.enable, and its name must begin with the cluster's errors.deadletterqueue.topic.name.prefix. Empty: none."),
+        ConfigDefinition(DEAD_LETTER_COPY, _B, "false", "Whether keys and values are copied to that topic. If not, only headers identify the records."),
         ConfigDefinition("share.renew.acknowledge.enable", _B, "true", "Accepted for compatibility, without effect: members may always renew.", has_effect=False),
         ConfigDefinition("share.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
     )

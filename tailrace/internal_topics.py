@@ -19,7 +19,7 @@ KEPT = ConfigDefinition(
     "tailrace.internal.topics",
     ConfigType.LIST,
     "",
-    "Internal topics that agents keep for tools which read them: copies of groups and their offsets "
+    "Internal topics that agents write for tools that read them: copies of groups and their offsets "
     f"({GROUPS}), and of transactional ids ({TRANSACTIONS}).",
     choices=(GROUPS, TRANSACTIONS),
 )

@@ -66,7 +66,7 @@ def check_cells(cells: int) -> None:
     """Raise ValueUnfit if a value needs too many cells."""
     if cells > MOST_CELLS:
         raise ValueUnfit(
-            f"the columns inside of its lists take {cells} cells or more; at most {MOST_CELLS} are made"
+            f"the columns in its lists need {cells} cells or more; at most {MOST_CELLS} are allowed"
         )
 
 

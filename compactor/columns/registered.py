@@ -52,9 +52,7 @@ class Expansion:
         """Count one more type. Raises SchemaRefused if there are too many."""
         self._left -= 1
         if self._left < 0:
-            raise SchemaRefused(
-                f"written out, it has more than {MAX_EXPANDED_TYPES} types, as types are used in others again and again"
-            )
+            raise SchemaRefused(f"with its named types expanded, it has more than {MAX_EXPANDED_TYPES} types")
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True, array_like=True):

@@ -193,8 +193,8 @@ def unread_explained(topic: str, unread: dict[int, int]) -> str:
     parts = ", ".join(f"{partition}: {count}" for partition, count in sorted(unread.items())[:5])
     return (
         f"{sum(unread.values())} offsets of {topic!r} are in no Parquet object (partition: offsets; {parts}): a"
-        " transaction is open, or a run cannot be read. `tailrace transaction list` and `tailrace compact` tell; then"
-        " run this again"
+        " transaction is open, or a run is unreadable. Check with `tailrace transaction list` and `tailrace compact`,"
+        " then run this again"
     )
 
 
@@ -202,8 +202,8 @@ def corrupt_explained(topic: str, corrupt: dict[str, str]) -> str:
     """Say what to do about unreadable objects."""
     first = "; ".join(f"{key}: {why}" for key, why in islice(corrupt.items(), 3))
     return (
-        f"{len(corrupt)} objects of {topic!r} are corrupt, and may hold the keys ({first}): the keys are erased from"
-        " all others. Put back an earlier version of the object, or let retention delete it; then run this again"
+        f"{len(corrupt)} objects of {topic!r} are corrupt and may contain the keys ({first}). The keys are erased from"
+        " all others. Restore an earlier version of the object, or let retention delete it, then run this again"
     )
 
 

@@ -93,9 +93,7 @@ async def last_records(records: NewestRecords, max_bytes: int) -> pa.Table:
     """Return all records after the positions as one table. Raises TailTooLarge."""
     part = await records.part(max_bytes)
     if part is not None and part.nbytes >= max_bytes:
-        raise TailTooLarge(
-            f"the newest records have more than {max_bytes >> 20} MiB; ask for fewer by --last"
-        )
+        raise TailTooLarge(f"the newest records have more than {max_bytes >> 20} MiB; use a smaller --last")
     return _as_stored([]) if part is None else part
 
 

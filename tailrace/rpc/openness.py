@@ -42,11 +42,11 @@ def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_clo
         return
     if listen is not None and not is_loopback(listen):
         raise RpcIsOpen(
-            f"rpc {listen!r} can be reached from other machines: without a secret, whoever reaches it may read and "
-            f"delete everything; {_ADVICE}, or listen on 127.0.0.1"
+            f"rpc {listen!r} can be reached from other machines, and without a secret anyone who reaches it can read "
+            f"and delete everything; {_ADVICE}, or listen on 127.0.0.1"
         )
     far = [address for address in sequencers if not is_loopback(address)]
     if far:
         raise RpcIsOpen(
-            f"sequencer {far[0]!r} is on another machine, and there is no secret to show to it; {_ADVICE}"
+            f"sequencer {far[0]!r} is on another machine, and this process has no secret for it; {_ADVICE}"
         )
