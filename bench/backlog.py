@@ -1,4 +1,4 @@
-"""Create a log of many small runs without a broker: objects in a folder, rows in the database, in bulk."""
+"""Creates a log of many small runs without a broker: objects in a folder and rows in the database, in bulk."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _AGE_MS = 7_200_000
 
 
 async def make_backlog(data: Path, database: str, *, partitions: int, runs: int) -> int:
-    """Create topic TOPIC in the folder and database of a `tailrace serve` that has not started, with that many runs in
-    each partition. A run has one batch of one record. Run n of every partition is in object n. Returns the bytes of
-    one run."""
+    """Create topic TOPIC in the folder and database of a `tailrace serve` that has not started.
+
+    Each partition has `runs` runs. A run has one batch of one record. Run n of every partition is in object n. Returns
+    the bytes of one run.
+    """
     data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     store = open_row_store(database, clock=clock, entropy=SystemEntropy())

@@ -10,9 +10,9 @@ For records of 1 KiB and of 100 B, with librdkafka's default settings and with l
     fetch raw     the same with a client that only reads batch headers: the broker's own limit
     fetch cold    librdkafka reads all records, many more than the cache holds
 
-The server is `tailrace serve` in a process of its own. Its CPU is user + system time of that process while the load
-ran. On a shared machine, compare MiB per server CPU-second; `others` is the number of cores that other processes used
-meanwhile. The bench repeats the loads; memory must not grow with them.
+The server is a `tailrace serve` process. Its CPU is the user + system time of that process during the load. On a shared
+machine, compare MiB per server CPU-second; `others` is the number of cores that other processes used during the load.
+The bench repeats the loads; memory must not grow with them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Bench:
         self._created = 0
 
     def round(self, profile: str, size: int) -> None:
-        """Produce to a new topic, and fetch from it; then the topic is deleted."""
+        """Produce to a new topic, fetch from it, and delete it."""
         topic = f"bench-{self._created}"
         self._created += 1
         self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
@@ -213,7 +213,7 @@ class Bench:
 
 
 def _last_bytes(ends: dict[int, int], size: int, hot_bytes: int) -> dict[int, int]:
-    """The offset of each partition from which on `hot_bytes` of records remain in total."""
+    """Return the offset of each partition after which `hot_bytes` of records remain in total."""
     total = sum(ends.values())
     share = min(1.0, hot_bytes / size / max(total, 1))
     return {partition: int(end * (1 - share)) for partition, end in ends.items()}
@@ -255,8 +255,8 @@ class ServerProcess:
 
     @contextmanager
     def measured(self) -> Iterator[dict[str, Any]]:
-        """Filled at the end with the CPU that the server used meanwhile, and that of processes other than the server
-        and this one."""
+        """Yield a dict. At the end of the block it gets the CPU that the server used in the block, and that of
+        processes other than the server and this one."""
         cost: dict[str, Any] = {}
         requests = self._requests()
         started, own, busy = time.monotonic(), _own_cpu(), _busy_seconds()
@@ -276,7 +276,7 @@ class ServerProcess:
         cost["server_rss_mib"] = self.rss_mib()
 
     def _cpu_seconds(self) -> tuple[float, float]:
-        """User and system time."""
+        """Return user and system time."""
         fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) / os.sysconf("SC_CLK_TCK"), int(fields[12]) / os.sysconf("SC_CLK_TCK")
 

@@ -20,7 +20,7 @@ C = TypeVar("C", bound=Named)
 def run_cases(
     cases: Sequence[C], measured: Callable[[C, int], dict[str, Any]], *, about: str | None, mib: int
 ) -> None:
-    """Measure the cases that `--only` names a part of, with `--mib` MiB each. Prints their figures; writes all of them
+    """Measure the cases whose names contain `--only`, with `--mib` MiB each. Print their figures, and write all of them
     to the file of `--json`."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--mib", type=int, default=mib)

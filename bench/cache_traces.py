@@ -1,17 +1,17 @@
-"""Hit ratios of the chunk cache on traces of readers, beside LRU and the optimum (Belady, 1966).
+"""Hit ratios of the chunk cache on traces of readers, compared with LRU and the optimum (Belady, 1966).
 
     python -m bench.cache_traces [--chunks 64] [--only NAME ...] [--json FILE]
-    python -m bench.cache_traces --disk 512        with a disk tier for so many chunks: GETs and writes by what it takes
-    python -m bench.cache_traces --record FILE     the trace of `recorded`, anew
+    python -m bench.cache_traces --disk 512        adds a disk tier for so many chunks: GETs and writes by what it takes
+    python -m bench.cache_traces --record FILE     records the trace of `recorded` again
 
-A trace is a list of events: an agent uploads a chunk, a reader at the tail reads one, a reader of old records reads
-one. The policy is the agent's own `cache.chunk_cache.ChunkCache`, with all its shares; chunks are a few bytes here, and
-counts are all that matters. What was uploaded may be kept by each policy without a GET. LRU and the optimum have the
-whole memory for all chunks alike. The optimum knows the future: nothing can hit more often. There is no read-ahead
-here, which changes when a chunk is fetched, and not how often.
+A trace is a list of events: an agent uploads a chunk, a tail reader reads one, a reader of old records reads one. The
+policy is the agent's `cache.chunk_cache.ChunkCache` with all its shares. Chunks are a few bytes here, because only
+counts matter. Each policy may keep uploaded chunks without a GET. LRU and the optimum use the whole memory for all
+chunks. The optimum knows the future, so no policy can hit more often. There is no read-ahead here: it changes when a
+chunk is fetched, but not how often.
 
     zipf, tail / old       some chunks are read much more often than others
-    scan beside the tail   three groups follow the writer, one reader passes through a long old log, once
+    scan beside the tail   three groups follow the writer; one reader reads a long old log once
     catch-up               16 partitions in each chunk, whose readers are some chunks apart; three groups, far apart
     fan-out                eight groups read the same log, each some chunks behind the one before
     recorded               five readers of `bench.cold_reads`: the agent's reader with its partitions and fetches
@@ -60,7 +60,7 @@ Trace = list[Event]
 
 
 class Ratios(NamedTuple):
-    """Part of the reads that needed no GET."""
+    """The share of reads that needed no GET, by policy."""
 
     ours: float
     lru: float
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def ratios_of(trace: Sequence[Event], chunks: int) -> Ratios:
-    """The hit ratios of all policies with memory for so many chunks."""
+    """Return the hit ratios of all policies with memory for `chunks` chunks."""
     reads = sum(event.kind != UPLOAD for event in trace)
     hits = (asyncio.run(hits_of_ours(trace, chunks)), hits_of_lru(trace, chunks), most_hits(trace, chunks))
     return Ratios(*(count / reads for count in hits))
@@ -114,14 +114,14 @@ def ratios_of(trace: Sequence[Event], chunks: int) -> Ratios:
 
 
 class _Bodies(MemoryStore):
-    """A store that has every object."""
+    """A store in which every object exists."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return bytes(length)
 
 
 async def hits_of_ours(trace: Sequence[Event], chunks: int) -> int:
-    """The agent's own cache, alone in its zone."""
+    """Count the hits of the agent's cache. The agent is alone in its zone."""
     return sum(event.kind != UPLOAD for event in trace) - await gets_of_ours(trace, chunks, None)
 
 
@@ -180,7 +180,7 @@ async def _disk_figures(trace: Sequence[Event], chunks: int, disk_chunks: int, i
 
 
 def hits_of_lru(trace: Sequence[Event], chunks: int) -> int:
-    """One queue of all chunks, the one read or uploaded longest ago leaves."""
+    """Count the hits of one LRU queue of all chunks."""
     kept: dict[int, None] = {}
     hits = 0
     for kind, chunk in trace:
@@ -194,7 +194,7 @@ def hits_of_lru(trace: Sequence[Event], chunks: int) -> int:
 
 
 def most_hits(trace: Sequence[Event], chunks: int) -> int:
-    """Belady's optimum: the chunk leaves whose next read is farthest away, or a chunk is not kept at all."""
+    """Count the hits of Belady's optimum, which drops the chunk whose next read is farthest away."""
     next_read, following = [NEVER] * len(trace), dict[int, int]()
     for at in range(len(trace) - 1, -1, -1):
         kind, chunk = trace[at]
@@ -222,7 +222,7 @@ def most_hits(trace: Sequence[Event], chunks: int) -> int:
 
 
 def zipf(chunks: int, kind: str = OLD, skew: float = 0.9) -> Trace:
-    """Twenty times as many chunks as fit, the n-th read in proportion to n ** -skew."""
+    """Twenty times as many chunks as fit; the n-th is read in proportion to n ** -skew."""
     luck = random.Random(1)
     numbers = range(20 * chunks)
     weights = list(accumulate((number + 1) ** -skew for number in numbers))
@@ -230,7 +230,7 @@ def zipf(chunks: int, kind: str = OLD, skew: float = 0.9) -> Trace:
 
 
 def scan_beside_tail(chunks: int) -> Trace:
-    """A tail reader is a chunk or two behind the writer; the scan reads two old chunks for each one uploaded."""
+    """Tail readers are up to two chunks behind the writer. The scan reads two old chunks per uploaded chunk."""
     luck = random.Random(2)
     trace: Trace = []
     for number in range(20 * chunks):
@@ -259,8 +259,8 @@ def catch_up(chunks: int, partitions: int = 16, drift: int = 6) -> Trace:
 
 
 def fan_out(chunks: int) -> Trace:
-    """Eight groups behind one writer: the first at the tail, each other by a ninth of the memory later. A third of a
-    memory behind, chunks count as old."""
+    """Eight groups behind one writer: the first at the tail, each other one a ninth of the memory later. Chunks more
+    than a third of the memory behind count as old."""
     trace: Trace = []
     for number in range(20 * chunks):
         trace.append(Event(UPLOAD, number))
@@ -288,12 +288,12 @@ def again_and_again(chunks: int) -> Trace:
 
 
 def recorded(chunks: int) -> Trace:
-    """What was recorded with memory for 64 chunks, whatever fits now."""
+    """Return the trace that was recorded with memory for 64 chunks."""
     return [Event(OLD, chunk) for chunk in json.loads(RECORDED.read_text())]
 
 
 def record() -> Iterator[Event]:
-    """The chunks that the readers of one case of `bench.cold_reads` ask for, in order."""
+    """Yield the chunks that the readers of one case of `bench.cold_reads` request, in order."""
     from bench import cold_reads
 
     asked: list[ChunkId] = []

@@ -1,12 +1,12 @@
-"""Readers of old records at a modelled S3: GETs per chunk, and the rate that latency alone allows.
+"""Readers of old records on a modelled S3: GETs per chunk, and the rate that latency alone allows.
 
     python -m bench.cold_reads [--mib 1362] [--cache-mib 192] [--batch-kib 512] [--readers 1] [--json FILE]
 
 The agent's reader and cache run over a store with S3's latencies (GET 30 ms at the median, 120 ms at p99, hedged as in
-production) on a loop whose clock jumps from event to event: the seconds are those that a reader waits, whatever machine
-and load the bench runs on, and GETs are counted below the hedging. The objects are of 8 MiB and hold batches of all
-partitions, some more of one than of another. A reader asks for all partitions at a time, or for one half after the
-other. Its CPU time is given beside: the rate that the machine would allow.
+production), on a loop whose clock jumps from event to event. So the seconds are those that a reader waits, independent
+of the machine and its load. GETs are counted below the hedging. The objects have 8 MiB, with batches of all partitions,
+but not the same number of each. A reader requests all partitions at once, or one half after the other. Its CPU time is
+printed too: the rate that the machine would allow.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ TOPIC = UUID(int=7)
 PARTITIONS = 16
 OBJECT_CHUNKS = 2
 FETCH_CHUNKS = 12
-"""The largest answer in chunks; of one partition, at most a quarter of a chunk."""
+"""The largest response in chunks. One partition has at most a quarter of a chunk in it."""
 DISORDER = 2
-"""Objects by which a batch may come later than it was sent."""
+"""A batch may be up to this many objects later than the order of sending."""
 YEAR_MS = 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A log to read, and who reads it. A test takes small chunks, and all else in proportion."""
+    """A log to read and its readers. Tests use small chunks, and scale everything else with them."""
 
     mib: int = 1362
     cache_mib: int = 192
@@ -75,7 +75,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`gets_per_chunk`: GETs, hedges among them, by the chunks that the log has."""
+    """The figures of a case. `gets_per_chunk`: GETs, including hedges, divided by the chunks of the log."""
 
     gets: int
     hedges: int
@@ -87,7 +87,7 @@ class Outcome:
 
 
 class OneBody(MemoryStore):
-    """A store all of whose objects have the same bytes, held once."""
+    """A store whose objects all have the same bytes, kept once."""
 
     def __init__(self, clock: Clock, body: bytes) -> None:
         super().__init__(clock)
@@ -98,10 +98,10 @@ class OneBody(MemoryStore):
 
 
 class Log:
-    """The runs of all partitions, and `find_batches` as the sequencer gives it.
+    """The runs of all partitions, with `find_batches` like the sequencer's.
 
-    Producers take the partitions in turns, and what they send at about the same time lands in one object or in the
-    next: an object has some batches more of one partition than of another.
+    Producers send to the partitions in turn. Batches sent at about the same time may be in one object or in the next,
+    so an object does not have the same number of batches of each partition.
     """
 
     def __init__(self, case: Case) -> None:
@@ -153,7 +153,7 @@ class Log:
         )
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        """Each partition's runs from its offset on, within its bytes."""
+        """Return each partition's runs from its offset on, up to its limit of bytes."""
         return FindAnswer(
             1,
             [
@@ -171,7 +171,7 @@ class Log:
         )
 
     def runs_from(self, partition: int, offset: int, max_bytes: int) -> list[Run]:
-        """The runs of one partition from an offset on."""
+        """Return the runs of one partition from an offset on."""
         first = bisect_right(self._ends[partition], offset)
         found: list[Run] = []
         for run in self._runs[partition][first:]:
@@ -183,7 +183,7 @@ class Log:
 
 
 async def read_all(log: Log, reader: BatchReader, *, is_uneven: bool) -> int:
-    """Read the whole log as one consumer does; bytes that came."""
+    """Read the whole log like one consumer. Return the received bytes."""
     at = dict.fromkeys(range(PARTITIONS), 0)
     total = 0
     while at:
@@ -198,7 +198,7 @@ async def read_all(log: Log, reader: BatchReader, *, is_uneven: bool) -> int:
 
 
 async def _fetch(log: Log, reader: BatchReader, at: dict[int, int], asked: list[int]) -> int:
-    """One request for the partitions asked, as the fetch handler serves it."""
+    """Make one request for the given partitions, as the fetch handler serves it."""
     most = log.chunk_bytes // 4
     wanted = [FindPartition(TOPIC, partition, at[partition], most) for partition in asked]
     answer = await log.find_batches(FindRequest(wanted, FETCH_CHUNKS * log.chunk_bytes))
@@ -213,7 +213,7 @@ async def _fetch(log: Log, reader: BatchReader, at: dict[int, int], asked: list[
 
 
 def run(case: Case) -> Outcome:
-    """Read the log of `case`; figures of all readers together."""
+    """Read the log of `case`. Return the figures of all readers together."""
     log = Log(case)
     settings = CacheSettings(memory_bytes=case.cache_mib * MIB, chunk_bytes=log.chunk_bytes)
 

@@ -1,10 +1,10 @@
-"""What merges and passes over keys add to rounds of compaction: requests, bytes and CPU of a day of hourly rounds.
+"""The cost that merges and passes over keys add to compaction: requests, bytes and CPU of a day of hourly rounds.
 
     python -m bench.compaction_rounds
 
-A topic of 12 partitions gets four objects an hour, 40 MiB in all. One round an hour compacts them: without merges, with
-them, and with `cleanup.policy=compact` as well (2,000 keys, the default dirty ratio). All is in memory and in this
-process. Requests of the collector and of the database are not counted.
+A topic with 12 partitions gets four objects per hour, 40 MiB in total. One round per hour compacts them: without
+merges, with merges, and with `cleanup.policy=compact` too (2,000 keys, the default dirty ratio). Everything is in
+memory and in this process. Requests of the collector and to the database are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.compaction import Log
 PARTITIONS, HOURS, OBJECTS, RECORDS, KEYS = 12, 24, 4, 150, 2_000
 KINDS = ("compaction", "with merges", "with merges and keys")
 REPEATS = 2
-"""The first compiles kernels."""
+"""The first repeat compiles kernels."""
 
 
 class CountingStore(MemoryStore):
@@ -53,7 +53,7 @@ class CountingStore(MemoryStore):
 
 
 def batch(luck: random.Random, now_ms: int) -> bytes:
-    """About 40 KB of JSON."""
+    """Return a batch of about 40 KB of JSON."""
     made = [
         NewRecord(
             b"key-%06d" % luck.randrange(KEYS),
@@ -66,7 +66,7 @@ def batch(luck: random.Random, now_ms: int) -> bytes:
 
 
 async def day(kind: str) -> tuple[Counter[str], float]:
-    """A day's rounds: what they asked of the store, and their CPU seconds."""
+    """Run a day's rounds. Return their requests and bytes, and their CPU seconds."""
     clock, luck = ManualClock(), random.Random(5)
     store = CountingStore(clock)
     committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))

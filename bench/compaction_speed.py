@@ -1,11 +1,11 @@
-"""Speed of compaction: MiB of record bytes for each second of CPU, of a task that rewrites, and of typed columns.
+"""Speed of compaction: MiB of record bytes per CPU-second, of a rewriting task and of deriving typed columns.
 
     python -m bench.compaction_speed [--mib 64] [--only NAME] [--json FILE]
 
-A task reads its runs, writes one Parquet object, reads it back and compares it. For a topic with typed columns a second
-one reads the object and writes these. Both run in this process, with a store in memory; Spark's part is not counted.
-Records are JSON of seven fields and a text that fills them up; record bytes are those of keys and values, before
-any compression.
+A task reads its runs, writes one Parquet object, reads it back and compares it. For a topic with typed columns, a
+second task reads the object and writes them. Both run in this process, with a store in memory. Spark's overhead is not
+counted. Records are JSON with seven fields and a text that pads them. Record bytes are those of keys and values before
+compression.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 class Case(NamedTuple):
-    """Records of `size` bytes, in batches of 16 KiB, in so many partitions."""
+    """Records of `size` bytes, in batches of 16 KiB, in `partitions` partitions."""
 
     name: str
     size: int
@@ -73,7 +73,7 @@ def record_of(luck: random.Random, number: int, size: int) -> NewRecord:
 
 
 class Input(NamedTuple):
-    """A mixed object, the item that is all of it, and its record bytes."""
+    """A mixed object, an item with all of it, and its record bytes."""
 
     data: bytes
     item: WorkItem
@@ -81,7 +81,7 @@ class Input(NamedTuple):
 
 
 def made(case: Case, mib: int) -> Input:
-    """About so many MiB of records."""
+    """Make an input of about `mib` MiB of records."""
     luck, now_ms = random.Random(1), 1_700_000_000_000
     each = max(1, BATCH_BYTES // case.size)
     batches_each = max(1, mib * MIB // (each * case.size * case.partitions))
@@ -106,7 +106,7 @@ def made(case: Case, mib: int) -> Input:
 
 
 async def rewritten(given: Input) -> tuple[RewriteResult, bytes, float]:
-    """What a task made of it, the bytes of its object, and its seconds of CPU."""
+    """Run a task on the input. Return its result, the bytes of its object, and its CPU seconds."""
     clock = SystemClock()
     store = MemoryStore(clock)
     await store.put("mixed", [given.data])
@@ -119,7 +119,7 @@ async def rewritten(given: Input) -> tuple[RewriteResult, bytes, float]:
 
 
 def derived(result: RewriteResult, data: bytes) -> float:
-    """The seconds of CPU of typed columns for it."""
+    """Derive typed columns from the object. Return the CPU seconds."""
     schema = pa.schema([*LOG_SCHEMA, *table_fields(parse_columns(COLUMNS))])
     order = DeriveOrder(
         prefix="t", encoding=ValueFormat("json"), columns=COLUMNS, schema=schema.serialize().to_pybytes()
@@ -131,7 +131,7 @@ def derived(result: RewriteResult, data: bytes) -> float:
 
 
 def measured(case: Case, mib: int) -> dict[str, float]:
-    """MiB a second of CPU, the best of some rounds: the machine may do other things."""
+    """Return MiB per CPU-second, the best of several rounds, because the machine may be busy."""
     given = made(case, mib)
     rewrites, derives = [], []
     for _ in range(ROUNDS):

@@ -1,14 +1,14 @@
-"""What moved between two runs of a bench, beyond their noise.
+"""Finds the figures that changed between two runs of a bench by more than their noise.
 
     python -m bench.compare A.json B.json [--least 0.05] [--all]
 
-A load is told by its row's texts (server, load, batches) and the size of its records. Its rounds say how much a figure
-varies: it *moved* if the rounds of A and of B lie apart, and the medians differ by `--least` at least. Three rounds lie
-apart by chance one time in ten, so repeat what surprises. A load of one round says nothing of its noise: its figure
-must differ by a quarter.
+A load is identified by its row's texts (server, load, batches) and the size of its records. Its rounds show how much a
+figure varies. A figure *moved* if the rounds of A and B do not overlap, and the medians differ by at least `--least`.
+Three rounds do not overlap by chance one time in ten, so repeat a surprising result. The noise of a load with one round
+is not known, so its figure must differ by a quarter.
 
-Figures per server CPU-second are compared; `--all` adds rates and latencies, which other work on the machine changes.
-Where a run has Kafka beside Tailrace, what moved Kafka's figure too is the machine's doing.
+It compares figures per server CPU-second. `--all` adds rates and latencies, which also depend on other work on the
+machine. If a run has Kafka too and Kafka's figure moved in the same way, the machine is the cause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 LEAST = 0.05
 LEAST_ALONE = 0.25
-"""For a load with one round."""
+"""The least change for a load with one round."""
 PER_CPU_SECOND = ("_per_cpu_second", "_per_server_cpu_second")
 OTHERS = ("_per_second", "_ms")
 LESS_IS_BETTER = "_ms"
@@ -43,7 +43,7 @@ class Move:
 
     @property
     def ratio(self) -> float:
-        """After to before."""
+        """The ratio of after to before."""
         return self.after / self.before if self.before else float("inf")
 
     @property
@@ -74,7 +74,7 @@ def moves(
     least: float = LEAST,
     ends: tuple[str, ...] = PER_CPU_SECOND,
 ) -> list[Move]:
-    """Each figure whose name ends so, of each load that both runs have, in the order of the first."""
+    """Return each figure with one of these endings, for each load in both runs, in the order of the first run."""
     old, new = _rounds(before, ends), _rounds(after, ends)
     return [
         Move(
@@ -89,7 +89,7 @@ def moves(
 
 
 def is_moved(before: Sequence[float], after: Sequence[float], least: float = LEAST) -> bool:
-    """Whether the rounds lie apart, and their medians by this share of the smaller."""
+    """Whether the rounds do not overlap, and their medians differ by at least this share of the smaller."""
     if max(before) >= min(after) and max(after) >= min(before):
         return False
     if min(len(before), len(after)) < 2:
@@ -99,7 +99,7 @@ def is_moved(before: Sequence[float], after: Sequence[float], least: float = LEA
 
 
 def _rounds(rows: Iterable[Mapping[str, Any]], ends: tuple[str, ...]) -> dict[tuple[Load, str], list[float]]:
-    """Of each load and figure, what the rounds gave."""
+    """Return the values of all rounds by load and figure."""
     rounds: dict[tuple[Load, str], list[float]] = {}
     for row in rows:
         load = tuple(str(row[name]) for name in row if isinstance(row[name], str) or name == "record_bytes")

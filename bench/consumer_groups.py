@@ -1,11 +1,11 @@
-"""What consumer groups (KIP-848) cost their coordinator: to form, at rest, and after its death.
+"""The cost of consumer groups (KIP-848) for their coordinator: while forming, at rest, and after its death.
 
     python -m bench.consumer_groups [--groups 1000] [--members 10] [--partitions 20] [--json FILE]
 
-The members join one after the other, each group by itself, and beat until each has what it is to have. Then all beat
-once. Then their coordinator is silent until its lease is over, and all beat at another one. One process, rows in
-memory, no RPC, and the clock stands still: the figures are CPU time of coordinator and committer together, and what is
-stored.
+The members of each group join one after another, and send heartbeats until each has its assignment. Then all send one
+heartbeat. Then their coordinator is silent until its lease has expired, and all send heartbeats to another one. There
+is one process with rows in memory, no RPC, and a clock that stands still. The figures are the CPU time of coordinator
+and committer together, and what they store.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOPIC = "t"
 
 @dataclass(slots=True)
 class Stored:
-    """What the coordinators have the sequencer store."""
+    """Counts what the coordinators store in the sequencer."""
 
     writes: int = 0
     bytes: int = 0
 
     def watch(self, stand: Coordinators) -> None:
-        """Count from now on."""
+        """Start counting."""
         save = stand.sequencer.save_group
 
         async def counted(request: SaveGroup) -> Empty:
@@ -51,17 +51,17 @@ class Stored:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A client: it takes what it is given, and gives up what is taken away, at its next heartbeat."""
+    """A client. With its next heartbeat it takes over assigned partitions and gives up revoked ones."""
 
     group_id: str
     member_id: str
     epoch: int = 0
     owned: Assignment = field(default_factory=dict)
     has_changed: bool = False
-    """Whether the last answer changed what it owns."""
+    """Whether the last response changed what it owns."""
 
     async def join(self, coordinator: GroupCoordinator) -> None:
-        """Become a member that has nothing yet."""
+        """Join the group without partitions."""
         self._take(
             await coordinator.consumer_heartbeat(
                 self.group_id,
@@ -72,7 +72,8 @@ class GroupMember:
         )
 
     async def beat(self, coordinator: GroupCoordinator) -> bool:
-        """Whether it was told anything new. As Kafka's clients it says what it owns only after a change."""
+        """Send a heartbeat. Return whether the response has anything new. Like Kafka's clients, it reports its
+        partitions only after a change."""
         asked = ConsumerHeartbeat(self.member_id, self.epoch, owned=self.owned if self.has_changed else None)
         return self._take(await coordinator.consumer_heartbeat(self.group_id, asked))
 
@@ -87,7 +88,7 @@ class GroupMember:
 
 
 async def settle(members: Sequence[GroupMember], coordinator: GroupCoordinator) -> int:
-    """Beat until nobody is told anything new; how many heartbeats that took."""
+    """Send heartbeats until no response has anything new. Return how many heartbeats that took."""
     beats = 0
     while True:
         news = [await member.beat(coordinator) for member in members]
@@ -97,7 +98,8 @@ async def settle(members: Sequence[GroupMember], coordinator: GroupCoordinator) 
 
 
 async def run(groups: int, members: int, partitions: int) -> dict[str, float]:
-    """What it costs, and what is stored. Every partition is owned once at the end, and nobody lost one meanwhile."""
+    """Return the costs and what is stored. Checks that every partition has one owner at the end, and that no member
+    lost one."""
     stand, stored = Coordinators(), Stored()
     await stand.open()
     await stand.sequencer.create_topic(CreateTopic(TOPIC, partitions, {}))
@@ -133,7 +135,7 @@ async def _round(
     name: str,
     stored: Stored,
 ) -> dict[str, float]:
-    """One heartbeat of everybody, at which nobody is told anything new."""
+    """Send one heartbeat per member, when no response should have anything new."""
     began, count = time.process_time(), sum(map(len, every))
     told = 0
     for group in every:
@@ -155,7 +157,7 @@ def _costs(name: str, began: float, members: int, stored: Stored) -> dict[str, f
 
 
 def main() -> None:
-    """Form the groups, let them rest, hand them on; print."""
+    """Form the groups, measure them at rest and after the coordinator's death, and print."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--groups", type=int, default=1_000)
     asked.add_argument("--members", type=int, default=10, help="of each group")

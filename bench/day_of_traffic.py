@@ -2,16 +2,15 @@
 
     python -m bench.day_of_traffic [--commits 100000] [--seconds 480] [--json FILE]
 
-A committer with a journal takes objects of four runs, each partition with an idempotent producer, and a commit of an
-offset beside every fourth object. Retention and collection follow 200 times: each partition keeps KEPT_RUNS runs, so
-that almost all rows that are written are removed again. PostgreSQL (with fsync) looks for tables to vacuum every
-second in place of every minute, because the day is that much shorter; what it then does is decided by the tables'
-own settings.
+A committer with a journal commits objects of four runs, with an idempotent producer per partition, and an offset after
+every fourth object. Retention and collection run 200 times. Each partition keeps KEPT_RUNS runs, so almost all written
+rows are removed again. PostgreSQL (with fsync) checks every second, not every minute, for tables to vacuum, because the
+day is that much shorter. The tables' own settings decide what it then does.
 
-Each line says, after a tenth of the commits: rows written so far, and of each table that takes part its live and dead
-rows, its bytes and those of its indexes, how often autovacuum was there, and the part of its updates that were in
-place (HOT). `growth` at the end is the size of each table and its indexes in the last sample by that in the fifth:
-1 is a table that needs no more than it did. The run ends early after `--seconds`.
+After each tenth of the commits, it prints a line with the rows written so far, and for each table its live and dead
+rows, its bytes and those of its indexes, the number of autovacuums, and the share of in-place updates (HOT). `growth`
+at the end is the size of each table and its indexes in the last sample divided by that in the fifth: 1 means no growth.
+The run ends early after `--seconds`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _TABLES = """
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """An agent's session, and the topic that it alone writes to. `bench` has its producers' sequences."""
+    """An agent's session, with a topic that only it writes to. `bench` has its producers' sequences."""
 
     bench: Bench
     session: SessionGrant
@@ -64,13 +63,13 @@ class Writer:
 
     @classmethod
     async def begin(cls, bench: Bench, number: int) -> Writer:
-        """Its topic keeps KEPT_RUNS runs in each partition."""
+        """Create a writer. Its topic keeps KEPT_RUNS runs in each partition."""
         asked = CreateTopic(f"day-{number}", RUNS, {"retention.bytes": str(KEPT_RUNS * BATCH_BYTES)})
         topic = await bench.committer.create_topic(asked)
         return cls(Bench(bench.url, bench.committer), await bench.session(number), topic)
 
     def request(self, number: int) -> CommitRequest:
-        """The object of this number."""
+        """Return the commit of the object with this number."""
         return self.bench.request(
             self.session, number, topic=self.topic, partitions=RUNS, batches=RUNS, producers=1
         )
@@ -82,7 +81,7 @@ class Writer:
 
 
 class Day:
-    """Traffic, and the cleaning that follows it."""
+    """Traffic with retention and collection."""
 
     def __init__(self, bench: Bench, writers: list[Writer]) -> None:
         self._sequencer = bench.committer
@@ -91,7 +90,7 @@ class Day:
         self.committed = 0
 
     async def go_on(self, commits: int) -> None:
-        """So many commits, then retention and collection."""
+        """Make `commits` commits, then run retention and collection."""
         numbers = iter(range(self.committed, self.committed + commits))
         await asyncio.gather(*(self._write(numbers) for _ in range(SESSIONS * IN_FLIGHT)))
         self.committed += commits
@@ -107,8 +106,10 @@ class Day:
 
 
 async def tables(connection: Any) -> dict[str, dict[str, int]]:
-    """What PostgreSQL says of each table, once it tells of those that every commit writes: each connection tells of its
-    own writes, and one that has just begun does so when it has been idle for ten seconds."""
+    """Return PostgreSQL's statistics for each table, once they include the tables that every commit writes.
+
+    Each connection reports its own writes. A new one does so only after it has been idle for ten seconds.
+    """
     names = ("live", "dead", "bytes", "index_bytes", "autovacuums", "updates", "hot_updates")
     while True:
         told = {
@@ -120,7 +121,7 @@ async def tables(connection: Any) -> dict[str, dict[str, int]]:
 
 
 async def run(url: str, commits: int, seconds: float) -> dict[str, Any]:
-    """The samples, and how each table grew from the middle of the run to its end."""
+    """Return the samples, and the growth of each table from the middle of the run to its end."""
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
     samples: list[dict[str, Any]] = []
     async with opened(url, keeps_journal=True, deletion_grace_ms=0) as bench:
@@ -136,7 +137,7 @@ async def run(url: str, commits: int, seconds: float) -> dict[str, Any]:
 
 
 def growth(samples: list[dict[str, Any]]) -> dict[str, float]:
-    """The bytes of each table and its indexes at the end by those in the middle."""
+    """Return the bytes of each table and its indexes at the end divided by those in the middle."""
     middle, end = samples[len(samples) // 2 - 1]["tables"], samples[-1]["tables"]
     return {
         name: round((end[name]["bytes"] + end[name]["index_bytes"]) / (was["bytes"] + was["index_bytes"]), 2)

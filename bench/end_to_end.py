@@ -1,8 +1,9 @@
 """Time from a producer's `produce` to three consumer groups: `python -m bench.end_to_end BOOTSTRAP TOPIC RATE SECONDS`.
 
-One process produces records of 1 KiB at a steady rate, each with the time of its sending (CLOCK_MONOTONIC, which all
-processes of a machine share); each group is one consumer in a process of its own. All are librdkafka's, with linger 0.
-Prints one line of JSON: the records that all groups got, and the percentiles of their latencies in milliseconds.
+One process produces records of 1 KiB at a steady rate. Each record contains the time at which it was sent
+(CLOCK_MONOTONIC, which all processes of a machine share). Each group is one consumer in a separate process. All use
+librdkafka, with linger 0. Prints one line of JSON: the records that all groups got, and the percentiles of their
+latencies in milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SENT_AT = struct.Struct("<d")
 
 
 def measure(bootstrap: str, topic: str, rate: float, seconds: float) -> dict[str, Any]:
-    """Produce for so long, and wait until all groups have all records. Raises RuntimeError."""
+    """Produce for `seconds`, and wait until all groups have all records. Raises RuntimeError."""
     count, spawning = int(rate * seconds), get_context("spawn")
     ready = spawning.Semaphore(0)
     with ProcessPoolExecutor(GROUPS, spawning, keep, (ready,)) as processes:
@@ -51,12 +52,12 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
 
 def at(values: list[float], share: float) -> float:
-    """The value of ascending `values` below which this share of them lies."""
+    """Return the value in ascending `values` below which this share of them is."""
     return values[int(share * (len(values) - 1))]
 
 
 def produce(bootstrap: str, topic: str, rate: float, count: int) -> None:
-    """Send each record when it is due, whatever is answered; then wait for the answers."""
+    """Send each record when it is due, without waiting for responses; then wait for the responses."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
     padding = bytes(RECORD_BYTES - SENT_AT.size)
     started = time.monotonic()
@@ -69,16 +70,16 @@ def produce(bootstrap: str, topic: str, rate: float, count: int) -> None:
 
 
 _ready: list[Semaphore] = []
-"""Of a reader's process: what it releases when it has its partitions."""
+"""The semaphore that a reader's process releases when it has its partitions."""
 
 
 def keep(ready: Semaphore) -> None:
-    """Begin a reader's process."""
+    """Set up a reader's process."""
     _ready.append(ready)
 
 
 def read(bootstrap: str, topic: str, group: str, count: int, seconds: float) -> list[float]:
-    """Each record's seconds on its way, of one group."""
+    """Read all records as one group. Return the latency of each in seconds."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "fetch.wait.max.ms": 500})
     consumer.subscribe([topic], on_assign=lambda *_: _ready[0].release())

@@ -1,17 +1,17 @@
-"""What it costs to take over: a cold start that loads every hot row, beside a follower that reads the journal's end.
+"""The cost of a take-over: a cold start that loads every hot row, or a follower that reads the end of the journal.
 
     python -m bench.fail_over [--partitions 10000,100000] [--each 1] [--behind 200] [--json FILE]
 
-For each size a new PostgreSQL database gets that many partitions, and each of them so many producers and committed
-offsets (`--each`). Then, in one process, without RPC and clients:
+For each size, a new PostgreSQL database gets that many partitions, each with `--each` producers and committed offsets.
+Then, in one process, without RPC and clients:
 
-- `cold`: a committer starts, and loads what it has in memory: no producers, no offsets;
-- `follow`: a follower loads it, once in the life of a standby;
-- `behind`: the committer creates topics in so many transactions, which the follower does not look at;
+- `cold`: a committer starts and loads the rows that it keeps in memory (no producers, no offsets);
+- `follow`: a follower loads them, once in the life of a standby;
+- `behind`: the committer creates topics in `--behind` transactions, which the follower does not read;
 - `take_over`: the committer ends, and the next one starts with the follower's copy.
 
-`cpu_s` is this process's CPU time, `seconds` clock time, which means little on a shared machine. `rss_mib` is what a
-step adds to this process's resident memory.
+`cpu_s` is this process's CPU time. `seconds` is wall-clock time, which means little on a shared machine. `rss_mib` is
+the resident memory that a step adds to this process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REMEMBERED = [RememberedBatch(number, number, number) for number in range(5)]
 
 
 def rows_of(count: int, each: int, now_ms: int) -> Iterator[Row]:
-    """That many partitions, the producers and positions of each, and the topics and groups that they belong to."""
+    """Yield `count` partitions with their producers and positions, and the topics and groups that they belong to."""
     for number in range(count):
         topic_id, partition = UUID(int=1 + number // PARTITIONS_OF_A_TOPIC), number % PARTITIONS_OF_A_TOPIC
         if partition == 0:
@@ -84,7 +84,7 @@ async def fill(store: SqlRowStore, count: int, each: int) -> None:
 
 
 async def measured(step: Awaitable[Any]) -> dict[str, float]:
-    """CPU, time and memory of one step."""
+    """Run one step. Return its CPU, time and memory."""
     memory, cpu, began = rss_mib(os.getpid()), time.process_time(), time.perf_counter()
     await step
     return {

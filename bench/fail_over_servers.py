@@ -2,18 +2,17 @@
 
     python -m bench.fail_over_servers [--partitions 1000000] [--each 5] [--database URL] [--json FILE]
 
-PostgreSQL with fsync gets that many partitions, and each of them so many producers and committed offsets (`--each`): a
-thousandth of the rows by a store, the others as copies of these in SQL. Then, with two `tailrace sequencer` processes
-and a folder for checkpoints:
+PostgreSQL with fsync gets that many partitions, each with `--each` producers and committed offsets. A store writes a
+thousandth of the rows, and SQL copies them. Then, with two `tailrace sequencer` processes and a folder for checkpoints:
 
-- `cold`: a committer starts on the full database, and takes its first commit of an object;
-- `follow`: a second server starts, and has its copy;
-- `fail_over`: the committer is killed while an agent commits offsets and objects and asks for a group's positions. How
-  long until each is answered, counted from the kill. The lease of the killed committer is part of it;
+- `cold`: a committer starts on the full database and executes its first commit of an object;
+- `follow`: a second server starts and loads its copy;
+- `fail_over`: the committer is killed while an agent commits offsets and objects and requests a group's positions. The
+  figures are the times from the kill to each response. They include the lease of the killed committer;
 - `back`: the killed server starts again, as the follower.
 
-`cpu_s` is the CPU time of the server's process in that step, `rss_mib` its memory at the end, and `peak_rss_mib` the
-most that it ever had. Seconds say what they say on the machine's load at the time, which is printed too.
+`cpu_s` is the CPU time of the server's process in a step, `rss_mib` its memory at the end, and `peak_rss_mib` its
+highest memory so far. Seconds depend on the machine's load, which is printed too.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MOST_SECONDS = 900.0
 QUIET_S = 5.0
 QUIET_CPU_S = 0.25
 QUIET_LOOKS = 8
-"""A server that used no more CPU in so many looks is quiet. Retention comes every 30 s."""
+"""A server that used almost no CPU in this many checks is quiet. Retention runs every 30 s."""
 
 _COPIED = {
     "topics": "{id}, name || '-' || k, partitions, configs, created_ms, replication_factor",
@@ -58,12 +57,12 @@ _COPIED = {
     "groups": "group_id || '-' || k, {rest}",
     "group_offsets": "group_id || '-' || k, {id}, {rest}",
 }
-"""How copy `k` of a table's rows differs from the first. `{rest}`: the other columns as they are."""
+"""How copy `k` of a table's rows differs from the first. `{rest}`: the other columns, unchanged."""
 _ID = "('00000000-0000-0000-0000-' || lpad(to_hex(k + 1), 12, '0'))::uuid"
 
 
 async def multiply(url: str, times: int, producers: int) -> None:
-    """Copy the first topic with all that belongs to it, until there are so many."""
+    """Copy the first topic with all its rows, until there are `times` of it."""
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
     try:
         for table, chosen in _COPIED.items():
@@ -92,7 +91,7 @@ async def fill_database(url: str, partitions: int, each: int) -> None:
 
 @contextmanager
 def measured(server: SequencerProcess, found: dict[str, float], *, is_new: bool = False) -> Iterator[None]:
-    """Note the time, CPU and memory of one step of a server; `is_new`: its process starts in this step."""
+    """Record the time, CPU and memory of one step of a server. `is_new`: its process starts in this step."""
     began, cpu = time.monotonic(), 0.0 if is_new else server.cpu()
     yield
     found["seconds"] = round(time.monotonic() - began, 2)
@@ -102,7 +101,7 @@ def measured(server: SequencerProcess, found: dict[str, float], *, is_new: bool 
 
 
 def wait_for_copy(server: SequencerProcess) -> None:
-    """Return once the server has the rows in memory."""
+    """Wait until the server has the rows in memory."""
     give_up = time.monotonic() + MOST_SECONDS
     while time.monotonic() < give_up:
         if copy_number(server) >= 0:
@@ -112,7 +111,7 @@ def wait_for_copy(server: SequencerProcess) -> None:
 
 
 def wait_until_quiet(server: SequencerProcess) -> None:
-    """Return once a committer is done with what its term begins with: the first snapshot and the first retention."""
+    """Wait until a committer has finished the start of its term: the first snapshot and the first retention."""
     give_up, before, quiet = time.monotonic() + MOST_SECONDS, server.cpu(), 0
     while quiet < QUIET_LOOKS and time.monotonic() < give_up:
         time.sleep(QUIET_S)
@@ -122,7 +121,7 @@ def wait_until_quiet(server: SequencerProcess) -> None:
 
 
 def copy_number(server: SequencerProcess) -> float:
-    """The number of the journal that the server has; -1: none, or it does not answer in time."""
+    """Return the journal number of the server's copy; -1 if it has none, or does not answer in time."""
     with (
         suppress(OSError),
         urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=30) as page,
@@ -135,7 +134,7 @@ def copy_number(server: SequencerProcess) -> float:
 
 @contextmanager
 def servers_on(url: str, folder: Path) -> Iterator[Servers]:
-    """Two servers that have not started; killed at the end."""
+    """Yield two servers that have not started, and kill them at the end."""
     (folder / "bucket").mkdir()
     both = [SequencerProcess(url, folder) for _ in range(2)]
     try:
@@ -150,14 +149,14 @@ def servers_on(url: str, folder: Path) -> Iterator[Servers]:
 
 
 class Asker:
-    """An agent that makes each kind of call, again and again until it is answered."""
+    """An agent that makes each kind of call, with retries until it succeeds."""
 
     def __init__(self, agent: SimulatedAgent, topic: Topic) -> None:
         self.agent = agent
         self.topic = topic
 
     async def position(self) -> None:
-        """A group's positions, of a group that never asked before."""
+        """Request the positions of a group that never requested them before."""
         answer = await self.agent.sequencer.fetch_offsets(FetchOffsets("group-0-0", None))
         assert answer.positions, "the database is full"
 
@@ -182,7 +181,7 @@ class Asker:
 
 
 async def joined(addresses: list[str]) -> SimulatedAgent:
-    """An agent, once a committer serves."""
+    """Wait until a committer serves, and return a registered agent."""
     async with asyncio.timeout(MOST_SECONDS):
         while True:
             with suppress(SequencerUnavailable):
@@ -190,7 +189,7 @@ async def joined(addresses: list[str]) -> SimulatedAgent:
 
 
 async def followed(server: SequencerProcess) -> dict[str, float]:
-    """What it costs a server to start and to have its copy."""
+    """Return the cost of starting a server and loading its copy."""
     found: dict[str, float] = {}
     with measured(server, found, is_new=True):
         await asyncio.to_thread(server.start)
@@ -199,7 +198,7 @@ async def followed(server: SequencerProcess) -> dict[str, float]:
 
 
 async def measure(servers: Servers) -> AsyncIterator[tuple[str, dict[str, float]]]:
-    """The figures of each step, as it ends."""
+    """Yield the figures of each step at its end."""
     figures: dict[str, float] = {}
     with measured(servers.committer, figures, is_new=True):
         await asyncio.to_thread(servers.committer.start)

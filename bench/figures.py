@@ -1,6 +1,6 @@
-"""The figures of a bench run as the table of docs/figures.md: `python -m bench.figures bench/results/FILE.json`.
+"""Prints the figures of a bench run as the table of docs/figures.md: `python -m bench.figures bench/results/FILE.json`.
 
-Prints the median of all rounds of a load.
+Each figure is the median of all rounds of a load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: a line for each load, profile and record size, in the order in which they ran."""
+    """Return a Markdown table with a line for each load, profile and record size, in the order of the run."""
     rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in result["rows"]:
         rounds.setdefault((row["load"], row["profile"], row["record_bytes"]), []).append(row)

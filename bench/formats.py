@@ -33,7 +33,7 @@ PARTITION = TopicPartition(UUID(int=1), 0)
 
 
 def best(action: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the fastest of some runs, after one to warm up."""
+    """Return the seconds of the fastest of `times` runs, after one to warm up."""
     action()
     seconds = []
     for _ in range(times):
@@ -44,7 +44,7 @@ def best(action: Callable[[], object], times: int = 3) -> float:
 
 
 def batches_of(record_bytes: int, megabytes: int) -> list[SourceBatch]:
-    """Batches of 64 KiB of records with a short key and a value of half text, half noise."""
+    """Return batches of 64 KiB of records with a short key and a value that is half text, half noise."""
     noise = np.random.default_rng(1).bytes(32 << 20)
     per_batch = max(1, (64 << 10) // record_bytes)
     text = b'{"carrier":"UA","delay":12}' * (record_bytes // 27 + 1)
@@ -64,7 +64,7 @@ def batches_of(record_bytes: int, megabytes: int) -> list[SourceBatch]:
 
 
 def steps_of(batches: list[SourceBatch]) -> Iterator[tuple[str, float, Callable[[], object]]]:
-    """What is measured: its name, which part of the batches it takes, and one round of it."""
+    """Yield the measured steps: name, the share of the batches that it processes, and a function for one round."""
     views = [memoryview(batch.data) for batch in batches]
     headers = [read_header(view) for view in views]
     unpacked = [unpack(header, view) for header, view in zip(headers, views, strict=True)]

@@ -50,8 +50,8 @@ def unavailable() -> str | None:
 
 @contextmanager
 def kafka(folder: Path, more: Mapping[str, str] | None = None, login_port: int = 0) -> Iterator[KafkaPeer]:
-    """One ready broker, which is its own controller, with its log in `folder`. `more`: properties; `login_port`: of a
-    SASL listener."""
+    """Run one broker, which is also the controller, with its log in `folder`. Yield it when it is ready. `more`:
+    further properties. `login_port`: the port of a SASL listener."""
     ports = {"kafka": free_port(), "controller": free_port()}
     folder.mkdir(parents=True, exist_ok=True)
     properties = folder / "server.properties"

@@ -1,4 +1,4 @@
-"""A raw connection to a broker for loads: frames out, frames in, and the requests that loads send."""
+"""A raw connection to a broker for loads, which sends and receives frames, and the requests that loads send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FETCH_VERSION = 12
 
 
 class Connection:
-    """A raw connection: frames out, frames in."""
+    """A raw connection, which sends and receives frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -40,7 +40,7 @@ class Connection:
         return response
 
     def write(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send raw bytes."""
         self._writer.write(data)
 
     async def read_some(self, size: int) -> bytes:
@@ -51,7 +51,7 @@ class Connection:
 
 
 def batch_of(records: int, size: int) -> bytes:
-    """One record batch of incompressible records."""
+    """Return one record batch of incompressible records."""
     now = int(time.time() * 1000)
     made = [NewRecord(None, os.urandom(size)) for _ in range(records)]
     return encode_batch(made, timestamps=[now] * records)

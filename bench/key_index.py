@@ -1,10 +1,10 @@
-"""The index of keys that compaction by key uses: CPU and memory for as many records and keys as asked.
+"""CPU and memory of the index of keys that compaction by key uses.
 
     python -m bench.key_index [--records 100000000] [--keys 10000000] [--memory-mib 256] [--json FILE]
 
-Records of keys of 8 bytes, drawn at random, are added in blocks of 64 Ki, as row groups are. Then all are looked up
-again in blocks of 1 Mi, and those that stay are counted: one for each key that was drawn. Peak memory is what the
-process took more than before; the blocks are part of it.
+It adds records with random keys of 8 bytes in blocks of 64 Ki, like row groups. Then it looks up all keys in blocks of
+1 Mi, and counts the records that stay: one per distinct key. Peak memory is the increase over the start, and includes
+the blocks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SECRET = bytes(range(16))
 
 
 def blocks(records: int, keys: int, size: int) -> Iterator[tuple[Any, Any, Any]]:
-    """Key numbers, keys and offsets. The same numbers come again whatever the size of a block."""
+    """Yield key numbers, keys and offsets in blocks. The numbers do not depend on the size of a block."""
     for first in range(0, records, size):
         offsets = np.arange(first, min(first + size, records), dtype=np.int64)
-        # Knuth's multiplicative hash, twice: as good as random, and the same in both passes.
+        # Knuth's multiplicative hash, twice: random enough, and the same in both passes.
         mixed = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
         numbers = (mixed ^ (mixed >> np.uint64(27))) % np.uint64(keys)
@@ -41,12 +41,12 @@ def blocks(records: int, keys: int, size: int) -> Iterator[tuple[Any, Any, Any]]
 
 
 def peak_mib() -> float:
-    """The largest resident size of this process so far."""
+    """Return the highest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(records: int, keys: int, memory_bytes: int) -> dict[str, float]:
-    """One run. Raises AssertionError where another record stays than the newest of each key."""
+    """Run once. Raises AssertionError if the index keeps a record other than the newest of each key."""
     with KeyIndex(1, memory_bytes=MIB, secret=SECRET) as warm:
         warm.hashes(pa.array([b"k"], pa.binary()))
     before = peak_mib()
@@ -77,7 +77,7 @@ def measure(records: int, keys: int, memory_bytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures, and keep them where --json says."""
+    """Print the figures, and write them to the file of --json."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,12 @@
-"""What each `tailrace.latency` costs and gives at a modelled S3: PUTs, dollars, time to the acknowledgement.
+"""The cost and latency of each `tailrace.latency` on a modelled S3: PUTs, dollars, time to the acknowledgement.
 
     python -m bench.latency [--seconds 30] [--json FILE]
 
-A lane of an agent, with the default settings of S3, over a store with S3's latencies (PUT 150 ms at the median, 400 ms
-at p99, hedged as in production) and a sequencer whose commits take 5 ms, on a loop whose clock jumps from event to
-event: seconds are modelled, on any machine, and PUTs are counted below the hedging. An open producer sends at its rate
-whatever is answered; a closed one is the Java client: at most five requests under way.
+A lane of an agent, with the default settings for S3, runs over a store with S3's latencies (PUT 150 ms at the median,
+400 ms at p99, hedged as in production) and a sequencer whose commits take 5 ms. The loop's clock jumps from event to
+event, so seconds are modelled and the same on any machine. PUTs are counted below the hedging. An open producer sends
+at its rate without waiting for responses. A closed one behaves like the Java client, with at most five requests in
+flight.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ MIB = 1 << 20
 COMMIT_SECONDS = 0.005
 PARTITIONS = 16
 REQUESTS_UNDER_WAY = 5
-"""max.in.flight.requests.per.connection of the Java client."""
+"""The Java client's default of max.in.flight.requests.per.connection."""
 CASES = (
     ("10 requests/s of 1 KiB", 10.0, 1),
     ("1 MiB/s of 16 KiB", 64.0, 16),
     ("20 MiB/s of 64 KiB", 320.0, 64),
 )
-"""Name, requests a second, KiB of each."""
+"""Name, requests per second, KiB of each request."""
 JAVA = (
     ("defaults: batch.size=16384", 16),
     ("batch.size=65536", 64),
@@ -65,7 +66,8 @@ JAVA = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`puts`: with hedges. Milliseconds from a request's arrival to its acknowledgement."""
+    """The figures of a case. `puts` includes hedges. Latencies are ms from a request's arrival to its
+    acknowledgement."""
 
     seconds: float
     requests: int
@@ -96,18 +98,18 @@ class Forgetful(MemoryStore):
     """A store that keeps nothing."""
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """Done."""
+        """Do nothing."""
 
 
 class NoCache:
-    """Takes nothing."""
+    """A cache that stores nothing."""
 
     def write_through(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Bench:
-    """One lane, and the times of the requests that it answered."""
+    """One lane, with the latencies of the requests that it answered."""
 
     def __init__(self, loop: SimulatedLoop, latency: Latency, seed: int, flush: Flush) -> None:
         self.clock, self.entropy = SimulatedClock(loop), SeededEntropy(seed)
@@ -146,7 +148,7 @@ class Bench:
         await self.committer.close()
 
     def send(self, data: bytes, partitions: Sequence[int]) -> asyncio.Future[None]:
-        """One request with a batch for each partition; done when it is acknowledged."""
+        """Send one request with a batch for each partition. The future is done when it is acknowledged."""
         began, done = self.clock.monotonic(), asyncio.get_running_loop().create_future()
 
         def settled(results: object) -> None:
@@ -226,17 +228,17 @@ def run_open(
     seed: int = 1,
     flush: Flush = Flush.SYNC,
 ) -> Outcome:
-    """A producer of so many requests a second, each of one batch."""
+    """Run a producer of `rate` requests per second, each with one batch."""
     return _run(latency, seconds, seed, rate=rate, kib=kib, is_closed=False, flush=flush)
 
 
 def run_closed(latency: Latency, kib: int, seconds: float = 30.0, seed: int = 1) -> Outcome:
-    """The Java client with more to send than it may: five requests, each with a full batch for all partitions."""
+    """Run the Java client at its limit: five requests in flight, each with a full batch for every partition."""
     return _run(latency, seconds, seed, rate=0.0, kib=kib, is_closed=True)
 
 
 def table(rows: Sequence[tuple[str, Latency, Outcome]]) -> str:
-    """The figures as the pages have them."""
+    """Return the figures as the table in the docs."""
     lines = [
         "| load | policy | PUTs a second | $ a month | p50 ms | p99 ms | MiB/s |",
         "|---|---|---|---|---|---|---|",
@@ -250,7 +252,7 @@ def table(rows: Sequence[tuple[str, Latency, Outcome]]) -> str:
 
 
 def main() -> None:
-    """All cases, as tables; and as JSON."""
+    """Run all cases and print them as tables. Write them to the file of --json."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -102,7 +102,7 @@ class BatchProducer:
             message.payload, message.len = ctypes.addressof(self._value), len(value)
 
     def produce(self, count: int) -> int:
-        """Hand over up to `count` records; returns how many the queue accepted."""
+        """Queue up to `count` records. Return how many the queue accepted."""
         taken: int = self._library.rd_kafka_produce_batch(
             self._topic, ANY_PARTITION, COPIES_VALUES, self._messages, min(count, BATCH)
         )
@@ -113,13 +113,13 @@ class BatchProducer:
         self._library.rd_kafka_poll(self._producer, milliseconds)
 
     def flush(self, milliseconds: int) -> int:
-        """Wait until all records are answered; returns how many are not."""
+        """Wait until all records are acknowledged. Return how many are not."""
         self._library.rd_kafka_flush(self._producer, milliseconds)
         left: int = self._library.rd_kafka_outq_len(self._producer)
         return left
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Release librdkafka's handles."""
         self._library.rd_kafka_topic_destroy(self._topic)
         self._library.rd_kafka_destroy(self._producer)
 
@@ -137,7 +137,7 @@ class CountingConsumer:
         self._messages = (ctypes.c_void_p * BATCH)()
 
     def seek(self, starts: Mapping[int, int]) -> None:
-        """Read from these offsets on, and drop what was fetched before."""
+        """Read from these offsets on, and drop records that were fetched before."""
         assigned = self._library.rd_kafka_topic_partition_list_new(len(starts))
         for partition, offset in starts.items():
             self._library.rd_kafka_topic_partition_list_add(assigned, self._topic.encode(), partition)
@@ -148,7 +148,7 @@ class CountingConsumer:
         self._library.rd_kafka_topic_partition_list_destroy(assigned)
 
     def consume(self, most: int, timeout_ms: int) -> int:
-        """Take up to `most` records; wait until they arrive or the time is over. Returns how many arrived."""
+        """Consume up to `most` records; wait until they arrive or the time-out. Return how many arrived."""
         taken: int = self._library.rd_kafka_consume_batch_queue(
             self._queue, timeout_ms, self._messages, min(most, BATCH)
         )
@@ -160,7 +160,7 @@ class CountingConsumer:
         return max(taken, 0)
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Release librdkafka's handles."""
         self._library.rd_kafka_queue_destroy(self._queue)
         self._library.rd_kafka_consumer_close(self._consumer)
         self._library.rd_kafka_destroy(self._consumer)

@@ -1,5 +1,5 @@
-"""Loads that need more memory than there is: how much the server uses at most, and whether it serves everybody in the
-end.
+"""Loads that need more memory than there is: measures the server's highest memory, and whether it serves all clients in
+the end.
 
 Each case starts its own processes with small budgets (`Sizes.budgets`), overloads them, and then probes: it produces a
 record and reads it back. `above_start_mib` is the highest resident memory above that of the idle server. `allowed_mib`
@@ -63,16 +63,16 @@ READY_SECONDS = 150.0
 RECOVERY_SECONDS = 120.0
 FRAME_BYTES = 60_000
 REQUESTS_EACH = 16
-"""What a sender keeps in flight, of half a MiB each."""
+"""The requests that a sender keeps in flight, of half a MiB each."""
 METADATA_VERSION = 12
 SMALLEST_PARTITIONS = 500
-"""Partitions for which a request of smallest batches has one each."""
+"""The partitions in a request of smallest batches, with one batch each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The size of each case. `make overload` runs the defaults; a test runs SMALL in seconds, with budgets that are so
-    much smaller that its loads exceed what is allowed, too: each case was seen to fail with its bound removed."""
+    """The size of each case. `make overload` runs the defaults. A test runs SMALL in seconds, with budgets so small
+    that its loads exceed them too: each case was seen to fail with its limit removed."""
 
     away_seconds: float = 120.0
     commit_deadline_ms: int = 20_000
@@ -91,7 +91,7 @@ class Sizes:
 
     @property
     def budgets(self) -> dict[str, int]:
-        """The budgets' settings, in bytes."""
+        """The settings of the budgets, in bytes."""
         return {name: mib * MIB // self.budgets_share for name, mib in BUDGETS_MIB.items()}
 
 
@@ -115,7 +115,7 @@ SMALL = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a case keeps what it writes: a folder, and a database's URL."""
+    """Where a case stores its data: a folder and a database's URL."""
 
     folder: Path
     database: str
@@ -140,7 +140,7 @@ class Server:
 
 @dataclass
 class Result:
-    """A row of the table. `is_served`: the probe, and the clients of the case, got everything in the end."""
+    """A row of the table. `is_served`: the probe and the clients of the case got everything in the end."""
 
     case: str
     seconds: float = 0.0
@@ -187,7 +187,7 @@ async def sequencer_away(sizes: Sizes, place: Place) -> Result:
 
 
 async def half_sent(sizes: Sizes, place: Place) -> Result:
-    """Connections that declare a megabyte and stop, with a probe beside them."""
+    """Connections that declare a megabyte and stop, while a probe runs."""
     result = Result("half-sent")
     most = {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}
     with serve(place, {**sizes.budgets, **most}) as server:
@@ -202,7 +202,7 @@ async def half_sent(sizes: Sizes, place: Place) -> Result:
                 for connection in held:
                     connection.write((MIB).to_bytes(4, "big"))
                 result.probe_worst_ms = await probed(server.bootstrap, 20)
-                # The same connections after they have sent a part of it, all together more than there is memory for.
+                # The same connections send a part of it, together more than fits into memory.
                 for connection in held:
                     connection.write(bytes(sizes.half_sent_bytes))
                 result.served_after_seconds = await served_again(server.bootstrap)
@@ -215,7 +215,7 @@ async def half_sent(sizes: Sizes, place: Place) -> Result:
 
 
 async def frames_60k(sizes: Sizes, place: Place) -> Result:
-    """Connections that send requests of 60 KiB without waiting for answers; every request is answered."""
+    """Connections that send requests of 60 KiB without waiting for responses. Every request must be answered."""
     result = Result("frames-60k")
     with serve(place, sizes.budgets) as server:
         await create_topics(server.bootstrap)
@@ -239,7 +239,7 @@ async def frames_60k(sizes: Sizes, place: Place) -> Result:
 
 async def smallest_batches(sizes: Sizes, place: Place) -> Result:
     """Connections that each send a request with a smallest batch for each of 500 partitions, while the sequencer is
-    stopped; every request is answered in the end."""
+    stopped. Every request must be answered in the end."""
     result = Result("smallest-batches")
     rows = {"TAILRACE_AGENT__MAX_ROWS_PER_SECOND": 1_000_000}
     with agent_and_sequencer(place, {**sizes.budgets, **rows}) as server:
@@ -269,8 +269,8 @@ async def smallest_batches(sizes: Sizes, place: Place) -> Result:
 
 
 async def large_answers(sizes: Sizes, place: Place) -> Result:
-    """Connections that all ask for the metadata of all partitions at once; some of them name each topic, so that their
-    answers are not shared. Each asks again until it has its answer."""
+    """Connections that all request the metadata of all partitions at once. Some name each topic, so that their
+    responses are not shared. Each retries until it has its response."""
     result = Result("large-answers")
     total = sizes.partitions * sizes.metadata_partitions
     with serve(place, sizes.budgets) as server:
@@ -302,7 +302,7 @@ async def large_answers(sizes: Sizes, place: Place) -> Result:
 
 
 async def many_small_runs(sizes: Sizes, place: Place) -> Result:
-    """A consumer reads a million small runs of a thousand partitions, with a probe beside it."""
+    """A consumer reads a million small runs of a thousand partitions, while a probe runs."""
     result = Result("many-small-runs")
     await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
     with serve(place, sizes.budgets) as server:
@@ -320,7 +320,7 @@ async def many_small_runs(sizes: Sizes, place: Place) -> Result:
 
 
 async def compaction_backlog(sizes: Sizes, place: Place) -> Result:
-    """A compactor compacts a million runs until none is left, with a probe beside it."""
+    """A compactor compacts a million runs until none is left, while a probe runs."""
     result = Result("compaction-backlog")
     total = sizes.partitions * sizes.runs_each
     await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
@@ -341,12 +341,12 @@ async def compaction_backlog(sizes: Sizes, place: Place) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class RunAside:
-    """Runs items on a thread, as Spark runs them in processes, so the job renews its lease and session meanwhile."""
+    """Runs items on a thread, as Spark runs them in processes, so that the job can renew its lease and session."""
 
     data: Path
 
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
-        """Each item's outcome, in order."""
+        """Yield each item's outcome in order."""
         for item in items:
             for outcome in await asyncio.to_thread(asyncio.run, self._run(item, output)):
                 yield outcome
@@ -363,8 +363,8 @@ class RunAside:
 
 @dataclass
 class Compacted:
-    """What a compactor did. `again`: how often it had to start again because the sequencer was away for longer than it
-    waits; the records count from its last start. `left`: runs that are still to be compacted."""
+    """What a compactor did. `again`: how often it had to restart because the sequencer was unavailable for longer than
+    it waits. The records count from its last start. `left`: runs that are not compacted."""
 
     records: int = 0
     rounds: int = 0
@@ -374,7 +374,7 @@ class Compacted:
 
 
 async def compact(server: Server, most_seconds: float) -> Compacted:
-    """Run a compactor with default settings until nothing is left, at most for so many seconds."""
+    """Run a compactor with default settings until nothing is left, for at most `most_seconds`."""
     clock, entropy, settings = SystemClock(), SystemEntropy(), CompactionSettings()
     security = OpenedSecurity(SecurityFiles(secret_file=server.data / SECRET)).rpc
     sequencer = SequencerClient([server.rpc], clock=clock, entropy=entropy, security=security)
@@ -409,7 +409,7 @@ CASES: dict[str, Callable[[Sizes, Place], Awaitable[Result]]] = {
 
 
 def run_case(name: str, sizes: Sizes, *, is_on_postgresql: bool = False) -> Result:
-    """Run one case in a folder of its own, on SQLite or on a PostgreSQL that is started for it."""
+    """Run one case in a new folder, on SQLite or on a PostgreSQL that is started for it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-overload-")))
         database = f"sqlite:///{folder / 'tailrace.db'}"
@@ -424,7 +424,7 @@ def run_case(name: str, sizes: Sizes, *, is_on_postgresql: bool = False) -> Resu
 
 
 def show(result: Result) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     print(
         f"{result.case:20} peak {result.peak_mib:5.0f} MiB, {result.above_start_mib:5.0f} above idle, "
         f"{result.allowed_mib:5.0f} allowed {'  ' if result.is_within else '!!'}  "
@@ -447,7 +447,7 @@ async def create_topics(bootstrap: str) -> None:
 
 
 async def create_large_topics(bootstrap: str, sizes: Sizes) -> None:
-    """`partitions` topics of `metadata_partitions` each."""
+    """Create `partitions` topics with `metadata_partitions` partitions each."""
     async with KafkaClient(bootstrap) as client:
         for first in range(0, sizes.partitions, 100):
             topics = [
@@ -462,7 +462,7 @@ async def create_large_topics(bootstrap: str, sizes: Sizes) -> None:
 async def ask_metadata(
     bootstrap: str, topics: list[MetadataRequestTopic] | None, found: dict[str, int]
 ) -> None:
-    """Ask for these topics, or all, until there is an answer; it is read whole, and not decoded."""
+    """Request the metadata of these topics, or of all, until there is a response. It is read but not decoded."""
     while True:
         connection = await Connection.open(bootstrap)
         try:
@@ -510,7 +510,7 @@ async def keep_producing(
 
 
 async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, answers: dict[str, int]) -> None:
-    """Send that many requests before reading the first answer; send failed ones again."""
+    """Send `count` requests before reading the first response, and retry failed ones."""
     request = produce_request("load", partition, batch)
     left = count
     while left:
@@ -532,7 +532,7 @@ async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, ans
 
 
 def smallest_request(sizes: Sizes) -> ProduceRequest:
-    """A request with a batch of one empty record for each of SMALLEST_PARTITIONS partitions."""
+    """Return a request with a batch of one empty record for each of SMALLEST_PARTITIONS partitions."""
     data = [
         PartitionProduceData(number, memoryview(batch_of(1, 0)))
         for number in range(sizes.metadata_partitions)
@@ -546,7 +546,7 @@ def smallest_request(sizes: Sizes) -> ProduceRequest:
 
 
 async def send_until_stored(bootstrap: str, request: ProduceRequest, answers: dict[str, int]) -> None:
-    """Send a request again until all of it is stored. Counts the answers by their highest error code."""
+    """Retry a request until all of it is stored. Count the responses by their highest error code."""
     code = -1
     while code:
         try:
@@ -557,7 +557,7 @@ async def send_until_stored(bootstrap: str, request: ProduceRequest, answers: di
 
 
 async def _sent_once(bootstrap: str, request: ProduceRequest) -> int:
-    """The highest error code of its answer."""
+    """Send a request once. Return the highest error code of its response."""
     connection = await Connection.open(bootstrap)
     try:
         await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
@@ -573,7 +573,7 @@ async def _send(connection: Connection, request: Any, count: int) -> None:
 
 
 async def probe_once(bootstrap: str) -> float | None:
-    """Produce a record and read it back: seconds, or None if either failed."""
+    """Produce a record and read it back. Return the seconds, None if either failed."""
     began = time.monotonic()
     with suppress(OSError, EOFError, TimeoutError):
         async with asyncio.timeout(30):
@@ -598,7 +598,7 @@ async def probe_once(bootstrap: str) -> float | None:
 
 
 async def probed(bootstrap: str, times: int) -> float:
-    """The worst latency of that many probes in ms; a failed probe counts as a minute."""
+    """Return the worst latency of `times` probes in ms. A failed probe counts as a minute."""
     worst = 0.0
     for _ in range(times):
         seconds = await probe_once(bootstrap)
@@ -617,7 +617,7 @@ async def keep_probing(bootstrap: str) -> float:
 
 
 async def served_again(bootstrap: str) -> float:
-    """Seconds until a probe succeeds; RECOVERY_SECONDS if none does by then."""
+    """Return the seconds until a probe succeeds; RECOVERY_SECONDS if none does by then."""
     began = time.monotonic()
     while time.monotonic() - began < RECOVERY_SECONDS:
         if await probe_once(bootstrap) is not None:
@@ -627,7 +627,7 @@ async def served_again(bootstrap: str) -> float:
 
 
 async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
-    """Fetch all partitions in every request, each from its position, until everything is read. Returns the records."""
+    """Fetch all partitions in every request, each from its position, until everything is read. Return the records."""
     positions = dict.fromkeys(range(sizes.partitions), 0)
     connection = await Connection.open(bootstrap)
     read = 0
@@ -653,7 +653,7 @@ async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
                     after = positions.pop(row.partition_index)
                     read += after - before
                     if after < sizes.runs_each:
-                        positions[row.partition_index] = after  # at the end of the line if it got something
+                        positions[row.partition_index] = after  # at the end of the queue if it got something
     except TimeoutError:
         pass
     finally:
@@ -679,7 +679,7 @@ async def watched(server: Server, result: Result, sizes: Sizes, connections: int
 
 @contextmanager
 def serve(place: Place, settings: dict[str, int]) -> Iterator[Server]:
-    """`tailrace serve` at that place."""
+    """Run `tailrace serve` with its data at that place."""
     kafka, http, rpc = (free_port() for _ in range(3))
     data = place.folder
     arguments = ["serve", "--data", str(data), "--database", place.database]
@@ -690,7 +690,7 @@ def serve(place: Place, settings: dict[str, int]) -> Iterator[Server]:
 
 @contextmanager
 def agent_and_sequencer(place: Place, settings: dict[str, int]) -> Iterator[Server]:
-    """An agent and its sequencer, one process each."""
+    """Run an agent and its sequencer, one process each."""
     kafka, http, rpc, sequencer_http = (free_port() for _ in range(4))
     with ExitStack() as stack:
         sequencer_pid = stack.enter_context(
@@ -725,7 +725,7 @@ def agent_and_sequencer(place: Place, settings: dict[str, int]) -> Iterator[Serv
 
 @contextmanager
 def process(arguments: list[str], http: int, settings: dict[str, int]) -> Iterator[int]:
-    """One `tailrace` process, ready; ended by SIGTERM, then by force."""
+    """Run one `tailrace` process. It is ready at the start of the block, and ended by SIGTERM, then by force."""
     from tailrace_cli.demo.embedded_cluster import until_ready
 
     command = [sys.executable, "-m", "tailrace_cli.app", *arguments]

@@ -1,18 +1,19 @@
-"""How much a client's latency grows beside another client.
+"""How much another client increases a client's latency.
 
     python -m bench.neighbours [--seconds 4] [--rounds 2] [--gib 1] [--own]
 
-`tailrace serve` on SQLite and a folder, with a cache of 256 MiB. Two probes run at a steady rate that keeps the server
-at a fraction of a core: produce requests of 1 KiB, and fetches of the newest records. Beside them runs one neighbour:
+The server is a `tailrace serve` on SQLite and a folder, with a cache of 256 MiB. Two probes run at a steady rate that
+keeps the server at a fraction of a core: produce requests of 1 KiB, and fetches of the newest records. One neighbour
+runs at the same time:
 
-    consumer     reads the newest 48 MiB again and again, 9 MiB an answer, as fast as it can
+    consumer     reads the newest 48 MiB again and again, 9 MiB per response, as fast as it can
     catch-up     reads a log of --gib GiB from its start, once, as fast as it can
     tiny         16 connections send batches of one 1-byte record, 64 requests in flight on each
     large        8 connections send batches of 480 KiB, 4 in flight on each
 
-All are C programs (bench.replay), each a process. Printed are the probes' p50 and p99, and their ratio to the same
-without a neighbour. A neighbour as fast as it can be takes all that is left of the server's core, so the ratios show
-whether it gets more than its turn. `--own`: the server has one core and all clients the other, and both come before
+All clients are C programs (bench.replay), each a process. It prints the probes' p50 and p99, and their ratio to the
+same without a neighbour. A neighbour at full speed takes all that is left of the server's core, so the ratios show
+whether it gets more than its share. `--own`: the server has one core and all clients the other, both with priority over
 other work on the machine (a niceness of -20, which needs root). Without it, that work is part of the figures.
 """
 
@@ -44,24 +45,24 @@ TINY = Load("1 x 1 B", 1, 1, 16, 64)
 LOG, PROBE_LOG = "log", "probe"
 FIRST = -20
 LEAD_SECONDS = 1.0
-"""A neighbour begins so much before the probes, and ends after them."""
+"""A neighbour starts this long before the probes, and ends after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """What the probes and the neighbours send, each in a file."""
+    """Writes the requests of the probes and the neighbours, each to a file."""
 
     folder: Path
     bootstrap: str
 
     def produce(self, name: str, topic: str, load: Load) -> Path:
-        """Batches of one shape."""
+        """Write produce requests with batches of one shape."""
         path = self.folder / name
         write_script(path, produce_requests(topic, load))
         return path
 
     def fetch(self, name: str, topic: str, newest_mib: float, connections: int) -> Path:
-        """The newest MiB of a topic, or all of it, by so many consumers."""
+        """Write fetches of the newest MiB of a topic, or of all of it, by `connections` consumers."""
         fetcher = RawFetcher(self.bootstrap, topic, max_bytes=50 * MIB, partition_max_bytes=MIB)
         ends = fetcher.ends(PARTITIONS)
         of_each = newest_mib * MIB / PARTITIONS / 1024
@@ -75,7 +76,7 @@ class Scripts:
 
 @contextmanager
 def own(core: int, is_wanted: bool) -> Iterator[None]:
-    """What starts meanwhile runs on this core alone, and before most else on the machine."""
+    """Run processes that start inside the block only on this core, with priority over most others on the machine."""
     cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     if is_wanted:
         os.sched_setaffinity(0, {sorted(cores)[core]})
@@ -88,7 +89,7 @@ def own(core: int, is_wanted: bool) -> Iterator[None]:
 
 
 def main() -> None:
-    """Print the probes' latencies alone, and beside each neighbour."""
+    """Print the probes' latencies alone and with each neighbour."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -121,7 +122,7 @@ def main() -> None:
 
 
 def compare(scripts: Scripts, driver: Path, seconds: float) -> None:
-    """One line for each neighbour."""
+    """Print one line for each neighbour."""
 
     def run(script: Path, length: float, in_flight: int, rate: float = 0) -> dict[str, Any]:
         return replayed(

@@ -2,20 +2,20 @@
 
     python -m bench.overload [--seconds 6] [--only NAME,NAME] [--small] [--postgresql] [--json FILE]
 
-The server is `tailrace serve` in a process of its own. The bench first measures its capacity with produce requests in a
-closed loop. Then it offers twice as much: as many connections again send without waiting for answers. It prints
-goodput, the server's memory and the probe's latency beside those at capacity, and how soon after the load the probe is
-as fast as before. Then each bad neighbour in turn runs beside a steady load (a probe that produces and reads its own
-records): consumers that don't read their answers, idle connections, a consumer that reads everything, a producer that
-sends each 1-byte record in its own request.
+The server is a `tailrace serve` process. The bench first measures its capacity with produce requests in a closed loop.
+Then it offers twice as much: as many connections again send without waiting for responses. It prints goodput, the
+server's memory and the probe's latency, compared with those at capacity, and how soon after the load the probe is as
+fast as before. Then each bad neighbour in turn runs with a steady load (a probe that produces and reads its own
+records): consumers that don't read their responses, idle connections, a consumer that reads everything, a producer that
+sends each 1-byte record in a separate request.
 
-Then it runs the cases of `bench.memory_cases`, each with its own processes: the sequencer away for two minutes,
-connections that stop within a request, requests of 60 KiB from a thousand connections, metadata of 100,000 partitions
-for a thousand connections at once, a consumer and a compactor with
-a million runs to read (created in a minute or two; the compactor is a real one and must leave none). Ten thousand
-connections need `ulimit -n` of 10,500 or more, here and in the server.
+Then it runs the cases of `bench.memory_cases`, each with its own processes: a sequencer that is stopped for two
+minutes, connections that stop within a request, requests of 60 KiB from a thousand connections, metadata of 100,000
+partitions for a thousand connections at once, and a consumer and a compactor with a million runs to read (created in a
+minute or two; the compactor is a real one and must leave none). Ten thousand connections need `ulimit -n` of 10,500 or
+more, here and in the server.
 
-Server and load share one machine's cores, so compare the rows of one run with each other.
+Server and load share one machine's cores, so compare only rows of the same run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SLOW_CONSUMERS = 100
 
 @dataclass
 class Outcome:
-    """What one load achieved. `latencies` in seconds."""
+    """The result of one load. `latencies` in seconds."""
 
     acknowledged_bytes: int = 0
     errors: dict[int, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Outcome:
 async def send_batches(
     bootstrap: str, topic: str, partition: int, batch: bytes, window: int, until: float, outcome: Outcome
 ) -> None:
-    """Keep `window` produce requests in flight until the time is over; count the acknowledged ones."""
+    """Keep `window` produce requests in flight until the end, and count the acknowledged ones."""
     connection = await Connection.open(bootstrap)
     request = produce_request(topic, partition, batch)
     room = asyncio.Semaphore(window)
@@ -107,7 +107,7 @@ async def send_batches(
 
 
 async def offered(bootstrap: str, topic: str, senders: int, window: int, seconds: float) -> Outcome:
-    """Many senders side by side."""
+    """Run many senders concurrently."""
     outcome = Outcome()
     batch = batch_of(BATCH_RECORDS, RECORD_BYTES)
     until = time.monotonic() + seconds
@@ -120,7 +120,7 @@ async def offered(bootstrap: str, topic: str, senders: int, window: int, seconds
 
 
 async def probe(bootstrap: str, topic: str, until: float, outcome: Outcome, pause: float = 0.02) -> None:
-    """Repeatedly produce a record and read it back; the latency is that of both together."""
+    """Repeatedly produce a record and read it back. The latency is that of both together."""
     writing, reading = await Connection.open(bootstrap), await Connection.open(bootstrap)
     batch = batch_of(1, 100)
     try:
@@ -209,7 +209,7 @@ async def greedy_consumer(bootstrap: str, topic: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def tiny_batches(bootstrap: str, topic: str) -> AsyncIterator[None]:
-    """A producer that sends each record of 1 byte in a request of its own, 64 in flight."""
+    """A producer that sends each record of 1 byte in a separate request, 64 in flight."""
     batch = batch_of(1, 1)
     until = time.monotonic() + 3600
     async with _beside([send_batches(bootstrap, topic, 1, batch, 64, until, Outcome())]):
@@ -282,7 +282,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
-    """All loads, one after another; a row each."""
+    """Run all loads one after another. Return a row for each."""
     rows: list[dict[str, Any]] = []
 
     def keep(row: dict[str, Any]) -> dict[str, Any]:
@@ -333,7 +333,7 @@ async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
 
 
 async def recovery_seconds(probed: Callable[[float], Awaitable[Outcome]], before: float) -> float:
-    """How long it takes until the probe's median is at most twice its seconds before; a minute at most."""
+    """Return how long it takes until the probe's median is at most twice that before the load; at most a minute."""
     began = time.monotonic()
     while True:
         outcome = await probed(0.5)

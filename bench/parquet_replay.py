@@ -1,9 +1,10 @@
-"""Replay of Parquet objects: CPU of the reader alone, for files of few thick partitions and of many thin ones.
+"""Replay of Parquet objects: CPU of the reader alone, for files with few large partitions and with many small ones.
 
     python -m bench.parquet_replay [--mib 96] [--json FILE]
 
-Records of 940 B with headers, in batches of 16, compacted into one object in memory. One reader takes all partitions to
-their ends, 1 MiB of each at a time, as a consumer that replays a topic does. MiB are of the batches that it gets.
+Records of 940 B with headers, in batches of 16, are compacted into one object in memory. One reader reads all
+partitions to their ends, 1 MiB of each at a time, like a consumer that replays a topic. MiB are those of the batches
+that it gets.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CASES = {"thick, 1 partition": 1, "thick, 4 partitions": 4, "thin, 200 partition
 
 
 def written(partitions: int, mib: int) -> WrittenParquet:
-    """One object with about so many MiB of records, evenly of all partitions."""
+    """Write one object with about `mib` MiB of records, evenly from all partitions."""
     half = VALUE_BYTES // 2
     records = [
         NewRecord(b"key-%d" % n, os.urandom(half) + b"v" * half, [("trace", b"%d" % n)])
@@ -83,7 +84,7 @@ def _run(file: WrittenParquet, partition: int) -> Run:
 
 
 async def replay(file: WrittenParquet) -> dict[str, Any]:
-    """Read all partitions once; bytes and CPU of this process."""
+    """Read all partitions once. Return the bytes and the CPU of this process."""
     clock = SystemClock()
     store = MemoryStore(clock)
     assert file.data is not None

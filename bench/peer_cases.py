@@ -1,4 +1,4 @@
-"""The loads of `bench.peers`, and the servers that each runs on."""
+"""The loads of `bench.peers`, with the servers that each runs on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     S3: (("bench.serve_over", "s3"), AS_ON_S3),
     SMALL_CACHE: (("tailrace_cli.app",), COLD_CACHE),
 }
-"""The module that serves, with its first arguments, and its settings."""
+"""For each server, its module with the first arguments, and its settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One load on some of the servers. `rate`: requests or records a second; 0: as many as are answered."""
+    """One load on some of the servers. `rate`: requests or records per second; 0 means as fast as they are answered."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def batches(records: int, record_bytes: int, connections: int, in_flight: int, *, idempotent: bool) -> Case:
-    """Batches of one shape, produced and then fetched."""
+    """Return a case that produces batches of one shape and then fetches them."""
     size = f"{records} x {'1 KiB' if record_bytes == 1024 else f'{record_bytes} B'}"
     name = f"{size}, {connections} connections{', idempotent' if idempotent else ''}"
     load = Load(name, records, record_bytes, connections, in_flight, idempotent)
@@ -48,7 +48,7 @@ def batches(records: int, record_bytes: int, connections: int, in_flight: int, *
 
 
 def paced(mib: int, kib: int, servers: tuple[str, ...] = (FOLDER, S3, KAFKA)) -> Case:
-    """A steady rate of requests, each of one batch."""
+    """Return a case with a steady rate of requests of one batch each."""
     name = f"{mib} MiB/s of {kib} KiB"
     return Case("paced", name, servers, Load(name, kib, 1024, 4, 64), rate=mib * 1024 / kib)
 
@@ -67,8 +67,8 @@ DAILY = (
     Case("librdkafka", "defaults", (FOLDER, NULL, KAFKA)),
     Case("java", "defaults", PEERS),
 )
-"""The loads of every day. Latencies come first: what a Kafka that never waits for its disk has not written yet is
-written while others sync."""
+"""The daily loads. Latencies come first, because Kafka does not wait for its disk: its unwritten data would be written
+while other servers sync."""
 LARGE = "large batches"
 WHOLE = (
     paced(20, 16),
@@ -86,4 +86,4 @@ WHOLE = (
     Case("librdkafka", LARGE, (FOLDER, NULL, KAFKA), settings=LARGE),
     Case("java", LARGE, PEERS, settings=LARGE),
 )
-"""The loads of every day, and the others."""
+"""All loads, the daily ones included."""

@@ -1,4 +1,4 @@
-"""The loads of `bench.peers` on one server: each gives rows of figures."""
+"""Runs the loads of `bench.peers` on one server. Each gives rows of figures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Loads:
         }
 
     def run(self, case: Case, topic: str) -> list[dict[str, Any]]:
-        """The case on a topic of its own: its rows."""
+        """Run the case on a new topic. Return its rows."""
         self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         try:
             rows = self._kinds[case.kind](case, topic)
@@ -138,7 +138,7 @@ class Loads:
 
     @contextmanager
     def _measured(self, case: Case) -> Iterator[dict[str, Any]]:
-        """A row, with the seconds and the server's CPU meanwhile."""
+        """Yield a row. At the end of the block it gets the seconds and the server's CPU."""
         row: dict[str, Any] = {"server": self._server.name, "load": case.kind, "batch": case.name}
         used, began = cpu_seconds(self._server.pid), time.monotonic()
         yield row

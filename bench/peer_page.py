@@ -1,4 +1,4 @@
-"""The figures of `bench.peers`: lines while it runs, and the tables of docs/performance.md."""
+"""Formats the figures of `bench.peers`: lines while it runs, and the tables of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNTED = {"requests": "requests", "mib": "mib", "records": "records"}
 
 
 def with_figures(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with what it counted per CPU-second of the server, and per second."""
+    """Return the row with its counts per CPU-second of the server, and per second."""
     used, seconds = max(row["server_cpu_seconds"], 0.01), row["seconds"]
     figures = {f"{name}_per_cpu_second": row[name] / used for name in COUNTED if name in row}
     rates = {f"{name}_per_second": row[name] / seconds for name in COUNTED if name in row}
@@ -33,12 +33,12 @@ MAIN_FIGURE = {
     "produce": "requests_per_cpu_second", "hot": "mib_per_cpu_second", "cold": "mib_per_cpu_second",
     "librdkafka": "mib_per_cpu_second", "java": "mib_per_second", "paced": "p99_ms", "groups": "p99_ms",
 }  # fmt: skip
-"""What the page's table compares, by kind of load."""
+"""The figure that the page's table compares, by kind of load."""
 OURS = (FOLDER, NULL, S3, SMALL_CACHE)
 
 
 def page(result: dict[str, Any]) -> str:
-    """Markdown: the machine, and a line per load with the medians of its rounds."""
+    """Return the page's Markdown: the machine, and a line per load with the medians of its rounds."""
     about = result["machine"]
     rows = [with_figures(row) for row in result["rows"]]
     return "\n".join([
@@ -66,7 +66,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _medians(rows: list[dict[str, Any]], *load: str) -> dict[str, float]:
-    """Of each figure of a load on a server, the median of its rounds."""
+    """Return the median of all rounds for each figure of a load on a server."""
     of_load = [row for row in rows if (row["load"], row["batch"], row["server"]) == load]
     names = [name for row in of_load for name, value in row.items() if isinstance(value, int | float)]
     return {name: statistics.median(row[name] for row in of_load) for name in dict.fromkeys(names)}

@@ -1,8 +1,8 @@
-"""Tailrace beside Apache Kafka in one run, small and large batches, few and many connections: `make bench`.
+"""Compares Tailrace with Apache Kafka in one run, with small and large batches, few and many connections: `make bench`.
 
     python -m bench.peers [--whole] [--only KIND ...] [--seconds 2] [--rounds 1] [--json FILE] [--no-kafka]
                           [--sums]
-    python -m bench.peers --page FILE              the tables of docs/performance.md
+    python -m bench.peers --page FILE              prints the tables of docs/performance.md
 
     produce     saturated: batches of 1 record of 1 KiB, 10 x 100 B, 16, 64 and 480 KiB; 1 to 1,000 connections
     hot         the newest HOT_MIB of what these wrote, again and again, from the agent's memory
@@ -10,14 +10,15 @@
     paced       1 and 20 MiB/s: the time to the acknowledgement
     groups      100 and 1,000 records a second to three groups: the time from `produce` to each
     librdkafka  as fast as it takes records of 1 KiB, with its defaults and with batches of 1 MB
-    java        kafka-producer-perf-test with its defaults and with batches of 1 MB, where Java and Maven are
+    java        kafka-producer-perf-test with its defaults and with batches of 1 MB, if Java and Maven are installed
 
-The servers: `tailrace serve` on SQLite over a folder, over the folder as slow as S3 (modelled), and over nothing
-(objects are dropped: `bench.serve_over`); Kafka from its jars, which never waits for its disk. All run at once, and
-take turns, so that they see the same other load. Without --whole the loads of every day run, in some three minutes.
+The servers are `tailrace serve` on SQLite over a folder, over a folder as slow as S3 (modelled), and over a store that
+drops objects (`bench.serve_over`), and Kafka from its jars, which does not wait for its disk. All run at once and take
+turns, so that other load on the machine affects them equally. Without --whole, the daily loads run in some three
+minutes.
 
-On a shared machine compare **requests, batches and MiB per server CPU-second**. On four cores and more, servers and
-drivers have cores of their own.
+On a shared machine, compare **requests, batches and MiB per server CPU-second**. On four or more cores, servers and
+drivers run on separate cores.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tailrace_cli.demo.embedded_cluster import serving
 
 OWN_CORES_FROM = 4
 WARM_UP_SECONDS = 5.0
-"""Kafka's compiler is busy that long, at least."""
+"""Kafka's JIT compiler is busy for at least this long."""
 
 
 def main() -> None:
@@ -85,7 +86,7 @@ def main() -> None:
 
 
 def run(cases: list[Case], options: argparse.Namespace, has_kafka: bool) -> list[dict[str, Any]]:
-    """The cases' rows. A server runs as long as any case needs one of its kind."""
+    """Run the cases and return their rows. A server runs as long as any case needs it."""
     names = [name for name in (*PROGRAMS, KAFKA) if any(name in case.servers for case in cases)]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, ExitStack() as stack:
@@ -114,7 +115,7 @@ def run(cases: list[Case], options: argparse.Namespace, has_kafka: bool) -> list
 
 @contextmanager
 def started(name: str, folder: Path) -> Iterator[Server]:
-    """A server of this name, ready."""
+    """Run the server of this name. It is ready at the start of the block."""
     if name == KAFKA:
         with kafka_peer.kafka(folder) as peer:
             yield Server(name, peer.bootstrap, peer.pid)
@@ -126,7 +127,7 @@ def started(name: str, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def cores_of(role: str) -> Iterator[None]:
-    """What starts meanwhile runs on this role's half of the cores, where there are enough."""
+    """Run processes that start inside the block on this role's half of the cores, if there are enough cores."""
     before = os.sched_getaffinity(0)
     if len(before) >= OWN_CORES_FROM:
         ordered = sorted(before)

@@ -1,4 +1,4 @@
-"""Compiled codecs beside kio's: microseconds per message, and the ratio in one run.
+"""Compares the compiled codecs with kio's: microseconds per message, and their ratio in one run.
 
 python -m bench.protocol_codec
 """
@@ -43,7 +43,7 @@ from tailrace.kafka.messages.produce import (
 
 
 def cases() -> list[tuple[str, Any, Codec, Any]]:
-    """(name, message, our codec, kio's class)."""
+    """Return (name, message, our codec, kio's class) of each case."""
     topic_id = uuid.UUID(int=2**100 + 7)
     produce_response = ProduceResponse(
         responses=[
@@ -133,7 +133,7 @@ def cases() -> list[tuple[str, Any, Codec, Any]]:
 
 
 def best_us(call: Callable[[], object], budget_seconds: float = 0.3) -> float:
-    """The fastest of the repetitions that fit into the budget."""
+    """Return the microseconds of the fastest repetition within the budget."""
     best = float("inf")
     stop = time.perf_counter() + budget_seconds
     while time.perf_counter() < stop:

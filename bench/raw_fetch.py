@@ -1,4 +1,4 @@
-"""A fetch client that only reads, so that the broker is the limit and not its client.
+"""A fetch client that only reads, so that the limit is the broker and not the client.
 
 Like a Kafka consumer per broker, it has one connection with one request in flight for all partitions. It reads batch
 headers to count records and to find the next offset; it never decodes records.
@@ -34,7 +34,7 @@ class RawFetcher:
         self._topic, self._topic_id = topic, self._find(topic)
 
     def read(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> tuple[int, int]:
-        """Read from `positions` up to `ends` (offsets by partition); bytes and records that arrived."""
+        """Read from `positions` up to `ends` (offsets by partition). Return the received bytes and records."""
         total = records = 0
         for _, came, of_them in self.walk(positions, ends):
             total += came
@@ -42,7 +42,7 @@ class RawFetcher:
         return total, records
 
     def walk(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[tuple[bytes, int, int]]:
-        """The same, request by request: its frame, and the bytes and records that arrived."""
+        """Read request by request. Yield each request's frame, and the received bytes and records."""
         at = {partition: offset for partition, offset in positions.items() if offset < ends[partition]}
         while at:
             total = records = 0
@@ -64,14 +64,14 @@ class RawFetcher:
             yield b"".join(encode_request(1, ApiKey.FETCH, FETCH_VERSION, request, "bench")), total, records
 
     def ends(self, partitions: int) -> dict[int, int]:
-        """The end offset of each partition."""
+        """Return the end offset of each partition."""
         asked = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
         topics = [ListOffsetsTopic(name=self._topic, partitions=asked)]
         answer = self._ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(topics=topics))
         return {found.partition_index: found.offset for found in answer.topics[0].partitions}
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def _request(self, positions: Mapping[int, int]) -> FetchRequest:

@@ -1,7 +1,7 @@
-"""Raw requests of one shape against a server, and what its process spends on them. `bench.peers` has the command.
+"""Sends raw requests of one shape to a server, and measures its process. `bench.peers` has the command.
 
-The loads replay raw requests (bench.replay) and never decode records. The server's CPU is user + system time of its
-process while the load ran.
+The loads replay raw requests (bench.replay) and never decode records. The server's CPU is the user + system time of its
+process during the load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEFT_ON_DISK_MIB = 40 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A shape of batches, and how many clients send it, with how many requests in flight each."""
+    """A shape of batches, the number of clients that send it, and the requests in flight of each."""
 
     name: str
     records: int
@@ -55,10 +55,10 @@ class Server:
 
 
 def fill_page_cache(path: Path) -> None:
-    """Write a file until little memory is free, or disk; at most as much as there is memory.
+    """Write a file until little memory or disk space is free; at most as much as the machine's memory.
 
-    The page cache of a machine that has run for a day is as full. Otherwise the server that runs first pays for pages
-    that a virtual machine has never used: 2.3 ms of system time per MiB.
+    The page cache of a machine that has run for a day is as full. Otherwise the first server pays for pages that a
+    virtual machine has never used: 2.3 ms of system time per MiB.
     """
     piece = bytes(64 * MIB)
     room = min(total_memory_mib(), shutil.disk_usage(path.parent).free // MIB - LEFT_ON_DISK_MIB)
@@ -92,7 +92,7 @@ class Bench:
     def produced(
         self, load: Load, topic: str, kind: str = "produce", *, rate: float = 0, seconds: float | None = None
     ) -> dict[str, Any]:
-        """Produce to a topic that exists, at `rate` requests a second or as fast as they are answered."""
+        """Produce to an existing topic, at `rate` requests per second or as fast as they are answered."""
         requests = produce_requests(topic, load)
         self._begin(load, requests, self._warm_up, rate)
         row = self._measured(kind, load, seconds or self._seconds, load.in_flight, requests, rate)
@@ -100,7 +100,7 @@ class Bench:
         return row
 
     def fill(self, load: Load, topic: str, mib: int) -> None:
-        """Produce until the topic has so many MiB at least."""
+        """Produce until the topic has at least `mib` MiB."""
         requests = produce_requests(topic, load)
         self._begin(load, requests, 0)
         written = 0.0
@@ -110,7 +110,7 @@ class Bench:
     def _begin(
         self, load: Load, requests: list[list[RawRequest]], warm_up_seconds: float, rate: float = 0
     ) -> None:
-        """A Kafka that has just created a topic refuses requests for some time."""
+        """Start a load and warm up. Kafka refuses requests for some time after it has created a topic."""
         write_script(self._script, requests)
         for _ in range(MAX_REFUSALS):
             try:
@@ -125,7 +125,7 @@ class Bench:
             self._replay(warm_up_seconds, load.in_flight, requests, rate)
 
     def fetched(self, load: Load, topic: str, kind: str = "fetch", *, whole: bool = False) -> dict[str, Any]:
-        """Fetch the topic's end, again and again; `whole`: the topic, by one consumer."""
+        """Fetch the topic's end again and again. `whole`: one consumer fetches the whole topic."""
         fetcher = RawFetcher(self._server.bootstrap, topic, max_bytes=50 * MIB, partition_max_bytes=MIB)
         ends = fetcher.ends(PARTITIONS)
         size = load.records * load.record_bytes + 100
@@ -154,7 +154,8 @@ class Bench:
         }  # fmt: skip
 
     def _replay(self, seconds: float, in_flight: int, fresh: Any = None, rate: float = 0) -> dict[str, Any]:
-        """`fresh`: requests of idempotent producers, which get new ids each time: their sequences begin at 0."""
+        """Replay the requests. `fresh`: requests of idempotent producers, which get new ids each time, because their
+        sequences begin at 0."""
         if fresh is not None and fresh[0][0].batch_at >= 0:
             write_script(self._script, asyncio.run(with_new_ids(self._server.bootstrap, fresh)))
         return replayed(
@@ -166,13 +167,13 @@ class Bench:
 # --- requests ---------------------------------------------------------------------------------------------
 
 FETCH_ERROR_AT = 41
-"""Position of the first partition's error code in an answer of version 16: after sizes, throttle time, error, session
+"""Position of the first partition's error code in a response of version 16: after sizes, throttle time, error, session
 and topic id."""
 PRODUCER_ID_AT = 43
 
 
 def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
-    """One request per connection: one batch, to one partition."""
+    """Return one request per connection, with one batch to one partition."""
     now = int(time.time() * 1000)
     made: list[list[RawRequest]] = []
     error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
@@ -194,13 +195,13 @@ def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
 
 
 async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list[list[RawRequest]]:
-    """The same requests; each connection has its own producer, which has sent nothing yet."""
+    """Return the same requests with a new producer for each connection."""
     renewed: list[list[RawRequest]] = []
     async with KafkaClient(bootstrap) as client:
         for (request,) in requests:
             asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
             while (grant := await client.ask(ApiKey.INIT_PRODUCER_ID, asked)).error_code:
-                await asyncio.sleep(0.1)  # a Kafka that has just started loads its coordinator
+                await asyncio.sleep(0.1)  # Kafka loads its coordinator after its start
             frame = bytearray(request.frame)
             at = request.batch_at + PRODUCER_ID_AT
             frame[at : at + 10] = grant.producer_id.to_bytes(8, "big") + grant.producer_epoch.to_bytes(

@@ -1,7 +1,7 @@
-"""Replays raw requests with a small C program (replay.c), so that the server is the limit and not its client.
+"""Replays raw requests with a small C program (replay.c), so that the limit is the server and not the client.
 
-The program is in C because gcc is on every machine that builds Python packages, and one file needs no project of its
-own. The bench compiles it when it starts. It uses a tenth of an agent's CPU per request.
+The program is in C because gcc is on every machine that builds Python packages, and one file needs no separate project.
+The bench compiles it at its start. It uses a tenth of an agent's CPU per request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RawRequest:
 
 
 def compiled(folder: Path) -> Path:
-    """The driver, compiled into `folder`."""
+    """Compile the driver into `folder` and return its path."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise RuntimeError("no C compiler (gcc or cc) is on PATH; the bench compiles its driver with it")
@@ -44,7 +44,7 @@ def compiled(folder: Path) -> Path:
 
 
 def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> None:
-    """The requests that each connection sends in turn, repeatedly."""
+    """Write the requests that each connection sends in turn, repeatedly."""
     with path.open("wb") as file:
         file.write(struct.pack("<I", len(connections)))
         for requests in connections:
@@ -64,9 +64,11 @@ def replayed(
     rate: float = 0,
     sums: bool = False,
 ) -> dict[str, Any]:
-    """Run the driver and return its counts. `rate`: requests a second on all connections together, each sent when it is
-    due, from when its latency counts; 0: as many as are answered. `sums`: add up the bytes that come. Raises
-    RequestsFailed."""
+    """Run the driver and return its counts. Raises RequestsFailed.
+
+    `rate`: requests per second on all connections together. Each is sent when it is due, and its latency counts from
+    then. 0 means as fast as they are answered. `sums`: add up the received bytes.
+    """
     port = bootstrap.rpartition(":")[2]
     done = subprocess.run(
         [str(driver), str(script), port, str(seconds), str(in_flight), str(rate), str(int(sums))],

@@ -1,15 +1,15 @@
 """The cost of a small produce request in the agent alone: no sockets, no kernel, store and rows in memory.
 
     python -m bench.request_path [--rounds 30]
-    python -m bench.request_path --bytecodes      what the interpreter executes for a request, by function
+    python -m bench.request_path --bytecodes      counts the bytecodes that a request executes, by function
 
-Prints CPU microseconds of one request of 10 x 100 B, the lowest of all rounds, so that other load on the machine
-matters little. `whole` is from the received bytes to the answer's bytes, object and commit included, for 400 requests
-that arrive together over 100 connections, each of an idempotent producer. The parts are measured separately: they show
-how much of the whole a compiled pass over a frame could save.
+Prints CPU microseconds of one request of 10 x 100 B, the lowest of all rounds, so that other load on the machine has
+little effect. `whole` is from the received bytes to the response's bytes, including object and commit, for 400 requests
+that arrive together over 100 connections, each with an idempotent producer. The parts are measured separately: they
+show how much of the whole a compiled pass over a frame could save.
 
-On a machine with other load, count bytecodes: they are the same in each run, and most of a small request's time is the
-interpreter's. What C code does (futures, the loop, zstd, CRCs) is not among them.
+On a machine with other load, count bytecodes. They are the same in each run, and the interpreter takes most of a small
+request's time. They do not include work in C code (futures, the loop, zstd, CRCs).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 class _Transport(asyncio.Transport):
-    """Counts answers."""
+    """Counts responses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Transport(asyncio.Transport):
 
 
 class CpuTime:
-    """CPU seconds of what runs under it, the least of all rounds."""
+    """Measures the CPU seconds of a block, the least of all rounds."""
 
     def __init__(self) -> None:
         self.least = float("inf")
@@ -103,7 +103,7 @@ class CpuTime:
 
 
 class Bytecodes:
-    """How many bytecodes each function of the product executes in what runs under it, all rounds but the first."""
+    """Counts the bytecodes that each function of the product executes in a block, in all rounds but the first."""
 
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
@@ -132,7 +132,7 @@ class Bytecodes:
 
 
 def bytecodes() -> dict[str, float]:
-    """Bytecodes of a request: all, of each room of the code, and of the functions that execute most."""
+    """Return the bytecodes of a request: in total, by package, and of the functions that execute most."""
     counted = Bytecodes()
     asyncio.run(whole(4, counted))
     requests = counted.rounds * CONNECTIONS * REQUESTS
@@ -144,8 +144,8 @@ def bytecodes() -> dict[str, float]:
 
 
 async def whole(rounds: int, meter: AbstractContextManager[None]) -> None:
-    """So many rounds of requests, everything included, each under the meter."""
-    gc.disable()  # as a server, which collects rarely
+    """Run `rounds` rounds of requests from end to end, each under the meter."""
+    gc.disable()  # like a server, which collects rarely
     bench = AgentBench({})
     await bench.open()
     await bench.topic("t", PARTITIONS)
@@ -187,7 +187,7 @@ async def whole(rounds: int, meter: AbstractContextManager[None]) -> None:
 
 
 def parts(rounds: int) -> dict[str, float]:
-    """Microseconds of each step over the bytes of a frame."""
+    """Return the microseconds of each step over the bytes of a frame."""
     data = memoryview(frame(1, 0))[4:]
     header = parse_request_header(data)
     request = decode_request(ApiKey.PRODUCE, VERSION, data, header.body_offset)
@@ -229,7 +229,7 @@ def _least(step: Callable[[], object], rounds: int, times: int = 1_000) -> float
 
 
 def frame(producer: int, number: int) -> bytes:
-    """The producer's request of this number, with its size."""
+    """Return the producer's request of this number as a frame with its size."""
     batch = encode_batch(
         [NewRecord(None, b"x" * 100)] * 10, timestamps=[1_700_000_000_000] * 10,
         producer_id=producer, producer_epoch=0, base_sequence=number * 10,

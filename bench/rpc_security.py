@@ -1,4 +1,4 @@
-"""The cost of authenticated RPC frames: CPU per MiB of MACs alone, and of whole calls that carry chunks.
+"""The cost of authenticated RPC frames: CPU per MiB of MACs alone, and of whole calls with chunks.
 
     python -m bench.rpc_security
 
@@ -29,7 +29,7 @@ ROUNDS = 5
 
 
 def macs() -> None:
-    """The primitives: the lowest of several rounds."""
+    """Measure the MACs: the lowest of several rounds."""
     sha256 = hmac.new(KEY, digestmod="sha256")
 
     def with_sha256(data: bytes) -> bytes:
@@ -59,7 +59,7 @@ def _spent(make: Callable[[bytes], bytes], data: bytes, count: int) -> float:
 
 
 async def calls(security: RpcSecurity) -> float:
-    """CPU seconds per MiB of chunks that are requested one after another."""
+    """Return the CPU seconds per MiB of chunks that are requested one after another."""
     chunk = bytes(CHUNK)
 
     async def answer(method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:

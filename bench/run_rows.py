@@ -1,15 +1,15 @@
-"""Commits and look-ups beside tables of runs of several sizes, on PostgreSQL.
+"""Commits and look-ups with tables of runs of several sizes, on PostgreSQL.
 
     python -m bench.run_rows [--rows 100000,1000000,10000000] [--rounds 10] [--shared-buffers 256MB]
                              [--json FILE]
 
-Fills a database for each size with runs of 1,000 partitions (one object for a run on each; oldest first, as commits
-do), its indexes built at the end. Then it measures all sizes in turns, `--rounds` times: commits of 16 and of 320
-partitions to the topic that was filled, `find_batches` of 64 partitions from random offsets on, and at the end the
-removal of old runs as retention makes it. Prints for each size the CPU time of a call, its p50 and p99, and their
-ratios to the smallest table's; then the sizes of tables and indexes, and what vacuum did.
+Fills a database for each size with runs of 1,000 partitions (one object has a run of each; oldest first, like commits),
+and builds the indexes at the end. Then it measures all sizes in turn, `--rounds` times: commits of 16 and of 320
+partitions to the filled topic, `find_batches` of 64 partitions from random offsets on, and at the end the removal of
+old runs as by retention. Prints for each size the CPU time of a call, its p50 and p99, and their ratios to the smallest
+table's; then the sizes of tables and indexes, and what vacuum did.
 
-100,000,000 rows take about 30 GB of the folder for temporary files.
+100,000,000 rows need about 30 GB in the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLS = 40
 """Calls of each kind in a round."""
 REMOVALS = 4
 REMOVED_FROM = 100
-"""Partitions of which a removal takes some runs."""
+"""The partitions from which a removal takes runs."""
 REMOVED_OF_EACH = 10
 OBJECTS_AT_ONCE = 1_000
 SETTINGS = {"max_wal_size": "8GB", "maintenance_work_mem": "1GB"}
@@ -83,7 +83,7 @@ _UPDATED = """
 
 
 async def fill(connection: Any, topic: Topic, objects: int) -> None:
-    """Add the runs of so many objects, and move the partitions' ends."""
+    """Add the runs of `objects` objects, and move the partitions' ends."""
     now_ms = int(time.time() * 1000) - objects
     indexes = await connection.fetch(_INDEXES)
     for name, constraint, _, _ in indexes:
@@ -106,7 +106,7 @@ async def fill(connection: Any, topic: Topic, objects: int) -> None:
 
 @dataclass
 class Filled:
-    """A database with so many rows of runs."""
+    """A database with `rows` rows of runs."""
 
     rows: int
     bench: Bench
@@ -119,7 +119,7 @@ class Filled:
     figures: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     async def round(self) -> None:
-        """Each kind of call, `CALLS` times."""
+        """Make each kind of call `CALLS` times."""
         for partitions in (16, 320):
             requests = []
             for _ in range(CALLS):
@@ -163,7 +163,7 @@ class Filled:
         assert all(len(partition.runs) == 4 for partition in found.partitions), "each has four runs"
 
     async def remove(self) -> None:
-        """Remove the oldest runs of some partitions; notes the database's CPU in microseconds for each run."""
+        """Remove the oldest runs of some partitions. Records the database's CPU seconds per run."""
         before = scheduled_seconds(self.connection.get_server_pid())
         removed = 0
         for partition in range(REMOVED_FROM):
@@ -173,7 +173,7 @@ class Filled:
         self.took["removal"].append(spent / removed)
 
     async def result(self) -> dict[str, Any]:
-        """The figures of all rounds: CPU of a call as the median of the rounds."""
+        """Return the figures of all rounds. The CPU of a call is the median of the rounds."""
         row: dict[str, Any] = {"rows": self.rows}
         for name, rounds in self.figures.items():
             took = sorted(self.took[name])
@@ -186,7 +186,7 @@ class Filled:
         return row
 
     async def sizes(self) -> dict[str, Any]:
-        """The bytes of tables and indexes, and what vacuum did."""
+        """Return the bytes of tables and indexes, and what vacuum did."""
         names = ("updates", "hot_updates", "live", "dead", "bytes", "autovacuums")
         updated = await self.connection.fetch(_UPDATED)
         return {
@@ -196,7 +196,7 @@ class Filled:
 
 
 async def filled(stack: AsyncExitStack, url: str, rows: int) -> Filled:
-    """Fill the database, and open it."""
+    """Fill the database and open it."""
     began = time.monotonic()
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
     stack.push_async_callback(connection.close)
@@ -209,7 +209,7 @@ async def filled(stack: AsyncExitStack, url: str, rows: int) -> Filled:
 
 
 async def run(urls: list[str], sizes: list[int], rounds: int) -> dict[str, Any]:
-    """The figures at each size."""
+    """Return the figures at each size."""
     async with AsyncExitStack() as stack:
         tables = [await filled(stack, url, rows) for url, rows in zip(urls, sizes, strict=True)]
         for _ in range(rounds):

@@ -4,27 +4,27 @@
                           [--factor 10] [--calls 1000] [--json FILE]
     python -m bench.scale --outage 60 [--agents 20] [...]
 
-A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync, and a folder for
+A real committer and a follower (`tailrace sequencer`, a process each) run on PostgreSQL with fsync and a folder for
 checkpoints. Agents are simulated here (bench.scale_agents): each has its own connection, lease, upload session and
-windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call `--calls` times;
-an agent has one call in flight (eight for offset commits). The figure is the CPU time of the committer and of the
-follower per call (all threads, from /proc), less what heartbeats and subscriptions alone cost, by the number of
-heartbeats meanwhile. It does not include PostgreSQL's CPU.
+windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call `--calls` times.
+An agent has one call in flight (eight for offset commits). The figure is the CPU time of the committer and of the
+follower per call (all threads, from /proc), minus the cost of the heartbeats and subscriptions during the calls. It
+does not include PostgreSQL's CPU.
 
-Idle are partitions that nobody writes to; groups that committed an offset once; consumers, each of which waits at the
-end of an idle partition (many of them at the same, where there are fewer partitions); producers that wrote one batch.
+Idle things are partitions without writers, groups that committed an offset once, consumers that wait at the end of an
+idle partition (several at the same one if there are fewer partitions), and producers that wrote one batch.
 
-Then the committer is killed. `fail_over` says after how many seconds the follower took a commit of an offset, after how
-many all agents had renewed their leases and all idle consumers their windows, and the CPU that the new committer used
-until then. The killed server returns as the follower, and all is measured again with `--factor` times the idle things,
-with a second fail-over. The ratio of each figure is printed.
+Then the committer is killed. `fail_over` says after how many seconds the follower executed a commit of an offset, after
+how many all agents had renewed their leases and all idle consumers their windows, and the CPU that the new committer
+used until then. The killed server returns as the follower, and everything is measured again with `--factor` times the
+idle things, with a second fail-over. It prints the ratio of each figure.
 
-With `--outage`, it measures something else: both servers are stopped for so many seconds, then killed for as long. Idle
-things are created once, and no calls are made. `all_renewed_s` says after how many seconds every agent has its lease,
+`--outage` measures something else: both servers are stopped for so many seconds, then killed for as long. Idle things
+are created once, and no calls are made. `all_renewed_s` says after how many seconds every agent has its lease,
 `all_subscribed_s` after how many its idle consumers have their windows; see bench.scale_outage.
 
-On a busy machine caches and clock rates vary by some tens of percent; compare ratios, not times. Seconds of a fail-over
-mean little there.
+On a busy machine, caches and clock rates vary by some tens of percent: compare ratios, not times. The seconds of a
+fail-over mean little there.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from tailrace.ids import TopicPartition
 from tests.support.servers import postgres_server
 
 GROUPS_OF_AN_AGENT = 8
-"""Whose members commit at once."""
+"""The groups of an agent whose members commit at once."""
 PARTITIONS_PER_TOPIC = 1_000
 PRODUCERS_AT_ONCE = 2_000
 AT_ONCE = 64
-"""Calls in flight while the bench creates idle groups, and agents that join at once."""
+"""The calls in flight while the bench creates idle groups, and the agents that join at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many idle things there are."""
+    """The numbers of idle things."""
 
     partitions: int
     groups: int
@@ -91,7 +91,7 @@ class Scale:
     # --- idle things
 
     async def grow(self, size: Size) -> None:
-        """Create idle things until there are so many."""
+        """Create idle things up to this size."""
         asker, made = self._agents[0], self._made
         for first in range(made.partitions, size.partitions, PARTITIONS_PER_TOPIC):
             count = min(PARTITIONS_PER_TOPIC, size.partitions - first)
@@ -122,7 +122,7 @@ class Scale:
     # --- loads
 
     async def figures(self) -> dict[str, float]:
-        """CPU microseconds for each kind of call, and the bytes that subscribers are sent."""
+        """Return the CPU microseconds of each kind of call, and the bytes that are sent to subscribers."""
         await asyncio.to_thread(self._servers.look_for_committer)
         await self._watch_ends()
         idle = await self._idle_cost()
@@ -154,18 +154,18 @@ class Scale:
         return found
 
     def _watched(self) -> tuple[int, int]:
-        """Bytes and answers of all subscriptions."""
+        """Return the bytes and responses of all subscriptions."""
         agents = self._agents
         return sum(agent.watched_bytes for agent in agents), sum(agent.watch_answers for agent in agents)
 
     async def _watch_ends(self) -> None:
-        """Have each agent read to the end of its partition, so that it is watched from now on."""
+        """Let each agent read to the end of its partition, so that it watches the partition from now on."""
         await asyncio.gather(*(agent.fetch(self.used) for agent in self._agents))
         await asyncio.sleep(1.0)
 
     async def _idle_cost(self) -> tuple[float, float]:
-        """CPU seconds of committer and follower per heartbeat (one a second and agent), while agents only renew leases
-        and keep their subscriptions."""
+        """Return the CPU seconds of committer and follower per heartbeat (one per second and agent), while agents only
+        renew leases and keep their subscriptions."""
         before, beats = self._servers.cpu(), self._beats()
         await asyncio.sleep(self._idle_s)
         beats = max(1, self._beats() - beats)
@@ -199,7 +199,7 @@ class Scale:
     # --- the fail-over
 
     async def fail_over(self) -> dict[str, float]:
-        """Kill the committer, and return when everybody is served by the next one; then begin its follower."""
+        """Kill the committer, wait until the next one serves all agents, then start its follower."""
         servers, agents = self._servers, self._agents
         await asyncio.to_thread(servers.look_for_committer)
         before = servers.follower.cpu()
@@ -248,7 +248,7 @@ async def _joined(
 async def measure(
     servers: Servers, size: Size, *, agents: int, factor: int, calls: int, idle_s: float = 5.0
 ) -> dict[str, Any]:
-    """The figures with few idle things and with many, each with a fail-over."""
+    """Return the figures with few idle things and with many, each with a fail-over."""
     spent = servers.committer.cpu()
     async with _joined(agents, servers.addresses) as joined:
         joining = {
@@ -271,7 +271,7 @@ async def measure(
 
 
 async def measure_outages(servers: Servers, size: Size, *, agents: int, seconds: float) -> dict[str, Any]:
-    """How the agents come back when both servers were stopped for so long, and when they were killed."""
+    """Measure how the agents recover after both servers were stopped for `seconds`, and after they were killed."""
     connects: list[float] = []
     async with _joined(agents, servers.addresses, connects) as joined:
         scale = Scale(servers, joined, calls=0, idle_s=0.0)
@@ -285,7 +285,7 @@ async def measure_outages(servers: Servers, size: Size, *, agents: int, seconds:
 
 
 def ratios(few: dict[str, Any], many: dict[str, Any]) -> dict[str, float]:
-    """What each figure became; counts per second say nothing."""
+    """Return the ratio of each figure, except counts per second."""
     return {
         name: round(many[name] / few[name], 2)
         for name in few

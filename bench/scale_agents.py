@@ -1,8 +1,8 @@
-"""The simulated agents of `bench.scale`: each has a connection, a lease, an upload session and windows of its own.
+"""The simulated agents of `bench.scale`. Each has its own connection, lease, upload session and windows.
 
-They send an agent's requests, without clients or objects: a heartbeat a second, which renews the lease, every third
-time the upload session too, and asks for topics and ring where these have changed. Their subscriptions are the
-product's (agent.fetch.tail).
+They send an agent's requests, without clients or objects: a heartbeat per second, which renews the lease and every
+third time the upload session, and requests topics and ring if they have changed. Their subscriptions are the product's
+(agent.fetch.tail).
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ RUNS_PER_OBJECT = 4
 RECORDS = 10
 HEARTBEAT_SECONDS = 1.0
 FOUND_AT_ONCE = 500
-"""Partitions that one call finds."""
+"""The partitions in one call to find runs."""
 PATIENCE_S = 120.0
-"""Within this time all agents have their leases, and all idle consumers their windows, or the run fails."""
+"""All agents must have their leases, and all idle consumers their windows, within this time. Otherwise the run
+fails."""
 LOOK_SECONDS = 0.1
 IDLE_FETCH_SECONDS = 5.0
 """How long a fetch of an idle consumer waits."""
@@ -53,7 +54,7 @@ IDLE_FETCH_SECONDS = 5.0
 
 @dataclass(slots=True)
 class SimulatedAgent:
-    """See the module. `start` begins its heartbeats and its subscription."""
+    """A simulated agent (see the module). `start` starts its heartbeats and its subscription."""
 
     number: int
     sequencer: SequencerClient
@@ -69,16 +70,16 @@ class SimulatedAgent:
     watched_bytes: int = 0
     watch_answers: int = 0
     beats: int = 0
-    """Heartbeats of its own, besides those that are measured."""
+    """Its own heartbeats, without those that are measured."""
     renewed_at: float = 0.0
     """When its last heartbeat was answered, by time.monotonic."""
     _session_due: float = 0.0
     lost_leases: int = 0
     lost_sessions: int = 0
     told_members: int = 0
-    """Members of rings that it was told: those that it did not know, and those that have left."""
+    """The ring members that it was sent: new ones, and those that have left."""
     idle: list[TopicPartition] = field(default_factory=list)
-    """What its idle consumers read: each waits at the end of a partition."""
+    """The partitions of its idle consumers. Each waits at the end of one."""
     tail: Tail = field(init=False)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -112,7 +113,7 @@ class SimulatedAgent:
         self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._keep_reading())]
 
     def check(self) -> None:
-        """Raise what ended one of its tasks."""
+        """Raise the error that ended one of its tasks, if any."""
         for task in self.tasks:
             if task.done():
                 task.result()
@@ -126,7 +127,7 @@ class SimulatedAgent:
         await self.sequencer.close()
 
     async def watch(self, request: WatchRequest) -> WatchAnswer:
-        """A call of the subscription, as the agent's tail makes it."""
+        """Make a call of the subscription, as the agent's tail does."""
         answer = await self.sequencer.watch(request)
         self.watched_bytes += len(encode_body(answer))
         self.watch_answers += 1
@@ -140,7 +141,7 @@ class SimulatedAgent:
                 self.beats += 1
 
     async def beat(self) -> None:
-        """A heartbeat: renew the lease, and the session where it is due; ask for what changed, if anything did."""
+        """Send a heartbeat: renew the lease, and the session if it is due, and request what has changed."""
         newest = await self._renew_lease()
         if time.monotonic() >= self._session_due:
             await self._renew_session()
@@ -149,7 +150,7 @@ class SimulatedAgent:
         self.renewed_at = time.monotonic()
 
     async def renew(self) -> None:
-        """A heartbeat that renews the session, too."""
+        """Send a heartbeat that also renews the session."""
         self._session_due = 0.0
         await self.beat()
 
@@ -187,7 +188,7 @@ class SimulatedAgent:
 
     @property
     def is_served(self) -> bool:
-        """Whether its idle consumers have windows, and these are fresh."""
+        """Whether its idle consumers have current windows."""
         return not self.idle or (
             self.tail.find(self.idle[0], 0, 1) is not None and not self._without_window()
         )
@@ -197,7 +198,7 @@ class SimulatedAgent:
         return [place for place in self.idle if place not in windows]
 
     async def _keep_reading(self) -> None:
-        """Have a fetch wait on each idle partition, as consumers at the ends of their partitions do."""
+        """Keep a fetch waiting on each idle partition, like consumers at the ends of their partitions."""
         while True:
             with suppress(SequencerError):
                 lacking = [place for place in self._without_window() if self.tail.find(place, 0, 1) is None]
@@ -219,14 +220,14 @@ class SimulatedAgent:
     # --- loads
 
     async def commit_object(self, topic: Topic) -> None:
-        """Commit an object with a run of one batch on each of four partitions."""
+        """Commit an object with a run of one batch for each of four partitions."""
         batch = BatchCoordinates(1_000, RECORDS, 1, 1, -1, -1, -1, 0)
         first = self.number * RUNS_PER_OBJECT
         partitions = sorted((first + place) % topic.partitions for place in range(RUNS_PER_OBJECT))
         await self._commit(topic, {partition: [batch] for partition in partitions})
 
     async def introduce(self, topic: Topic, producer_ids: range) -> None:
-        """Have so many producers write their first batch, and nothing more."""
+        """Let each of these producers write its first batch."""
         batches = [BatchCoordinates(1_000, 1, 1, 1, producer_id, 0, 0, 0) for producer_id in producer_ids]
         await self._commit(topic, {0: batches})
 
@@ -244,7 +245,7 @@ class SimulatedAgent:
         await self.sequencer.commit(CommitRequest(self.session.session_id, number, number, described, runs))
 
     async def fetch(self, topic: Topic) -> None:
-        """A fetch at a partition's end, without the wait for more: from its window, or from the sequencer."""
+        """Fetch at a partition's end without waiting, from its window or from the sequencer."""
         place = TopicPartition(topic.topic_id, self.number * RUNS_PER_OBJECT % topic.partitions)
         known = self.tail.find(place, self.position, 1 << 20)
         if known is None:
@@ -271,9 +272,9 @@ class SimulatedAgent:
 async def until_all(
     agents: Sequence[SimulatedAgent], is_done: Callable[[SimulatedAgent], bool], what: str
 ) -> list[float]:
-    """Wait until this was true of each agent. Returns after how many seconds it was, of the first to the last.
+    """Wait until this is true for each agent. Return after how many seconds it was, in ascending order.
 
-    Raises TimeoutError, after PATIENCE_S.
+    Raises TimeoutError after PATIENCE_S.
     """
     began, left, times = time.monotonic(), list(agents), list[float]()
     while left := [agent for agent in left if not is_done(agent)]:
@@ -288,7 +289,7 @@ async def until_all(
 
 
 class _CountedLink(TcpLink):
-    """Notes the time of each attempt to connect."""
+    """Records the time of each attempt to connect."""
 
     def __init__(self, address: str, attempts: list[float]) -> None:
         super().__init__(address)

@@ -1,4 +1,4 @@
-"""How all agents come back after a time in which no sequencer answered: `bench.scale --outage`."""
+"""How all agents recover after a time in which no sequencer answered: `bench.scale --outage`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bench.scale_servers import Outage, Servers
 async def outage(
     servers: Servers, agents: Sequence[SimulatedAgent], connects: list[float], kind: Outage, seconds: float
 ) -> dict[str, float | str]:
-    """Let no server answer for so long, and return once every agent has its lease and its idle consumers their windows.
+    """Stop or kill both servers for `seconds`, then wait until all agents have leases, and their consumers windows.
 
-    `connects`: what the agents note their attempts to connect in. Seconds count from the servers' return. CPU is that
-    of both servers until everybody is back (of new processes with their start), and of the agents, all in this process.
+    `connects`: the times of the agents' attempts to connect. Seconds count from the servers' return. CPU is that of
+    both servers until all agents have recovered (for new processes including their start), and that of the agents, all
+    of which are in this process.
     """
     await asyncio.to_thread(servers.begin_outage, kind)
     connects.clear()
@@ -51,7 +52,7 @@ async def outage(
 
 
 def _lost(agents: Sequence[SimulatedAgent]) -> tuple[int, int, int]:
-    """Leases and sessions that were taken anew, and members of rings that agents were told."""
+    """Return the new leases, the new sessions, and the ring members that were sent to agents."""
     return (
         sum(agent.lost_leases for agent in agents),
         sum(agent.lost_sessions for agent in agents),
@@ -60,5 +61,5 @@ def _lost(agents: Sequence[SimulatedAgent]) -> tuple[int, int, int]:
 
 
 def _busiest(times: Sequence[float]) -> int:
-    """The most of these within a tenth of a second."""
+    """Return the most of these times within a tenth of a second."""
     return max(Counter(int(at * 10) for at in times).values(), default=0)

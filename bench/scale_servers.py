@@ -1,4 +1,4 @@
-"""The committer and the follower that `bench.scale` measures: a process each, on one PostgreSQL and a folder."""
+"""The committer and the follower that `bench.scale` measures: one process each, on one PostgreSQL and a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.process_figures import precise_cpu_seconds
 from tailrace_cli.demo.ports import free_port
 
 Outage = Literal["stopped", "killed"]
-"""Both processes are stopped for a while, as by a suspended machine, or killed and started again."""
+"""Both processes are stopped for some time, like a suspended machine, or killed and started again."""
 START_SECONDS = 150.0
 LIMITS = {
     "TAILRACE_SEQUENCER__MAX_TOPICS": "100000",
@@ -59,20 +59,20 @@ class SequencerProcess:
 
     @property
     def is_committer(self) -> bool:
-        """Whether it says so."""
+        """Whether the process says that it is the committer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=30) as answer:
             return b"\ntailrace_sequencer_is_committer 1.0" in answer.read()
 
     def cpu(self) -> float:
-        """CPU seconds of all its threads."""
+        """Return the CPU seconds of all its threads."""
         return precise_cpu_seconds(self.pid)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the process, like a crash."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(30)
@@ -80,7 +80,7 @@ class SequencerProcess:
 
 @dataclass(slots=True)
 class Servers:
-    """The measured processes. `fail_over` lets the follower become the committer."""
+    """The measured processes. `fail_over` makes the follower the committer."""
 
     committer: SequencerProcess
     follower: SequencerProcess
@@ -90,7 +90,7 @@ class Servers:
         return [self.committer.address, self.follower.address]
 
     def cpu(self) -> tuple[float, float]:
-        """CPU seconds of the committer and of the follower."""
+        """Return the CPU seconds of the committer and of the follower."""
         return self.committer.cpu(), self.follower.cpu()
 
     @property
@@ -99,29 +99,29 @@ class Servers:
         return self.committer, self.follower
 
     def look_for_committer(self) -> None:
-        """Call the one the committer that is: on a busy machine the other may have taken over."""
+        """Update which process is the committer: on a busy machine, the other one may have taken over."""
         if self.follower.is_committer:
             self.committer, self.follower = self.follower, self.committer
 
     def begin_outage(self, kind: Outage) -> None:
-        """From now on nobody answers."""
+        """Stop or kill both servers."""
         for server in self.both:
             server.signal(signal.SIGSTOP) if kind == "stopped" else server.kill()
 
     def end_outage(self, kind: Outage) -> None:
-        """Return at once, or once new processes serve."""
+        """Continue both servers, or start new ones and wait until they serve."""
         for server in self.both:
             server.signal(signal.SIGCONT) if kind == "stopped" else server.start()
 
     def fail_over(self) -> None:
-        """Kill the committer. The other is called the committer from now on."""
+        """Kill the committer. The other process counts as the committer from now on."""
         self.committer.kill()
         self.committer, self.follower = self.follower, self.committer
 
 
 @contextmanager
 def sequencers(database: str) -> Iterator[Servers]:
-    """A committer, then a follower."""
+    """Run a committer and a follower inside the block."""
     with tempfile.TemporaryDirectory(prefix="tailrace-scale-") as folder:
         (Path(folder) / "bucket").mkdir()
         servers = Servers(*(SequencerProcess(database, Path(folder)) for _ in range(2)))

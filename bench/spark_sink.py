@@ -1,11 +1,11 @@
-"""Writing from Spark: CPU of a sink's task per record, beside a librdkafka producer in the same process.
+"""Writing from Spark: CPU of a sink's task per record, compared with a librdkafka producer in the same process.
 
     python -m bench.spark_sink [--bootstrap HOST:PORT --broker-pid PID] [--records 200000] [--json FILE]
 
-The sink: Arrow batches as Spark gives them become objects in memory and one commit. All that a task does is counted,
-and the commit; Spark itself, which both ways would need, is not. With `--bootstrap`, the same records are sent by
-librdkafka's producer (defaults, one `produce` call each, as in `foreachPartition`) to a topic `sink-bench` of 12
-partitions that is there, and the broker's CPU is counted beside the client's.
+The sink converts Arrow batches, as Spark passes them, to objects in memory and one commit. The figures include all work
+of a task and the commit, but not Spark itself, which both ways need. With `--bootstrap`, librdkafka's producer sends
+the same records (with defaults, one `produce` call each, as in `foreachPartition`) to an existing topic `sink-bench`
+with 12 partitions, and the broker's CPU is added to the client's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUNDS = 3
 
 
 def rows(count: int, size: int) -> list[pa.RecordBatch]:
-    """Records with a key of 8 bytes and a value that hardly compresses."""
+    """Return records with a key of 8 bytes and a value that hardly compresses."""
     luck = random.Random(size)
     keys = [b"%08d" % luck.randrange(100_000) for _ in range(count)]
     table = pa.table({"key": keys, "value": [luck.randbytes(size) for _ in range(count)]})
@@ -48,7 +48,7 @@ def rows(count: int, size: int) -> list[pa.RecordBatch]:
 
 
 async def sink(batches: list[pa.RecordBatch]) -> None:
-    """One task and its commit."""
+    """Run one task and its commit."""
     clock, entropy = SystemClock(), SystemEntropy()
     sequencer = Committer(MemoryRowStore(clock), clock, entropy)
     await sequencer.start()
@@ -62,7 +62,7 @@ async def sink(batches: list[pa.RecordBatch]) -> None:
 
 
 def librdkafka(batches: list[pa.RecordBatch], bootstrap: str) -> None:
-    """The same rows by a producer."""
+    """Send the same rows with a producer."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
@@ -78,7 +78,7 @@ def librdkafka(batches: list[pa.RecordBatch], bootstrap: str) -> None:
 
 
 def main() -> None:
-    """Measure the ways in turns, and print the least CPU of each."""
+    """Measure both ways in turn, and print the least CPU of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bootstrap")
     parser.add_argument("--broker-pid", type=int)

@@ -1,10 +1,10 @@
-"""Reading with Spark's source: CPU of planning and of its tasks, without Spark, beside plain Parquet.
+"""Reading with Spark's source: CPU of planning and of its tasks, without Spark, compared with plain Parquet.
 
     python -m bench.spark_source [--mib 96] [--only NAME] [--json FILE]
 
-A log on SQLite and a folder is read through the source as a worker of Spark does, from mixed objects and then from
-Parquet. What Spark itself needs (its JVM, starting a task, taking rows over) is not counted, nor is it for plain
-Parquet: the columns of the same files, read by Arrow.
+It reads a log on SQLite and a folder through the source like a Spark worker, from mixed objects and then from Parquet.
+Spark's own work (its JVM, starting a task, receiving rows) is not counted. For plain Parquet, Arrow reads the columns
+of the same files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CASES = (Case("thick, 8 partitions", 8), Case("thin, 200 partitions", 200))
 
 
 def batch_of_records() -> bytes:
-    """A new one each time: half of each value does not compress."""
+    """Return a new batch each time. Half of each value does not compress."""
     half = VALUE_BYTES // 2
     records = [
         NewRecord(b"key-%d" % n, os.urandom(half) + b"v" * half, [("trace", b"%d" % n)])
@@ -54,7 +54,7 @@ def batch_of_records() -> bytes:
 
 
 async def filled(log: Log, partitions: int, mib: int) -> None:
-    """About so many MiB of records, evenly of all partitions, in mixed objects of 8 MiB."""
+    """Fill the log with about `mib` MiB of records, evenly from all partitions, in mixed objects of 8 MiB."""
     await log.topic("t", partitions)
     size = len(batch_of_records())
     each = max(1, OBJECT_BYTES // size // partitions)
@@ -70,7 +70,7 @@ async def compact(log: Log) -> None:
 
 
 def cost(read: Callable[[], int]) -> tuple[float, int]:
-    """Seconds of CPU, the least of some reads, and what the last one found."""
+    """Return the least CPU seconds of several reads, and the result of the last one."""
     found, least = 0, float("inf")
     for _ in range(READS):
         began = time.process_time()
@@ -80,7 +80,7 @@ def cost(read: Callable[[], int]) -> tuple[float, int]:
 
 
 def rows_of(options: dict[str, str]) -> int:
-    """Plan and read all; how many rows there are."""
+    """Plan and read everything. Return the number of rows."""
     reader = DefaultSource(options).reader(None)
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
@@ -97,7 +97,7 @@ def plain(folder: Path) -> int:
 
 
 def offsets_of_one(partitions: int, count: int) -> dict[str, str]:
-    """Options that read so many offsets of partition 0, and nothing else."""
+    """Return options that read only the first `count` offsets of partition 0."""
     starts = {str(number): -1 if number else 0 for number in range(partitions)}
     ends = {**starts, "0": count}
     return {"startingOffsets": json.dumps({"t": starts}), "endingOffsets": json.dumps({"t": ends})}

@@ -1,13 +1,13 @@
-"""Writing from Spark beside Spark's Kafka sink: CPU of whole `df.write`s, in turns in one session.
+"""Writing from Spark, compared with Spark's Kafka sink: CPU of whole `df.write`s, in turn in one session.
 
     python -m bench.spark_writes [--records 2000000] [--rounds 4] [--json FILE]
 
-A frame that is in memory is written to `noop`, by Spark's Kafka sink (its defaults) to Tailrace and, where there are
-Kafka's jars, to Kafka, and by Tailrace's sink; each to a topic of 12 partitions, in 4 tasks on `local[2]`. Spark's CPU
-is that of the driver's Python, of the JVM and of all Python workers; brokers' CPU stands beside it. Of each the
-smallest sum is kept; the first round, in which classes load and workers start, is printed but not kept.
+It writes a frame in memory to `noop`, with Spark's Kafka sink (defaults) to Tailrace and, if Kafka's jars are
+installed, to Kafka, and with Tailrace's sink. Each write goes to a topic with 12 partitions, in 4 tasks on `local[2]`.
+Spark's CPU is that of the driver's Python, the JVM and all Python workers; the broker's CPU is printed next to it. The
+smallest sum of each counts. The first round, in which classes load and workers start, is printed but does not count.
 
-See bench.spark_sink for the task of Tailrace's sink alone.
+bench.spark_sink measures the task of Tailrace's sink alone.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.compat import with_spark
 BY_KAFKAS_SINK, BY_OURS, PARTITIONS, TASKS = "by-kafkas-sink", "by-ours", 12, 4
 SIZES = (100, 1_000)
 SETTLE_SECONDS = 0.5
-"""What a write leaves to do, as a producer's last answers, is over by then."""
+"""Work that follows a write, such as a producer's last responses, is done after this time."""
 
 
 def processes_below(pid: int) -> set[int]:
-    """The process and all that it started."""
+    """Return the process and all its descendants."""
     found = {pid}
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
@@ -47,7 +47,7 @@ def processes_below(pid: int) -> set[int]:
 
 
 def frame_of(spark: Any, records: int, size: int) -> Any:
-    """Records with a key of 8 bytes and values of hexadecimal digits, in memory."""
+    """Return a frame in memory, with keys of 8 bytes and values of hexadecimal digits."""
     digests = f"transform(sequence(0, {size // 40}), n -> sha1(cast(id * 1000 + n as string)))"
     rows = spark.range(0, records, numPartitions=TASKS).selectExpr(
         "cast(lpad(cast(id * 7919 % 100000 as string), 8, '0') as binary) as key",
@@ -59,20 +59,20 @@ def frame_of(spark: Any, records: int, size: int) -> Any:
 
 
 class Measured:
-    """Writes, and what they took."""
+    """Measures writes."""
 
     def __init__(self, spark: Any, brokers: dict[str, int]) -> None:
         self._jvm = int(spark._jvm.ProcessHandle.current().pid())
         self._brokers = brokers
 
     def cost(self, write: Callable[[], None], broker: str) -> dict[str, float]:
-        """Seconds of CPU of Spark and of the broker, and wall time."""
+        """Run a write. Return the CPU seconds of Spark and of the broker, and the wall-clock time."""
         before, broker_before, began = self._spark_seconds(), self._broker_seconds(broker), time.monotonic()
         write()
         wall = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
         after = self._spark_seconds()
-        # A worker that ended takes what it used with it: Spark keeps them for a minute.
+        # The CPU of a worker that has ended is lost, but Spark keeps workers for a minute.
         spent = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
         return {"spark": spent, "broker": self._broker_seconds(broker) - broker_before, "wall": wall}
 
@@ -143,7 +143,7 @@ def main() -> None:
 def ways_of(
     frame: Any, bootstraps: dict[str, str], rpc: str, data: Path
 ) -> dict[str, tuple[Callable[[], None], str]]:
-    """What writes the frame, and whose CPU is the broker's, by name."""
+    """Return the ways to write the frame by name: a function and the broker whose CPU counts."""
 
     def by_kafkas_sink(bootstrap: str) -> Callable[[], None]:
         to = {"kafka.bootstrap.servers": bootstrap, "topic": BY_KAFKAS_SINK}

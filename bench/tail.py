@@ -1,10 +1,10 @@
-"""What tail readers cost the committer: many agents that each watch some partitions, and objects of many runs.
+"""The cost of tail readers for the committer: many agents that each watch some partitions, and objects of many runs.
 
     python -m bench.tail [--agents 1000] [--partitions 100000] [--watched 100] [--objects 200] [--runs 64]
 
-One process, rows in memory, no RPC: the figures are of queueing changes for their subscribers, and of making and
-encoding the answers. CPU time only. The same objects are also taken from the feed of earlier versions, which sent each
-agent all partitions: bytes for one agent, as all of them got the same.
+There is one process with rows in memory and no RPC. The figures are the CPU time of queueing changes for subscribers,
+and of building and encoding the responses. For comparison, the same objects are also read from the feed of earlier
+versions, which sent all partitions to each agent. Its bytes are for one agent, because all got the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_BYTES = 1_000
 
 
 class Watcher:
-    """One agent's subscription: what it was sent, in bytes and runs."""
+    """One agent's subscription, with the bytes and runs that it received."""
 
     def __init__(self, sequencer: Committer, number: int) -> None:
         self._sequencer = sequencer
@@ -61,7 +61,7 @@ class Watcher:
 def request_of(
     session: SessionGrant, number: int, places: list[tuple[UUID, int]], luck: random.Random
 ) -> CommitRequest:
-    """The commit of an object with a run of one batch of each of these partitions."""
+    """Return the commit of an object with a run of one batch for each of these partitions."""
     batch = BatchCoordinates(BATCH_BYTES, 10, 1, 1, -1, -1, -1, 0)
     size = BATCH_BYTES * len(places)
     described = ObjectDescription(
@@ -80,7 +80,7 @@ def request_of(
 
 
 async def made_topics(sequencer: Committer, partitions: int) -> list[Topic]:
-    """Topics with so many partitions together."""
+    """Create topics with `partitions` partitions together."""
     made = []
     for first in range(0, partitions, PARTITIONS_OF_A_TOPIC):
         count = min(PARTITIONS_OF_A_TOPIC, partitions - first)
@@ -89,7 +89,7 @@ async def made_topics(sequencer: Committer, partitions: int) -> list[Topic]:
 
 
 async def measure(asked: argparse.Namespace) -> None:
-    """Subscribe, commit, and print what it took."""
+    """Subscribe, commit, and print the figures."""
     luck = random.Random(1)
     clock = ManualClock()
     settings = SequencerSettings(max_feed_commits=100_000, max_feed_runs=1_000_000)
