@@ -36,4 +36,8 @@ class Known:
         )
 
 
-EVERYWHERE: tuple[Known, ...] = ()
+EVERYWHERE: tuple[Known, ...] = (
+    Known("*", "*", "*error_message", "a message that says nothing is null", kafka="", tailrace=None),
+    Known("*", "*", "*error_message", "Tailrace says why; Kafka has the code alone", tailrace="<text>"),
+    Known("*", "*", "*error_message", "Kafka repeats what the code says", kafka="<text>", tailrace=None),
+)

@@ -32,11 +32,15 @@ from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.compat.differential.known import Known
 from tests.compat.differential.scripts.classic_groups import (
     AT_ONCE,
     AT_ONCE_TOO,
     LONG,
+    NAMELESS,
+    ONCE,
     described,
+    is_in,
     joined,
     left,
     member_of,
@@ -188,6 +192,7 @@ def members_commits() -> Script:
     later = yield joined("two asks for an id", group, connection="two")
     sent = joined("two joins", group, later.member_id, connection="two", is_answered_later=True)
     yield sent
+    yield from is_in(group, "PreparingRebalance")
     yield described("rebalancing", group)
     yield committed("in a rebalance", group, name, (0, 6, ""), generation=generation, member=member)
     yield left("one leaves", group, (member, None))
@@ -248,6 +253,11 @@ def fetches() -> Script:
         )
 
 
+def is_without_offset(answer: Any) -> bool:
+    """Whether the first partition of an OffsetFetch has no offset."""
+    return bool(answer.groups[0].topics[0].partitions[0].committed_offset == -1)
+
+
 def deleted_topics() -> Script:
     """The offsets of a topic that is gone."""
     from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -257,7 +267,7 @@ def deleted_topics() -> Script:
     request = DeleteTopicsRequest(topics=[DeleteTopicState("gone-soon")], timeout_ms=10_000)
     yield Ask("delete the topic", ApiKey.DELETE_TOPICS, 6, request)
     yield from topic_is_gone("gone-soon")
-    yield asked("by name", "gone-group", ("gone-soon", [0]))
+    yield asked("by name", "gone-group", ("gone-soon", [0]), until=is_without_offset)
     yield asked("by id", "gone-group", (known, [0]), version=10)
     yield asked("all", "gone-group", everything=True)
     yield committed("commit again", "gone-group", "gone-soon", (0, 5, "meta"))
@@ -389,4 +399,41 @@ SCRIPTS = Scripts(
     ),
     kafka=AT_ONCE,
     tailrace=AT_ONCE_TOO,
+    known=(
+        Known(
+            "*.commits",
+            "metadata of many bytes*",
+            "*error_code",
+            "offset.metadata.max.bytes counts bytes; Kafka counts characters",
+        ),
+        Known(
+            "*.commits", "no partition*", "topics.*", "a topic without partitions is answered as it was named"
+        ),
+        Known(
+            "*.commits",
+            "member, generation, new group*",
+            "*error_code",
+            "the member joins again, whatever its client makes of GROUP_ID_NOT_FOUND",
+        ),
+        Known(
+            "*.commits",
+            "a generation, new group*",
+            "*error_code",
+            "the member joins again, whatever its client makes of GROUP_ID_NOT_FOUND",
+        ),
+        Known("*.commits", "empty group*", "*error_code", NAMELESS),
+        Known("*.fetches", "empty group*", "*error_code", NAMELESS),
+        Known("*.fetches", "several groups*", "groups..error_code", NAMELESS),
+        Known("*.fetches", "a group twice*", "groups.fetched-group#2", ONCE),
+        Known(
+            "*.deletes", "no partition*", "topics.*", "a topic without partitions is answered as it was named"
+        ),
+        Known(
+            "*.deletes",
+            "delete the group*",
+            "*error_code",
+            "a group without members and offsets is no group; Kafka forgets it later",
+        ),
+        Known("*.transactions", "add the empty group*", "error_code", NAMELESS),
+    ),
 )

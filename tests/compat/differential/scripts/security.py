@@ -26,7 +26,8 @@ from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationToke
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tests.compat.differential.steps import Ask, Script, Scripts
+from tests.compat.differential.known import Known
+from tests.compat.differential.steps import CLOSED, Ask, Script, Scripts
 
 LITERAL, PREFIXED = 3, 4
 TOPIC, GROUP, CLUSTER = 2, 3, 4
@@ -132,7 +133,9 @@ def scram_users() -> Script:
     yield listed("one twice", "alice", "alice")
     yield listed("known and unknown", "alice", "scram-nobody")
     yield listed("empty name", "")
-    yield Ask("of nobody", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, DescribeUserScramCredentialsRequest([]))
+    everybody = DescribeUserScramCredentialsRequest([])
+    lists = ("results", "credential_infos")
+    yield Ask("of nobody", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, everybody, unordered=lists)
     yield altered("no name", upsert(""))
     for mechanism in (0, 3, -1, 99):
         yield altered(f"mechanism {mechanism}", upsert("bob", mechanism))
@@ -143,7 +146,7 @@ def scram_users() -> Script:
     yield altered("no password", upsert("bob", salted_password=b""))
     yield altered("a short password", upsert("bob", salted_password=b"short"))
     yield altered("twice", upsert("carol"), upsert("carol"))
-    yield altered("twice, of two mechanisms", upsert("carol"), upsert("carol", 2))
+    yield altered("twice, of two mechanisms", upsert("carol"), upsert("carol", 2, salted_password=b"p" * 64))
     yield altered("upsert and delete", upsert("alice"), gone=[("alice", 1)])
     yield altered("upsert and delete of another mechanism", upsert("alice"), gone=[("alice", 2)])
     yield altered("delete twice", gone=[("alice", 1), ("alice", 1)])
@@ -192,7 +195,6 @@ def acls() -> Script:
         ("principal of another type", acl(principal="Group:x")),
         ("empty principal name", acl(principal="User:")),
         ("all principals", acl(principal="User:*")),
-        ("empty host", acl(host="")),
         ("a host", acl(host="10.0.0.1")),
         ("a network", acl(host="10.0.0.0/8")),
         ("illegal topic", acl(resource_name="a b/c")),
@@ -214,7 +216,7 @@ def acls() -> Script:
         ("empty principal", {"principal_filter": ""}),
         ("principal without a type", {"principal_filter": "alice"}),
         ("host", {"host_filter": "10.0.0.1"}),
-        ("empty host", {"host_filter": ""}),
+        ("no host", {"host_filter": ""}),
         ("operation", {"operation": WRITE}),
         ("operation all", {"operation": 2}),
         ("operation unknown", {"operation": 0}),
@@ -236,6 +238,7 @@ def acls() -> Script:
         yield removed("all", {}, version=version)
         yield created("another", acl(resource_name="last"), version=version)
     yield asked("what is left")
+    yield created("empty host", acl(host=""))
 
 
 def delegation_tokens() -> Script:
@@ -248,16 +251,47 @@ def handshakes() -> Script:
     yield from handshakes_without_logins()
 
 
+ONE_BY_ONE = "a bad ACL is refused, and the others are made"
+ANSWERED = "the request is answered; Kafka closes the connection"
+SAYS_NOTHING = "a refusal says no more than its code"
+TOKENS = (
+    Known("*tokens", "create*", "*principal_*", SAYS_NOTHING, tailrace=""),
+    Known("*tokens", "*", "*timestamp_ms", SAYS_NOTHING, kafka=-1, tailrace=0),
+)
+STRICT = "SCRAM's keys and salts have their sizes"
+ONE_MECHANISM = "a user's mechanisms change one by one; Kafka takes one change of a user"
+
 OPEN = Scripts(
     {
         "acls": acls_without_authorizer,
         "tokens": tokens_without_logins,
         "handshakes": handshakes_without_logins,
         "scram_users": scram_users,
-    }
+    },
+    known=(
+        *TOKENS,
+        Known("*.scram_users", "no salt*", "*error_code", STRICT),
+        Known("*.scram_users", "no password*", "*error_code", STRICT),
+        Known("*.scram_users", "a short password*", "*error_code", STRICT),
+        Known("*.scram_users", "twice, of two mechanisms*", "*error_code", ONE_MECHANISM),
+        Known("*.scram_users", "upsert and delete of another*", "*error_code", ONE_MECHANISM),
+        Known("*.scram_users", "delete*", "*error_code", ONE_MECHANISM),
+        Known("*.scram_users", "what is left*", "results.*", ONE_MECHANISM),
+    ),
 )
 """Without logins."""
 SCRIPTS = Scripts(
-    {"acls": acls, "delegation_tokens": delegation_tokens, "handshakes": handshakes}, needs_logins=True
+    {"acls": acls, "delegation_tokens": delegation_tokens, "handshakes": handshakes},
+    needs_logins=True,
+    known=(
+        *TOKENS,
+        Known("*.acls", "* any*", "results.*.error_code", ONE_BY_ONE, kafka="UNKNOWN_SERVER_ERROR(-1)"),
+        Known(
+            "*.acls", "pattern match*", "results.*.error_code", ONE_BY_ONE, kafka="UNKNOWN_SERVER_ERROR(-1)"
+        ),
+        Known("*.acls", "*unknown*", "", ANSWERED, kafka=CLOSED),
+        Known("*.acls", "empty host*", "results.0.error_code", "a client's host is never empty"),
+        Known("*.acls", "type 99*", "error_code", "a type that there is not is refused"),
+    ),
 )
 """With an authorizer."""

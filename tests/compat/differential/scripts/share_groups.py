@@ -41,10 +41,13 @@ from tailrace.kafka.messages.share_fetch import (
 )
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tests.compat.differential.known import Known
 from tests.compat.differential.scripts.classic_groups import (
     AT_ONCE,
     AT_ONCE_TOO,
     LONG,
+    NAMELESS,
+    ONCE,
     described,
     joined,
     once_ready,
@@ -325,8 +328,103 @@ def bad_fetches() -> Script:
         yield acknowledged(f"{what}, to end it", -1, partition, of)
 
 
+REJOINS = "a member that nobody knows joins again: clients take GROUP_ID_NOT_FOUND as the end"
 SCRIPTS = Scripts(
     once_ready(members=members, offsets=offsets, fetches=fetches, bad_fetches=bad_fetches),
     kafka={**AT_ONCE, **KAFKA},
     tailrace=AT_ONCE_TOO,
+    known=(
+        Known("*.members", "empty group*", "error_code", "clients know INVALID_GROUP_ID"),
+        Known("*.members", "blank group*", "error_code", "spaces are a name"),
+        Known(
+            "*.members",
+            "long group*",
+            "assignment.*",
+            "Kafka can't store the state of a group of such a name",
+        ),
+        Known("*.members", "empty topic*", "error_code", "topics have names"),
+        Known("*.members", "epoch * of an unknown group*", "error_code", REJOINS),
+        Known("*.members", "several*", "groups.share-members#2", ONCE),
+        Known(
+            "*",
+            "leaves v1",
+            "heartbeat_interval_ms",
+            "a member that leaves is told the usual interval",
+            kafka=0,
+        ),
+        Known(
+            "*.offsets",
+            "*unknown group*",
+            "groups.*.error_code",
+            "KIP-932 has GROUP_ID_NOT_FOUND for it",
+            tailrace="GROUP_ID_NOT_FOUND(69)",
+        ),
+        Known(
+            "*.offsets",
+            "a classic group*",
+            "groups.*.error_code",
+            "KIP-932 has GROUP_ID_NOT_FOUND for it",
+            tailrace="GROUP_ID_NOT_FOUND(69)",
+        ),
+        Known("*.offsets", "empty group*", "groups..error_code", NAMELESS),
+        Known(
+            "*.offsets",
+            "unknown partition*",
+            "groups.*.error_code",
+            "Kafka fails at it",
+            kafka="UNKNOWN_SERVER_ERROR(-1)",
+        ),
+        Known(
+            "*.offsets",
+            "no partition*",
+            "groups.*.error_code",
+            "Kafka fails at it",
+            kafka="UNKNOWN_SERVER_ERROR(-1)",
+        ),
+        Known(
+            "*.offsets",
+            "unknown topic*",
+            "groups.*.partitions.0.error_code",
+            "the partition says that it is not there",
+        ),
+        Known("*.offsets", "a group twice*", "groups.share-offsets#2", ONCE),
+        Known("*.offsets", "again*", "responses.share-o.error_code", "what is gone may be deleted again"),
+        Known("*.fetches", "empty group*", "error_code", NAMELESS),
+        Known(
+            "*.fetches",
+            "first v2",
+            "responses.0.partitions.1",
+            "the first answer of a session names every partition",
+        ),
+        Known(
+            "*.bad_fetches",
+            "n* v2",
+            "responses.0",
+            "the first answer of a session names every partition",
+            kafka="<missing>",
+        ),
+        Known("*.fetches", "overlapping*", "*error_code", "ranges that overlap are no valid request"),
+        Known("*.fetches", "beyond the end*", "*error_code", "what was never handed out is not held"),
+        Known(
+            "*.bad_fetches",
+            "unknown topic v2",
+            "error_code",
+            "Kafka fails at it",
+            kafka="UNKNOWN_SERVER_ERROR(-1)",
+        ),
+        Known(
+            "*.bad_fetches",
+            "id of zeros v2",
+            "error_code",
+            "Kafka fails at it",
+            kafka="UNKNOWN_SERVER_ERROR(-1)",
+        ),
+        Known(
+            "*.bad_fetches",
+            "unknown mode v2",
+            "error_code",
+            "Kafka fails at it",
+            kafka="UNKNOWN_SERVER_ERROR(-1)",
+        ),
+    ),
 )
