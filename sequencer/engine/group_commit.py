@@ -595,9 +595,6 @@ class GroupCommit:
                 _fail(before, SequencerUnavailable(f"number {commit.number} was retried meanwhile"))
             self._early.put(commit, request)
             return None
-        if commit.object is not None and self._view.is_collected(commit.object.object_id):
-            # The object's bytes were collected: the retried batch came too late and is refused.
-            return upload_sessions.refuse_commit(draft, session, commit)
         return await in_turns(upload_sessions.apply_commit(draft, session, commit, self._settings), turns)
 
 

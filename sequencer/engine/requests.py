@@ -243,10 +243,7 @@ def _init_producer_id(request: InitProducer) -> UUID | None:
 
 async def _forget_objects(draft: Draft, request: ForgetObjects, context: Context) -> Empty:
     grace_ms = context.settings.deletion_grace_ms
-    answer = await garbage.forget_objects(draft, context.store, request, grace_ms)
-    # Note them even if the write fails: the caller has already deleted the bytes.
-    context.view.note_collected(request.object_ids)
-    return answer
+    return await garbage.forget_objects(draft, context.store, request, grace_ms)
 
 
 def _alter_config(draft: Draft, request: AlterConfig, context: Context) -> Empty:

@@ -5,8 +5,7 @@ A transaction is shown in one turn of the event loop: readers see all of it or n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from uuid import UUID
+from collections.abc import Awaitable, Callable
 
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.reading.feed import CommitFeed
@@ -29,8 +28,6 @@ REMEMBERED_IN_A_TURN = 2_000
 """Partitions whose newest runs are remembered in one turn of the event loop."""
 QUEUED_IN_A_TURN = 20_000
 """Changes that are queued for subscribers in one turn of the event loop."""
-MAX_COLLECTED = 100_000
-"""Limit of objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
 
 
 class Shown:
@@ -94,7 +91,6 @@ class View(Shown):
         self.subscriptions = Subscriptions(clock, settings, self.recent)
         self.journal: Journal | None = None
         """None if the database has no journal."""
-        self._collected: dict[UUID, None] = {}
 
     def replace(self, loaded: HotState, epoch: int, journal: Journal | None = None) -> None:
         """Show a state that equals the store's, under this committer epoch."""
@@ -131,14 +127,3 @@ class View(Shown):
         await in_turns(queued, Turns(QUEUED_IN_A_TURN))
         # Until a run is remembered, reads look it up in the store.
         await in_turns(self.recent.add(draft.published), turns)
-
-    def note_collected(self, object_ids: Iterable[UUID]) -> None:
-        """Note that the collector has deleted the bytes of these objects."""
-        for object_id in object_ids:
-            self._collected[object_id] = None
-        while len(self._collected) > MAX_COLLECTED:
-            del self._collected[next(iter(self._collected))]
-
-    def is_collected(self, object_id: UUID) -> bool:
-        """Whether the object's bytes were deleted recently."""
-        return object_id in self._collected

@@ -253,10 +253,11 @@ def names_earlier_object(session: SessionRow | None, request: CommitRequest) -> 
     return session is None or request.object.key != uploaded_key(session.prefix, request.number)
 
 
-def _is_of_later_commit(key: str, session: SessionRow) -> bool:
-    """Whether the key belongs to a later commit than the session's next; that commit will not look its object up."""
-    number, following = key.removeprefix(session.prefix), uploaded_key("", session.next_number)
-    return number.isdigit() and len(number) >= len(following) and number > following
+def _is_of_another_commit(key: str, session: SessionRow) -> bool:
+    """Whether the key is another session's, or that of another commit than the session's next."""
+    own = uploaded_key(session.prefix, session.next_number)
+    number = key.removeprefix(session.prefix)
+    return not key.startswith(session.prefix) or (number.isdigit() and len(key) >= len(own) and key != own)
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
@@ -274,17 +275,14 @@ def apply_commit(
     """
     if request.object is None:
         return _answer(draft, session, request, [])
-    if _is_of_later_commit(request.object.key, session):
-        raise InvalidRequest(f"object {request.object.key!r} is of a later commit than {session.next_number}")
+    known = draft.get(ObjectRow, request.object.object_id)
+    if known is None and _is_of_another_commit(request.object.key, session):
+        # Every commit of an object leaves a row, which is deleted after the object's bytes: this object was collected.
+        return _answer(draft, session, request, _refusals(draft, request.runs))
     outcomes = yield from commit_object(
         draft, session, described=request.object, proposals=request.runs, settings=settings
     )
     return _answer(draft, session, request, outcomes)
-
-
-def refuse_commit(draft: Draft, session: SessionRow, request: CommitRequest) -> CommitAnswer:
-    """Answer the session's next commit by refusing every batch, because its object was collected."""
-    return _answer(draft, session, request, _refusals(draft, request.runs))
 
 
 def _refusals(draft: Draft, proposals: list[RunProposal]) -> list[RunOutcome]:

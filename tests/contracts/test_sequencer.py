@@ -313,10 +313,18 @@ def test_a_new_object_under_the_id_of_another_is_refused_alone(factory: Factory)
     run(factory, scenario)
 
 
-def test_a_commit_can_not_bring_the_object_of_a_later_one(factory: Factory) -> None:
+@pytest.mark.parametrize("number", [0, 9], ids=["earlier", "later"])
+def test_an_object_of_another_commit_that_has_no_row_is_refused(factory: Factory, number: int) -> None:
     async def scenario(bench: Bench) -> None:
-        with pytest.raises(InvalidRequest, match="later commit"):
-            await bench.commit(batch(), stored=bench.stored(bench.session, 1))
+        await bench.sequencer.commit(CommitRequest(bench.session.session_id, 0, 0, None, []))
+        gone = bench.stored(bench.session, number)
+        refused = await bench.sequencer.commit(bench.request(batch(), number=1, stored=gone))
+        assert outcomes(refused) == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
+        other = await bench.open()
+        refused = await bench.sequencer.commit(bench.request(batch(), session=other, number=0, stored=gone))
+        assert outcomes(refused) == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
+        assert (await bench.sequencer.statistics(Empty())).objects == 0
+        assert await bench.commit(batch(), session=other, number=1) == [(STORED, 0)]
 
     run(factory, scenario)
 
