@@ -82,7 +82,7 @@ class Connections:
     def _opened(self, user: str | None) -> socket.socket:
         port = self._port if user is None else self._login_port
         connection = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
-        if user is not None:
+        if user:
             try:
                 _log_in(connection, *user.split(":"))
             except BaseException:

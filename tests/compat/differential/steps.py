@@ -52,7 +52,8 @@ class Ask:
         request: the message; bytes are sent as they are, behind the request's header. None receives the answer to the
             request that went over this connection before (`is_answered_later`).
         connection: which one it goes over. Each is opened when it is first named, and again once it is closed.
-        user: a SCRAM user and password, "name:password": the connection logs in (`needs_logins` only).
+        user: a SCRAM user and password, "name:password": the connection logs in (`needs_logins` only). An empty one
+            goes to the listener with logins and does not log in.
         is_answered: False for a request without an answer (acks=0).
         is_answered_later: the request is sent, and the script goes on; a step without a request receives the answer.
         until: the request is repeated until this holds of its answer, for ten seconds at most.

@@ -9,15 +9,18 @@ import pytest
 
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import ProduceRequest
 from tests.compat.broker import running_broker
+from tests.compat.differential import connection
 from tests.compat.differential.compare import differences
 from tests.compat.differential.connection import Connections
 from tests.compat.differential.known import Known
 from tests.compat.differential.plain import Ids, plain
 from tests.compat.differential.run import answers
 from tests.compat.differential.servers import Server
-from tests.compat.differential.steps import CLOSED, SILENT, Ask, Script, topic
+from tests.compat.differential.steps import CLOSED, LATER_ON, SILENT, WAITING, Ask, Script, topic
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,27 @@ def test_a_request_without_an_answer_is_silent_where_the_connection_goes_on(serv
     connections.close()
 
 
+def test_an_answer_is_received_later(server: Server) -> None:
+    connections = Connections(server.port)
+    sent = Ask("sent", ApiKey.METADATA, 12, MetadataRequest([]), "one", is_answered_later=True)
+    assert connections.ask(sent) == LATER_ON
+    assert connections.ask(created("meanwhile")).topics[0].error_code == 0
+    assert connections.ask(Ask("received", sent.api, sent.version, None, "one")).brokers
+    connections.close()
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
+    connections = Connections(server.port)
+    assert connections.ask(created("waited-for")).topics[0].error_code == 0
+    topics = [FetchTopic("waited-for", partitions=[FetchPartition(0)])]
+    waits = Ask("waits", ApiKey.FETCH, 12, FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics))
+    assert connections.ask(waits) == WAITING
+    connections.close()
+
+
 def test_items_of_lists_are_compared_by_their_names() -> None:
     one = {"topics": [{"name": "a", "code": 1}, {"name": "b", "code": 2}]}
     other = {"topics": [{"name": "b", "code": 2}, {"name": "a", "code": 3}]}
@@ -78,6 +102,13 @@ def test_items_of_lists_are_compared_by_their_names() -> None:
         ("topics.a.code", 1, 3),
     ]
     assert found(one, other, "topics") == [("topics.a.code", 1, 3)]
+
+
+def test_items_without_names_are_compared_in_their_order_or_sorted() -> None:
+    one = {"rows": [{"parts": [1, 2], "code": 1}, {"parts": [3], "code": 2}]}
+    other = {"rows": [{"parts": [3], "code": 2}, {"parts": [2, 1], "code": 1}]}
+    assert found(one, other, "rows", "parts") == []
+    assert ("rows.0.code", 1, 2) in found(one, other)
 
 
 def test_an_item_that_one_lacks_is_a_difference() -> None:

@@ -23,6 +23,7 @@ from tailrace.kafka.messages.describe_user_scram_credentials import (
     UserName,
 )
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
@@ -261,6 +262,47 @@ TOKENS = (
 STRICT = "SCRAM's keys and salts have their sizes"
 ONE_MECHANISM = "a user's mechanisms change one by one; Kafka takes one change of a user"
 
+
+def logins() -> Script:
+    """The listener with logins: what is answered before a login, unknown mechanisms, wrong words, wrong order."""
+
+    def asked(what: str, api: ApiKey, version: int, request: Any, line: str, **more: Any) -> Ask:
+        return Ask(what, api, version, request, line, "", **more)
+
+    def shaken(what: str, mechanism: str, line: str, version: int = 1) -> Ask:
+        request = SaslHandshakeRequest(mechanism)
+        return asked(what, ApiKey.SASL_HANDSHAKE, version, request, line, ignored=("mechanisms",))
+
+    def said(what: str, words: bytes, line: str, version: int = 2) -> Ask:
+        return asked(what, ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(words), line)
+
+    for version in (0, 1):
+        for mechanism in ("NONE", "", "scram-sha-256", "GSSAPI"):
+            yield shaken(f"mechanism {mechanism!r}", mechanism, f"mechanism {mechanism} {version}", version)
+        yield shaken("after a bad one", "SCRAM-SHA-256", f"mechanism NONE {version}", version)
+    yield asked("metadata before a login", ApiKey.METADATA, 12, MetadataRequest([]), "metadata")
+    yield said("words before a handshake", b"\0a\0b", "words")
+    yield shaken("a handshake", "SCRAM-SHA-256", "twice")
+    yield shaken("a second handshake", "SCRAM-SHA-256", "twice")
+    yield shaken("a handshake, then metadata", "SCRAM-SHA-256", "then metadata")
+    yield asked("metadata in a login", ApiKey.METADATA, 12, MetadataRequest([]), "then metadata")
+    for what, words in (
+        ("no words", b""),
+        ("no SCRAM", b"hello"),
+        ("no nonce", b"n,,n=nobody"),
+        ("unknown user", b"n,,n=nobody,r=abcdefgh"),
+        ("empty user", b"n,,n=,r=abcdefgh"),
+        ("another identity", b"n,a=admin,n=nobody,r=abcdefgh"),
+        ("channel binding", b"p=tls-unique,,n=nobody,r=abcdefgh"),
+        ("not UTF-8", b"\xff\xfe"),
+    ):
+        for version in (0, 2):
+            line = f"{what} {version}"
+            yield shaken(f"{line}: a handshake", "SCRAM-SHA-256", line)
+            yield said(what, words, line, version)
+            yield said(f"{what}, and more", b"c=biws,r=abcdefgh,p=AAAA", line, version)
+
+
 OPEN = Scripts(
     {
         "acls": acls_without_authorizer,
@@ -281,7 +323,7 @@ OPEN = Scripts(
 )
 """Without logins."""
 SCRIPTS = Scripts(
-    {"acls": acls, "delegation_tokens": delegation_tokens, "handshakes": handshakes},
+    {"acls": acls, "delegation_tokens": delegation_tokens, "handshakes": handshakes, "logins": logins},
     needs_logins=True,
     known=(
         *TOKENS,
@@ -292,6 +334,11 @@ SCRIPTS = Scripts(
         Known("*.acls", "*unknown*", "", ANSWERED, kafka=CLOSED),
         Known("*.acls", "empty host*", "results.0.error_code", "a client's host is never empty"),
         Known("*.acls", "type 99*", "error_code", "a type that there is not is refused"),
+        Known("*.logins", "unknown user*", "*", "nobody learns which users there are: the proof is refused"),
+        Known("*.logins", "words before a handshake*", "", ANSWERED, kafka=CLOSED),
+        Known(
+            "*.logins", "metadata in a login*", "", "the connection ends; Kafka answers with nothing in it"
+        ),
     ),
 )
 """With an authorizer."""
