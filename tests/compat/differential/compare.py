@@ -19,9 +19,12 @@ KEYS = (
     ("group_id",),
     ("transactional_id",),
     ("user",),
+    ("entity_type",),
+    ("partition_id",),
+    ("mechanism",),
     ("member_id",),
-    ("producer_id",),
     ("base_offset",),
+    ("producer_id",),
 )
 """The fields by which the items of a list are known: the first that all of them have."""
 MISSING = "<missing>"

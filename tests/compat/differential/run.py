@@ -33,23 +33,29 @@ from tests.compat.differential.connection import Connections
 from tests.compat.differential.known import EVERYWHERE, Known
 from tests.compat.differential.plain import Ids, plain
 from tests.compat.differential.scripts import (
+    administration,
     classic_groups,
     client_settings,
     committed_offsets,
+    configs,
     consumer_groups,
     producing,
     reading,
     security,
     share_groups,
     topics,
+    transactions,
 )
 from tests.compat.differential.servers import Server
 from tests.compat.differential.steps import Ask, Script, Scripts
 
 MODULES: dict[str, Scripts] = {
     "topics": topics.SCRIPTS,
+    "administration": administration.SCRIPTS,
     "producing": producing.SCRIPTS,
     "reading": reading.SCRIPTS,
+    "transactions": transactions.SCRIPTS,
+    "configs": configs.SCRIPTS,
     "classic_groups": classic_groups.SCRIPTS,
     "committed_offsets": committed_offsets.SCRIPTS,
     "consumer_groups": consumer_groups.SCRIPTS,

@@ -57,7 +57,7 @@ class Ask:
         is_answered: False for a request without an answer (acks=0).
         is_answered_later: the request is sent, and the script goes on; a step without a request receives the answer.
         until: the request is repeated until this holds of its answer, for ten seconds at most.
-        repeat_on: error codes on which the request is repeated, for five seconds at most.
+        repeat_on: error codes on which the request is repeated, for a second at most.
         answer_version: in which version the answer is decoded, where it is not the request's.
         unordered: fields (lists) whose order may differ.
         ignored: fields that may differ.

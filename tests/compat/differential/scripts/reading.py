@@ -19,6 +19,7 @@ from tailrace.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.compat.differential.known import Known
 from tests.compat.differential.scripts.producing import batch, produced
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
@@ -250,6 +251,8 @@ def deleted_records() -> Script:
     yield cut("internal", ("__consumer_offsets", 0, 1))
 
 
+KNOWN: tuple[Known, ...] = ()
+
 SCRIPTS = Scripts(
     {
         "fetch_versions": fetch_versions,
@@ -259,5 +262,6 @@ SCRIPTS = Scripts(
         "list_offsets": list_offsets,
         "epoch_ends": epoch_ends,
         "deleted_records": deleted_records,
-    }
+    },
+    known=KNOWN,
 )

@@ -18,6 +18,7 @@ from tailrace.kafka.messages.create_topics import (
 )
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.compat.differential.known import Known
 from tests.compat.differential.steps import Ask, Script, Scripts, topic, topic_is_gone, topic_is_there
 
 NOT_THERE = UUID(int=77)
@@ -233,6 +234,8 @@ def metadata() -> Script:
     yield asked("internal, to be made", [MetadataRequestTopic(name="__transaction_state")], 9)
 
 
+KNOWN: tuple[Known, ...] = ()
+
 SCRIPTS = Scripts(
     {
         "create": create,
@@ -241,5 +244,6 @@ SCRIPTS = Scripts(
         "partitions": partitions,
         "delete": delete,
         "metadata": metadata,
-    }
+    },
+    known=KNOWN,
 )
