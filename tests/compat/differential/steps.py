@@ -20,6 +20,7 @@ from typing import Any
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.compat.differential.known import Known
 
@@ -123,6 +124,13 @@ def topic_is_there(name: str, partitions: int = 1) -> Script:
         return len(rows) == partitions and not any(row.error_code for row in rows)
 
     yield Ask(f"wait for {name}", ApiKey.METADATA, 12, request, until=has_leaders, is_compared=False)
+    rows = [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
+    ends = ListOffsetsRequest(-1, topics=[ListOffsetsTopic(name, rows)])
+
+    def is_led(answer: Any) -> bool:
+        return not any(row.error_code for row in answer.topics[0].partitions)
+
+    yield Ask(f"wait for leaders of {name}", ApiKey.LIST_OFFSETS, 7, ends, until=is_led, is_compared=False)
 
 
 def topic_is_gone(name: str) -> Script:

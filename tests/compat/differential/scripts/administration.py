@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tailrace.kafka import ApiKey
@@ -217,6 +218,11 @@ def features() -> Script:
     yield Ask("none", ApiKey.UPDATE_FEATURES, 2, UpdateFeaturesRequest(30_000, [], True))
 
 
+def has_entries(count: int) -> Callable[[Any], bool]:
+    """Whether so many quotas are described: Kafka's brokers learn of them after they were set."""
+    return lambda answer: len(answer.entries or ()) == count
+
+
 def quotas() -> Script:
     """Quotas of users, clients and addresses: set, described, refused."""
 
@@ -243,14 +249,14 @@ def quotas() -> Script:
     for version in (0, 1):
         yield altered("a user", [("user", "qu")], rate, version=version)
         yield altered("user and client", [("user", "qu"), ("client-id", "qc")], rate, version=version)
-        yield described("exactly", ("user", 0, "qu"), version=version)
+        yield replace(described("exactly", ("user", 0, "qu"), version=version), until=has_entries(2))
         yield described("strictly", ("user", 0, "qu"), strict=True, version=version)
         yield described("any client", ("client-id", 2, None), version=version)
         yield described("default user", ("user", 1, None), version=version)
     yield altered("the default user", [("user", None)], ("consumer_byte_rate", 5.0, False))
-    yield described("default user that is set", ("user", 1, None))
+    yield replace(described("default user that is set", ("user", 1, None)), until=has_entries(1))
     yield altered("an address", [("ip", "127.0.0.9")], ("connection_creation_rate", 5.0, False))
-    yield described("the address", ("ip", 0, "127.0.0.9"))
+    yield replace(described("the address", ("ip", 0, "127.0.0.9")), until=has_entries(1))
     yield altered("a rate of an address", [("ip", "127.0.0.9")], rate)
     yield altered("no address", [("ip", "not an address")], ("connection_creation_rate", 5.0, False))
     yield altered("address and user", [("ip", "127.0.0.9"), ("user", "qu")], rate)
@@ -322,7 +328,80 @@ def users() -> Script:
     yield altered("nothing")
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN = (
+    Known(
+        "administration.versions",
+        "asked *",
+        "api_keys.55.max_version",
+        "DescribeQuorum 2 has only endpoints more",
+    ),
+    Known(
+        "administration.versions", "asked *", "api_keys.6?", "UnregisterBroker: agents come and go by leases"
+    ),
+    Known(
+        "administration.versions",
+        "asked *",
+        "api_keys.8?",
+        "voters of KRaft, streams groups, brokers' share state",
+    ),
+    Known(
+        "administration.versions",
+        "asked *",
+        "*_features.*",
+        "features of KRaft, of replicas and of streams groups",
+    ),
+    Known("administration.versions", "* name v3", "error_code", "what a client calls itself is not checked"),
+    Known(
+        "administration.versions", "bad version v3", "error_code", "what a client calls itself is not checked"
+    ),
+    Known("administration.cluster", "controllers *", "error_code", "agents have no listeners of controllers"),
+    Known("administration.cluster", "unknown endpoints *", "endpoint_type", "the type that was asked for"),
+    Known(
+        "administration.cluster",
+        "unknown v0",
+        "*.topic_authorized_operations",
+        "what is not there has none",
+    ),
+    Known(
+        "administration.cluster", "bad name v0", "*.error_code", "such a topic can't exist, so it is unknown"
+    ),
+    Known("administration.cluster", "* cursor v0", "*", "a page begins with the first partition there is"),
+    Known(
+        "administration.cluster",
+        "cursor of another v0",
+        "*",
+        "it begins with the topics behind the cursor",
+    ),
+    Known("administration.log_dirs", "*", "*_bytes", "a bucket has no size"),
+    Known("administration.log_dirs", "*", "*.partition_size", "Kafka counts what it has written", tailrace=0),
+    Known(
+        "administration.log_dirs",
+        "move dirs-not *",
+        "*.error_code",
+        "no directory can be chosen for anything",
+    ),
+    Known(
+        "administration.leaders", "unknown kind*", "error_code", "no election is needed, whatever its kind"
+    ),
+    Known(
+        "administration.leaders",
+        "twice to one *",
+        "*.error_code",
+        "there are no replicas to place",
+    ),
+    Known(
+        "administration.features",
+        "*",
+        "error_code",
+        "each feature has its own error",
+    ),
+    Known("administration.quotas", "an entity twice v1", "*.error_code", "Kafka takes one of the two"),
+    Known("administration.quotas", "* nan v1", "*.error_code", "not a number is no quota"),
+    Known(
+        "administration.users", "*", "*", "passwords are kept as SCRAM-SHA-256 alone; a row for each mention"
+    ),
+)
+
 
 SCRIPTS = Scripts(
     {

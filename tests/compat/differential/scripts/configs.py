@@ -13,6 +13,7 @@ from tailrace.kafka.messages.incremental_alter_configs import AlterConfigsResour
 from tailrace.kafka.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
+from tests.compat.differential.known import Known
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
 UNKNOWN, TOPIC, BROKER, LOGGER, METRICS, GROUP = 0, 2, 4, 8, 16, 32
@@ -164,6 +165,7 @@ def incremental() -> Script:
     yield described("neither", TOPIC, "inc", ["retention.ms"])
     yield changed("a key twice", TOPIC, "inc", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
     yield changed("a topic twice", TOPIC, "inc", ("retention.ms", SET, "1"), times=2)
+    yield changed("back", TOPIC, "inc", ("retention.ms", DELETE, None))
     yield changed("validate only", TOPIC, "inc", ("retention.ms", SET, "8000"), validate_only=True)
     yield described("only validated", TOPIC, "inc", ["retention.ms"])
     yield changed("no changes", TOPIC, "inc")
@@ -248,6 +250,56 @@ def all_at_once() -> Script:
     yield replaced("no number", BROKER, "one", ("log.retention.ms", "1"))
 
 
+KNOWN = (
+    Known("configs.*", "*", "*.configs.tailrace.*", "Tailrace's own configs"),
+    Known(
+        "configs.*", "*", "*.configs.errors.deadletterqueue.*", "configs of KIP-1191, newer than Kafka 4.3"
+    ),
+    Known("configs.*", "*", "*.configs.streams.*", "there are no streams groups"),
+    Known("configs.*", "*", "*min.insync.replicas*", "new clusters of Kafka set it for all topics"),
+    Known("configs.*", "*", "*.synonyms*", "defaults have one name, that of the config in milliseconds"),
+    Known("configs.describe", "no keys v4", "*", "no keys are none; Kafka gives all"),
+    Known("configs.describe", "twice v4", "*#2", "each resource is answered once"),
+    Known("configs.describe", "* topic v4", "*.error_code", "such a topic can't exist, so it is unknown"),
+    Known("configs.describe", "loggers *", "*.error_code", "an agent has no loggers to describe"),
+    Known("configs.describe", "*metrics v4", "*.configs.*", "what is not set is not described"),
+    Known(
+        "configs.describe", "this broker v4", "*.config_source", "an agent's settings are its static configs"
+    ),
+    Known(
+        "configs.describe",
+        "this broker v4",
+        "*log.retention.ms.value",
+        "in force, whatever unit it was set in",
+    ),
+    Known("configs.*", "set null *", "*.error_code", "a value that is missing is an invalid config"),
+    Known("configs.*", "append nothing *", "*.error_code", "a value that is missing is an invalid config"),
+    Known("configs.*", "null *", "*.error_code", "a value that is missing is an invalid config"),
+    Known(
+        "configs.incremental",
+        "unknown operation *",
+        "*.error_code",
+        "Kafka fails; Tailrace has an error for it",
+    ),
+    Known(
+        "configs.*",
+        "*unknown key*",
+        "*.error_code",
+        "an unknown config is refused, also where it is taken back",
+    ),
+    Known("configs.*", "empty topic *", "*.error_code", "such a topic can't exist, so it is unknown"),
+    Known(
+        "configs.*",
+        "a * twice v?",
+        "*.error_code",
+        "the changes are made one after the other",
+        tailrace="NONE(0)",
+    ),
+    Known("configs.of_brokers", "bad value v1", "*.error_code", "a bad value is an invalid config"),
+    Known("configs.of_brokers", "loggers v1", "*.error_code", "an agent has no loggers to set"),
+    Known("configs.of_groups_and_metrics", "metrics, *", "*.error_code", "a bad value is an invalid config"),
+)
+
 SCRIPTS = Scripts(
     {
         "describe": describe,
@@ -255,5 +307,10 @@ SCRIPTS = Scripts(
         "of_brokers": of_brokers,
         "of_groups_and_metrics": of_groups_and_metrics,
         "all_at_once": all_at_once,
-    }
+    },
+    tailrace={
+        "TAILRACE_AGENT__GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "5000",
+        "TAILRACE_AGENT__GROUP_SHARE_AUTO_OFFSET_RESET": "latest",
+    },
+    known=KNOWN,
 )

@@ -235,7 +235,62 @@ def internal() -> Script:
     yield produced("empty name", "", batch())
 
 
-KNOWN: tuple[Known, ...] = ()
+_TEXT = "Tailrace says what is wrong with the batch; it does not look into records, so it names none"
+
+KNOWN = (
+    Known(
+        "producing.versions",
+        "too old *",
+        "",
+        "listed for librdkafka, and refused",
+        kafka="<closed>",
+    ),
+    Known(
+        "producing.acks",
+        "acks=0, *",
+        "",
+        "no metadata to refresh: any agent serves",
+        kafka="<closed>",
+    ),
+    Known("producing.acks", "no partitions v12", "*", "a row for each topic of the request"),
+    Known(
+        "producing.*",
+        "*",
+        "*.log_start_offset",
+        "no client reads it beside such an error",
+        kafka=0,
+        tailrace=-1,
+    ),
+    Known("producing.*", "*", "*.record_errors.*", _TEXT),
+    Known("producing.refused", "no records v12", "", "Kafka does not answer", kafka="<waiting>"),
+    Known("producing.refused", "one byte v12", "*.error_code", "a batch that is cut off is corrupt"),
+    Known("producing.refused", "* half v12", "*.error_code", "a batch that is cut off is corrupt"),
+    Known("producing.refused", "length too large v12", "*.error_code", "a batch that is cut off is corrupt"),
+    Known("producing.refused", "a byte more v12", "*.error_code", "Kafka ignores what follows the batch"),
+    Known(
+        "producing.refused",
+        "no such codec v12",
+        "*.error_code",
+        "Kafka fails where Tailrace has an error for it",
+    ),
+    Known(
+        "producing.refused",
+        "log append time v12",
+        "*.error_code",
+        "only the broker may say that it gave the time",
+    ),
+    Known("producing.refused", "delete horizon v12", "*.error_code", "only the broker may set it"),
+    Known(
+        "producing.refused", "a partition twice v12", "*", "both batches are stored; Kafka stores the last"
+    ),
+    Known(
+        "producing.codecs",
+        "*, broken v12",
+        "*.error_code",
+        "agents do not look into records",
+    ),
+)
+
 
 SCRIPTS = Scripts(
     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -131,7 +132,12 @@ def sessions() -> Script:
         topics = [FetchTopic("", name, list(rows))] if rows else []
         forgotten = [ForgottenTopic("", known, list(gone))] if gone else []
         request = FetchRequest(
-            session_id=session, session_epoch=epoch, topics=topics, forgotten_topics_data=forgotten
+            max_wait_ms=500,
+            min_bytes=1,
+            session_id=session,
+            session_epoch=epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
         )
         return Ask(what, ApiKey.FETCH, 17, request)
 
@@ -244,14 +250,71 @@ def deleted_records() -> Script:
     yield cut("two", ("cut", 0, 4), ("cut-not", 0, 1))
     yield cut("twice", ("cut", 0, 4), ("cut", 0, 5))
     yield cut("to the end", ("cut", 0, -1))
-    yield fetched("at the end", "cut", wanted(7))
+    at_end = fetched("at the end", "cut", wanted(7))
+    yield replace(at_end, until=lambda answer: answer.responses[0].partitions[0].log_start_offset == 7)
     yield cut("none")
     yield from filled("cut-compacted", cleanup_policy="compact")
     yield cut("compacted", ("cut-compacted", 0, 1))
     yield cut("internal", ("__consumer_offsets", 0, 1))
 
 
-KNOWN: tuple[Known, ...] = ()
+_EPOCHS = "any agent serves any partition: it needs no metadata as new as the client's"
+_BOUNDS = "the bounds of the partition are told beside the error, too"
+
+KNOWN = (
+    Known("reading.*", "*", "*.aborted_transactions", "without records there is nothing to abort", [], None),
+    Known("reading.fetch_versions", "beyond the end *", "*", _BOUNDS, kafka=-1),
+    Known("reading.fetch_versions", "negative *", "*", _BOUNDS, kafka=-1),
+    Known("reading.deleted_records", "before the start v12", "*", _BOUNDS, kafka=-1),
+    Known(
+        "reading.fetch_versions",
+        "bad isolation *",
+        "*error_code",
+        "Kafka fails; it is taken for read_uncommitted",
+    ),
+    Known(
+        "reading.list_offsets",
+        "bad isolation *",
+        "*error_code",
+        "Kafka fails; it is taken for read_uncommitted",
+    ),
+    Known("reading.fetch_sizes", "*-1*", "*", "Kafka fails; it is taken for 0"),
+    Known("reading.fetch_sizes", "*150*", "*.records", "batches are sent whole; Kafka cuts the last one off"),
+    Known("reading.fetch_epochs", "newer epoch *", "*.error_code", _EPOCHS),
+    Known(
+        "reading.fetch_epochs",
+        "last fetched epoch*",
+        "*.error_code",
+        "logs do not diverge: they have no replicas",
+    ),
+    Known(
+        "reading.fetch_epochs",
+        "as a replica *",
+        "*.error_code",
+        "there are no replicas; it reads as a consumer",
+    ),
+    Known("reading.list_offsets", "newer epoch *", "*.error_code", _EPOCHS),
+    Known("reading.list_offsets", "epoch -2 *", "*.error_code", "an epoch below 0 is none"),
+    Known("reading.list_offsets", "a partition twice *", "*", "each mention is answered"),
+    Known("reading.epoch_ends", "ends 0 1000000 *", "*.error_code", _EPOCHS),
+    Known("reading.epoch_ends", "ends 0 -1 -5 *", "*", "an epoch below 0 is none"),
+    Known(
+        "reading.sessions",
+        "*",
+        "responses.<order>",
+        "by the request's order; Kafka begins with unknown topics",
+    ),
+    Known("reading.sessions", "go on by id *", "error_code", "a session knows its topics by name and by id"),
+    Known(
+        "reading.deleted_records",
+        "*",
+        "*.low_watermark",
+        "the log start is told beside the error, too",
+        kafka=-1,
+    ),
+    Known("reading.deleted_records", "twice *", "*", "each mention is carried out; Kafka takes the last"),
+)
+
 
 SCRIPTS = Scripts(
     {

@@ -234,7 +234,73 @@ def metadata() -> Script:
     yield asked("internal, to be made", [MetadataRequestTopic(name="__transaction_state")], 9)
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN = (
+    Known("topics.create*", "*", "*.configs.<order>", "both give all configs; clients look them up by name"),
+    Known("topics.create*", "*", "*.configs.tailrace.*", "Tailrace's own configs"),
+    Known(
+        "topics.create*",
+        "*",
+        "*.configs.errors.deadletterqueue.*",
+        "a config of KIP-1191, newer than Kafka 4.3",
+    ),
+    Known(
+        "topics.create*",
+        "*",
+        "*.min.insync.replicas.config_source",
+        "new clusters of Kafka set it for all topics",
+    ),
+    Known(
+        "topics.create*",
+        "*",
+        "*.topic_id",
+        "nothing has an id that was only validated",
+        tailrace="<uuid 0>",
+    ),
+    Known(
+        "topics.create", "2 replicas v7", "*.error_code", "the object store replicates: any factor is taken"
+    ),
+    Known("topics.create", "twice*", "*#2", "a row for each mention: both say INVALID_REQUEST"),
+    Known(
+        "topics.create_with_assignments",
+        "*broker v7",
+        "*.error_code",
+        "there are no replicas to place",
+    ),
+    Known(
+        "topics.create_with_configs",
+        "lag bounds v7",
+        "*.error_code",
+        "each bound is checked on its own",
+    ),
+    Known(
+        "topics.create_with_configs",
+        "remote storage v7",
+        "*.error_code",
+        "kept without effect",
+    ),
+    Known("topics.partitions", "too many v3", "*.error_code", "Kafka fails where Tailrace names its limit"),
+    Known("topics.partitions", "twice v3", "*#2", "a row for each mention: both say INVALID_REQUEST"),
+    Known("topics.partitions", "*assign* v3", "*.error_code", "there are no replicas to place"),
+    Known("topics.partitions", "more replicas*", "*.error_code", "there are no replicas to place"),
+    Known("topics.delete", "twice*", "*#2", "a row for each mention: both say INVALID_REQUEST"),
+    Known("topics.delete", "name, and id v6", "*", "a row for each mention: both say INVALID_REQUEST"),
+    Known(
+        "topics.metadata",
+        "* v1[01]",
+        "*",
+        "Kafka looks up ids from version 12 on; Tailrace from 10 on",
+    ),
+    Known("topics.metadata", "neither *", "*", "Kafka fails as a whole; Tailrace refuses that topic"),
+    Known("topics.metadata", "id, and a name *", "topics.meta-b", "Kafka leaves out names beside ids"),
+    Known(
+        "topics.metadata", "collides, to be made v9", "*", "a topic is there when its creation is answered"
+    ),
+    Known(
+        "topics.metadata", "collides, to be made too v9", "*.error_code", "it says why the topic is not made"
+    ),
+    Known("topics.metadata", "internal*", "*.is_internal", "a topic that does not exist is not internal"),
+)
+
 
 SCRIPTS = Scripts(
     {

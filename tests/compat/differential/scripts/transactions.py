@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tailrace.kafka import ApiKey
@@ -87,7 +90,11 @@ def in_txn(
     version: int = 11,
 ) -> Ask:
     """A batch of a transaction. Kafka's broker refuses the first ones until it is connected with the coordinator."""
-    data = batch(producer_id=producer, producer_epoch=epoch, base_sequence=sequence, is_transactional=True)
+    # Of today, as Kafka begins another file for a marker that is much newer, and a fetch ends with the file.
+    at = int(time.time() * 1000)
+    data = batch(
+        at=at, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, is_transactional=True
+    )
     not_yet = LATER | {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
     return produced(what, topic_name, data, version=version, transactional_id=name, repeat_on=not_yet)
 
@@ -107,6 +114,11 @@ def coordinated(name: str) -> Script:
         until=lambda answer: answer.error_code == 0,
         is_compared=False,
     )
+
+
+def ends_at(offset: int) -> Callable[[Any], bool]:
+    """Whether a fetch's partition ends there: Kafka writes markers after it has answered EndTxn."""
+    return lambda answer: answer.responses[0].partitions[0].last_stable_offset == offset
 
 
 def init() -> Script:
@@ -152,7 +164,7 @@ def idempotent() -> Script:
         what: str, sequence: int, epoch: int = 0, producer_id: int = producer, version: int = 12, **more: Any
     ) -> Ask:
         data = batch(b"a", b"b", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-        return produced(what, "idem", data, version=version, **more)
+        return produced(what, "idem", data, version=version, ignored=("base_offset",), **more)
 
     yield at("first", 0)
     yield at("duplicate", 0)
@@ -169,7 +181,6 @@ def idempotent() -> Script:
     yield at("negative epoch", 0, -1)
     yield at("negative sequence", -1, 3)
     yield at("negative sequence -2", -2, 3)
-    yield at("negative producer", 0, 0, -5)
     for number in range(6):
         yield at(f"six more {number}", 2 * number, 4)
     yield at("a duplicate that is forgotten", 0, 4)
@@ -243,7 +254,7 @@ def first_protocol() -> Script:
     yield ended("abort", "txn-a", producer, epoch, False)
     yield ended("abort again", "txn-a", producer, epoch, False)
     yield ended("commit after the abort", "txn-a", producer, epoch)
-    yield log("txn", "committed")
+    yield replace(log("txn", "committed"), until=ends_at(3))
     yield Ask("described at the end", ApiKey.DESCRIBE_TRANSACTIONS, 0, request)
     yield added("third", "txn-a", producer, epoch, ("txn", 0))
     fenced = yield inited("init over an open one", "txn-a", 4)
@@ -265,7 +276,6 @@ def second_protocol() -> Script:
     again = yield inited("init again", "txn2-a")
     producer, epoch = again.producer_id, again.producer_epoch
     yield in_txn("the first brings the partition", "txn2-a", producer, epoch, 0, "txn2", 12)
-    yield in_txn("an unknown id", "txn2-not", producer, epoch, 1, "txn2", 12)
     done = yield ended("commit", "txn2-a", producer, epoch, version=5)
     yield ended("commit again", "txn2-a", producer, epoch, version=5)
     yield ended("abort with the old epoch", "txn2-a", producer, epoch, False, version=5)
@@ -276,7 +286,7 @@ def second_protocol() -> Script:
     gone = yield ended("abort", "txn2-a", done.producer_id, done.producer_epoch, False, version=5)
     yield ended("abort again", "txn2-a", done.producer_id, done.producer_epoch, False, version=5)
     yield ended("abort what is empty", "txn2-a", gone.producer_id, gone.producer_epoch, False, version=5)
-    yield log("txn2", ignored=("base_timestamp", "timestamp"))
+    yield replace(log("txn2"), until=ends_at(4))
 
 
 def many_at_once() -> Script:
@@ -337,7 +347,80 @@ def listed() -> Script:
     yield ended("commit", "txnl-a", made.producer_id, made.producer_epoch)
 
 
-KNOWN: tuple[Known, ...] = ()
+_NOT_FROM_0 = (
+    "it is told that its state is gone; Kafka takes any first sequence of a producer that it does not know"
+)
+
+KNOWN = (
+    Known(
+        "transactions.idempotent",
+        "*",
+        "*.log_append_time_ms",
+        "no client reads it where the topic has CreateTime",
+    ),
+    Known("transactions.idempotent", "*", "*.log_start_offset", "no client reads it there"),
+    Known("transactions.idempotent", "*", "*.record_errors.*", "Tailrace says what is wrong with the batch"),
+    Known(
+        "transactions.idempotent",
+        "*not from 0*",
+        "*.error_code",
+        _NOT_FROM_0,
+        tailrace="UNKNOWN_PRODUCER_ID(59)",
+    ),
+    Known(
+        "transactions.idempotent",
+        "negative epoch v12",
+        "*.error_code",
+        "a batch that no client sends is invalid",
+    ),
+    Known("transactions.*", "producers v0", "*.coordinator_epoch", "coordinators have no epochs"),
+    Known("transactions.idempotent", "producers v0", "*", _NOT_FROM_0, tailrace="<missing>"),
+    Known(
+        "transactions.first_protocol", "newer epoch *", "*error_code", "of an epoch that was never given out"
+    ),
+    Known(
+        "transactions.first_protocol",
+        "older epoch v11",
+        "*.error_code",
+        "the epoch is -1: no client sends it",
+    ),
+    Known(
+        "transactions.first_protocol",
+        "plain of *",
+        "*.error_code",
+        "it sends no others",
+    ),
+    Known(
+        "transactions.first_protocol",
+        "*, empty group *",
+        "*error_code",
+        "a group has a name",
+    ),
+    Known(
+        "transactions.first_protocol",
+        "*, another group *",
+        "*error_code",
+        "it is added first",
+    ),
+    Known(
+        "transactions.first_protocol", "*, empty id *", "*error_code", "a transaction without an id can't be"
+    ),
+    Known("transactions.*", "unknown topic *", "*<order>", "by the request's order"),
+    Known(
+        "transactions.first_protocol",
+        "described at the end v0",
+        "*.transaction_start_time_ms",
+        "none is open",
+    ),
+    Known(
+        "transactions.first_protocol",
+        "init over an open one v4",
+        "producer_epoch",
+        "aborted at once, and asked for once",
+    ),
+    Known("transactions.listed", "described twice v0", "*#2", "an id is described once"),
+)
+
 
 SCRIPTS = Scripts(
     {
