@@ -373,7 +373,6 @@ KNOWN = (
         "it begins with the topics behind the cursor",
     ),
     Known("administration.log_dirs", "*", "*_bytes", "a bucket has no size"),
-    Known("administration.log_dirs", "*", "*.partition_size", "Kafka counts what it has written", tailrace=0),
     Known(
         "administration.log_dirs",
         "move dirs-not *",

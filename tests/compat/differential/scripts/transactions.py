@@ -418,6 +418,9 @@ KNOWN = (
         "producer_epoch",
         "aborted at once, and asked for once",
     ),
+    Known(
+        "transactions.second_protocol", "log *", "*.producer_epoch", "a marker has its transaction's epoch"
+    ),
     Known("transactions.listed", "described twice v0", "*#2", "an id is described once"),
 )
 
