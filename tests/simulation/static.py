@@ -84,7 +84,9 @@ class StaticView(GroupWatch):
             self.shared.newest, self.shared.newest_at = generation, at
 
     def synced(self, generation: int, member: str, partitions: list[int]) -> None:
-        self.shared.generations[self.instance] = generation
+        # A replaced process may take its answer late, after its successor's.
+        known = self.shared.generations.get(self.instance, generation)
+        self.shared.generations[self.instance] = max(known, generation)
         for partition in partitions:
             owner = self.shared.owners.setdefault((generation, partition), self.instance)
             if owner != self.instance:
