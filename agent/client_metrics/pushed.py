@@ -55,7 +55,10 @@ class PushedMetrics(Collector):
         now: float,
         seconds: float,
     ) -> None:
-        """Replace the client's metrics by those that it has pushed now."""
+        """Replace the client's metrics by those that it has pushed now. Without room for the client, drop them: a last
+        push before a client ends is always allowed."""
+        if client not in self._clients and len(self._clients) >= MAX_CLIENTS:
+            return
         self._forget(client)
         room = min(MAX_SERIES_OF_CLIENT, MAX_SERIES - self._series)
         kept = list({(point.name, point.attributes): point for point in points}.values())[:room]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections import Counter
+from collections import Counter, defaultdict
 
 from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.users import NAMES
@@ -23,6 +23,7 @@ from tailrace.kafka.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from tailrace.kafka.messages.describe_user_scram_credentials import (
@@ -76,13 +77,20 @@ async def alter(
         return _all(list(users), ErrorCode.INVALID_REQUEST, f"more than {MAX_CHANGES} changes in one request")
     changes = Counter((row.name, row.mechanism) for row in request.deletions)
     changes.update((row.name, row.mechanism) for row in request.upsertions)
+    altered_twice = {name for (name, _), count in changes.items() if count > 1}
+    deletions: defaultdict[str, list[ScramCredentialDeletion]] = defaultdict(list)
+    upsertions: defaultdict[str, list[ScramCredentialUpsertion]] = defaultdict(list)
+    for deletion in request.deletions:
+        deletions[deletion.name].append(deletion)
+    for upsertion in request.upsertions:
+        upsertions[upsertion.name].append(upsertion)
     results: dict[str, AlterUserScramCredentialsResult] = {}
     upserts: list[ScramCredentials] = []
     deletes: list[ScramName] = []
     for user in users:
         result = results[user] = AlterUserScramCredentialsResult(user=user)
         try:
-            if any(count > 1 for (name, _), count in changes.items() if name == user):
+            if user in altered_twice:
                 raise RequestRefused(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
@@ -91,10 +99,8 @@ async def alter(
                 raise RequestRefused(
                     ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
                 )
-            removed = [
-                ScramName(user, _mechanism(row.mechanism)) for row in request.deletions if row.name == user
-            ]
-            stored = [_credentials(row) for row in request.upsertions if row.name == user]
+            removed = [ScramName(user, _mechanism(row.mechanism)) for row in deletions[user]]
+            stored = [_credentials(row) for row in upsertions[user]]
         except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
             continue
@@ -105,7 +111,10 @@ async def alter(
     try:
         altered = await services.sequencer.alter_scram(AlterScram(upserts, deletes))
     except EXPECTED as error:
-        return _all(list(users), code_of(error), str(error))
+        for result in results.values():
+            if result.error_code == ErrorCode.NONE:
+                result.error_code, result.error_message = code_of(error), str(error)
+        return AlterUserScramCredentialsResponse(results=list(results.values()))
     for name in altered.missing:
         results[name.user].error_code = ErrorCode.RESOURCE_NOT_FOUND
         results[name.user].error_message = "Attempt to delete a user credential that does not exist"

@@ -151,6 +151,17 @@ def test_subscriptions_have_kafkas_bounds(configs: dict[str, str]) -> None:
         check_client_metrics_configs(configs)
 
 
+def test_the_last_pushes_of_ever_new_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushed, "MAX_CLIENTS", 2)
+    registry = CollectorRegistry()
+    shown = PushedMetrics(registry)
+    for client in range(5):
+        point = Point("m", str(client), 1.0)
+        shown.take(UUID(int=client), [point], client_id="c", software="s", now=0.0, seconds=10.0)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert [sample.labels["attributes"] for sample in samples] == ["0", "1"]
+
+
 def test_what_is_shown_is_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushed, "MAX_CLIENTS", 2)
     registry = CollectorRegistry()
