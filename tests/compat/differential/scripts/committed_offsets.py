@@ -9,6 +9,7 @@ from uuid import UUID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.kafka.messages.end_txn import EndTxnRequest
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.offset_commit import (
@@ -260,8 +261,6 @@ def is_without_offset(answer: Any) -> bool:
 
 def deleted_topics() -> Script:
     """The offsets of a topic that is gone."""
-    from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-
     known = yield from topic("gone-soon", 1)
     yield committed("commit", "gone-group", "gone-soon", (0, 5, "meta"), is_compared=False)
     request = DeleteTopicsRequest(topics=[DeleteTopicState("gone-soon")], timeout_ms=10_000)

@@ -32,8 +32,6 @@ from tests.compat.differential.scripts.classic_groups import (
 from tests.compat.differential.scripts.committed_offsets import asked, committed
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
-NOT_THERE = UUID(int=83)
-
 
 def beat(
     what: str,
@@ -95,12 +93,6 @@ def seen(what: str, *groups: str, version: int = 1, operations: bool = False, **
     request = ConsumerGroupDescribeRequest(list(groups), operations)
     unordered = ("members", "topic_partitions", "partitions", "subscribed_topic_names")
     return Ask(what, ApiKey.CONSUMER_GROUP_DESCRIBE, version, request, unordered=unordered, **more)
-
-
-def in_state(group: str, state: str) -> Script:
-    """Wait until the group is in this state."""
-    until = lambda answer: answer.groups[0].group_state == state  # noqa: E731
-    yield seen(f"wait until {group} is {state}", group, until=until, is_compared=False)
 
 
 def bad_fields() -> Script:

@@ -317,7 +317,6 @@ OPEN = Scripts(
         Known("*.scram_users", "a short password*", "*error_code", STRICT),
         Known("*.scram_users", "twice, of two mechanisms*", "*error_code", ONE_MECHANISM),
         Known("*.scram_users", "upsert and delete of another*", "*error_code", ONE_MECHANISM),
-        Known("*.scram_users", "delete*", "*error_code", ONE_MECHANISM),
         Known("*.scram_users", "what is left*", "results.*", ONE_MECHANISM),
     ),
 )

@@ -53,6 +53,7 @@ from tests.compat.differential.scripts.classic_groups import (
     once_ready,
     stable,
 )
+from tests.compat.differential.scripts.producing import batch, produced
 from tests.compat.differential.scripts.topics import NOT_THERE
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
@@ -206,8 +207,6 @@ def offsets() -> Script:
 
 def fetches() -> Script:
     """ShareFetch and ShareAcknowledge: sessions, epochs, errors; what is acquired and acknowledged."""
-    from tests.compat.differential.scripts.producing import batch, produced
-
     known = yield from topic("share-f", 2)
     group = "share-fetch"
     row = AlterableConfig("share.auto.offset.reset", 0, "earliest")
