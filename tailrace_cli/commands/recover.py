@@ -87,7 +87,7 @@ def _show(report: RecoveryReport) -> None:
     at = datetime.datetime.fromtimestamp(report.checkpoint_ms / 1000, datetime.UTC).isoformat(
         timespec="seconds"
     )
-    print(f"cluster {report.cluster_id}, from now on incarnation {report.incarnation}")
+    print(f"cluster {report.cluster_id}, new incarnation {report.incarnation}")
     print(f"checkpoint {report.checkpoint} of {at}, commit {report.commit_number}")
     print_table(("certain", "count"), list(report.certain.items()))
     moved = [partition for partition in report.partitions if partition.records]

@@ -108,10 +108,10 @@ def within(
         name = topic, partition
         first, end = logs[name]
         print(
-            f"{topic}-{partition} has offsets from {first} to its end at {end}: "
-            f"{nearest[name]} is taken for {wanted[name]}",
+            f"{topic}-{partition}: offset {wanted[name]} is outside the log ({first} to {end}); "
+            f"{nearest[name]} is used instead",
             file=sys.stderr,
         )
     if len(outside) > SHOWN_PARTITIONS:
-        print(f"... and so for {len(outside) - SHOWN_PARTITIONS} more partitions", file=sys.stderr)
+        print(f"... and {len(outside) - SHOWN_PARTITIONS} more partitions", file=sys.stderr)
     return nearest

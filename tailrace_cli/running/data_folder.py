@@ -173,9 +173,13 @@ def _close_to_others(path: Path) -> None:
     is_ours = (path / DATABASE).exists() or not any(path.iterdir())
     if is_ours and status.st_uid == os.geteuid():
         path.chmod(0o700)
-        _log.info("the data folder was open to others and is closed now", folder=str(path), was=f"{mode:04o}")
+        _log.info(
+            "the data folder was open to other users; its mode is now 0700",
+            folder=str(path),
+            was=f"{mode:04o}",
+        )
         return
     _log.warning(
-        "others may enter the data folder, and read files that are older than this process; run `chmod 700` on it",
+        "other users can enter the data folder and read files older than this process; run `chmod 700` on it",
         folder=str(path), mode=f"{mode:04o}",
     )  # fmt: skip

@@ -449,7 +449,7 @@ async def wait_for_committer(server: SequencerServer, clock: Clock) -> None:
     Raises CommandFailed after 15 seconds, or if the server is lost.
     """
     if not server.is_committer:
-        log.warning("waiting for another process to end: it uses this database as its sequencer",
+        log.warning("another process uses this database as its sequencer; waiting for it to stop",
                     address=server.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
     give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
     while not server.is_committer:

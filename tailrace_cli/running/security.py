@@ -259,7 +259,9 @@ class DatabasePassword:
         try:
             self._last = read_secrets(self._file.expanduser())[0]
         except BadCredential as error:
-            log.warning("the database's password was not read again; the last one stays", reason=str(error))
+            log.warning(
+                "could not read the database's password again; the old one stays in use", reason=str(error)
+            )
         return self._last
 
     def __repr__(self) -> str:

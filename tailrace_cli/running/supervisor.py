@@ -216,7 +216,9 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             pause = next_pause(pause, self._clock.monotonic() - began)
-            log.error("a child does not run; it is started again", child=plan.name, code=code, pause_s=pause)
+            log.error(
+                "a child is not running; it will be started again", child=plan.name, code=code, pause_s=pause
+            )
             await wait_for(self._clock, stopping, pause)
 
     async def _run_child(self, plan: ChildPlan) -> int:

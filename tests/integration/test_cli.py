@@ -251,7 +251,7 @@ def test_an_offset_outside_of_a_log_is_told_and_the_nearest_is_taken(server: Ser
     server.wait_until_ready()
     server.run("topic", "create", "events")
     server.run("produce", "events", "a", "b", "c")
-    told = "events-0 has offsets from 0 to its end at 3: 3 is taken for 99"
+    told = "events-0: offset 99 is outside the log (0 to 3); 3 is used instead"
     consumed = server.try_run("consume", "events", "--from", "99")
     assert (consumed.returncode, consumed.stdout, consumed.stderr.strip()) == (0, "", told)
     reset = server.try_run("group", "reset", "readers", "--topic", "events", "--to", "99", "--json")
