@@ -1,7 +1,7 @@
 """Hit ratios of the chunk cache on traces of readers, compared with LRU and the optimum (Belady, 1966).
 
     python -m bench.cache_traces [--chunks 64] [--only NAME ...] [--json FILE]
-    python -m bench.cache_traces --disk 512        adds a disk tier for so many chunks: GETs and writes by what it takes
+    python -m bench.cache_traces --disk 512        adds a disk tier of so many chunks: GETs and writes by admission rule
     python -m bench.cache_traces --record FILE     records the trace of `recorded` again
 
 A trace is a list of events: an agent uploads a chunk, a tail reader reads one, a reader of old records reads one. The
@@ -15,8 +15,8 @@ chunk is fetched, but not how often.
     catch-up               16 partitions in each chunk, whose readers are some chunks apart; three groups, far apart
     fan-out                eight groups read the same log, each some chunks behind the one before
     recorded               five readers of `bench.cold_reads`: the agent's reader with its partitions and fetches
-    far behind             groups that are more chunks behind the writer than the memory holds (with --disk only)
-    again and again        one reader passes four times through more old chunks than it holds (with --disk only)
+    far behind             groups that are more chunks behind the writer than memory holds (with --disk only)
+    again and again        one reader reads more old chunks than memory holds, four times (with --disk only)
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def hits_of_ours(trace: Sequence[Event], chunks: int) -> int:
 
 
 async def gets_of_ours(trace: Sequence[Event], chunks: int, disk: DiskTier | None) -> int:
-    """GETs of the same, with a disk or without."""
+    """Run the agent's own cache on the trace, with or without a disk tier, and return its GETs."""
     clock = ManualClock()
     store = MeteredStore(_Bodies(clock), clock)
     settings = CacheSettings(memory_bytes=chunks * CHUNK_BYTES, chunk_bytes=CHUNK_BYTES)
@@ -136,7 +136,7 @@ async def gets_of_ours(trace: Sequence[Event], chunks: int, disk: DiskTier | Non
     for kind, chunk in trace:
         if kind == UPLOAD:
             cache.write_through(str(chunk), [bytes(CHUNK_BYTES)])
-            await asyncio.sleep(0)  # what leaves memory is written
+            await asyncio.sleep(0)  # lets the disk tier write the chunks that left memory
             continue
         ref = ChunkRef(ChunkId(str(chunk), 0), 0, CHUNK_BYTES)
         if cache.held(ref, is_catch_up=kind == OLD) is None:
@@ -147,7 +147,7 @@ async def gets_of_ours(trace: Sequence[Event], chunks: int, disk: DiskTier | Non
 
 
 class _Taking(DiskTier):
-    """A disk that takes chunks by another rule: `is_old` for all of them, or for none."""
+    """A disk tier with another admission rule: it treats all chunks as old, or none. None keeps the tier's own rule."""
 
     def __init__(self, file: MemoryChunkFile, chunks: int, is_old: bool | None) -> None:
         super().__init__(file, chunks * CHUNK_BYTES, ManualClock())
@@ -158,7 +158,7 @@ class _Taking(DiskTier):
 
 
 def show_disk(names: Sequence[str], chunks: int, disk_chunks: int) -> None:
-    """A line for each trace: GETs without a disk, then GETs and chunks written by each rule of what the disk takes."""
+    """Print a line for each trace: GETs without a disk, then GETs and chunks written under each admission rule."""
     rules = {"all": False, "left memory twice": True, "the tail, else twice": None}
     print(
         f"| trace | GETs without | {' | '.join(f'{rule}: GETs, writes' for rule in rules)} |\n|{'---|' * 5}"
@@ -272,7 +272,7 @@ def fan_out(chunks: int) -> Trace:
 
 
 def far_behind(chunks: int) -> Trace:
-    """Three groups behind one writer: at the tail, and two and four memories behind."""
+    """Three groups behind one writer: one at the tail, the others behind by two and four times the memory's chunks."""
     trace: Trace = []
     for number in range(20 * chunks):
         trace.append(Event(UPLOAD, number))

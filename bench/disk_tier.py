@@ -1,10 +1,10 @@
-"""A reader of more than memory holds, with the cache's disk tier and without: GETs, MiB/s, and MiB per second of CPU.
+"""Reading more than memory holds, with and without the cache's disk tier: GETs, MiB/s, and MiB per second of CPU.
 
     python -m bench.disk_tier [--mib 512] [--cache-mib 64] [--passes 5] [--folder DIR] [--store URL] [--json FILE]
 
-The agent's reader and cache read one log several times, on a real loop; the disk tier's file is on the disk of DIR. The
-log is that of `bench.cold_reads`. The store is in memory, with S3's latencies (GET 30 ms at the median, 120 ms at p99),
-and a GET costs a copy of its bytes; what a GET costs by a store's own client is told with that store's URL.
+The agent's reader and cache read the log of `bench.cold_reads` several times, on a real loop. The disk tier's file is
+in DIR. The store is in memory, with S3's latencies (GET 30 ms at the median, 120 ms at p99), and a GET costs the CPU
+only a copy of its bytes. To include what a real store's client costs, pass that store's URL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OBJECT = "bench/disk-tier"
 
 
 class OneObject:
-    """A store all of whose objects are one of another store's."""
+    """A store that answers every GET from the same object of another store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class OneObject:
 
 
 async def figures(case: Case, passes: int, folder: Path | None, url: str | None) -> list[dict[str, float]]:
-    """One row for each pass."""
+    """Read the log `passes` times and return one row for each."""
     log, clock = Log(case), SystemClock()
     settings = CacheSettings(
         memory_bytes=case.cache_mib * MIB,
@@ -90,7 +90,7 @@ async def figures(case: Case, passes: int, folder: Path | None, url: str | None)
 
 
 def main() -> None:
-    """Print a line for each pass, without the disk and with it."""
+    """Print a line for each pass, first without the disk tier, then with it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
