@@ -66,19 +66,23 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class UnitCosts:
     """CPU seconds and requests per unit of work, the same for every workload."""
 
-    produce_cpu_per_gib: float = 5.5
-    """librdkafka's batches of 1 KiB records on a folder (docs/figures.md, the almost idle machine: 181-194 MiB per
-    CPU-second). A store that does not copy into a page cache needs less."""
-    produce_cpu_per_batch: float = 1 / 4_700
-    """16 KiB batches, one per request (docs/performance.md)."""
-    fetch_cpu_per_gib: float = 1.0
-    """Raw fetches (docs/figures.md)."""
+    produce_cpu_per_gib: float = 1.8
+    """In addition to the batches' cost. The sum is within 60 % of the produce loads on a folder in docs/performance.md
+    (batches of 1, 16, 64 and 480 KiB). A store that does not copy into a page cache needs less."""
+    produce_cpu_per_batch: float = 1 / 19_000
+    """One batch per request."""
+    fetch_cpu_per_gib: float = 0.45
+    """Records in the agents' memory: the hot fetches on a folder in docs/performance.md."""
+    catch_up_cpu_per_gib: float = 1.15
+    """Records from the store: the cold fetch of 16 KiB batches there."""
     sequencer_cpu_per_object: float = 0.002
     """An object with four runs, committed alone (docs/scale.md)."""
-    sequencer_cpu_per_row: float = 0.00005
-    """A commit of 320 partitions takes 21 to 24 ms, of which 18 ms are for its rows (docs/scale.md)."""
-    compactor_cpu_per_gib: float = 15.0
-    """70 MiB per CPU-second for reading, encoding and checking, without the start of Spark."""
+    sequencer_cpu_per_row: float = 0.00003
+    """A commit of 320 partitions takes 12.3 ms of CPU of the committer and the database, 10 ms of it for its rows
+    (docs/performance.md)."""
+    compactor_cpu_per_gib: float = 8.0
+    """128 MiB per CPU-second for reading, encoding and checking, without typed columns and the start of Spark
+    (docs/performance.md)."""
     compactor_get_mib: float = 1.0
     """A GET of the compactor reads this much, or a whole smaller object (docs/decisions/0033)."""
     compacted_object_mib: float = 128.0
@@ -162,8 +166,10 @@ def load_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Load:
         catch_up_gets=read * workload.catch_up / chunk * units.gets_per_chunk,
         compaction_gets=max(objects, data / (units.compactor_get_mib * MIB)) if compacted else 0.0,
         compaction_puts=compacted / (units.compacted_object_mib * MIB),
-        agent_cpu=max(data / GIB * units.produce_cpu_per_gib, batches * units.produce_cpu_per_batch)
-        + read / GIB * units.fetch_cpu_per_gib,
+        agent_cpu=data / GIB * units.produce_cpu_per_gib
+        + batches * units.produce_cpu_per_batch
+        + read / GIB * (1 - workload.catch_up) * units.fetch_cpu_per_gib
+        + read / GIB * workload.catch_up * units.catch_up_cpu_per_gib,
         sequencer_cpu=objects * units.sequencer_cpu_per_object + rows * units.sequencer_cpu_per_row,
         compactor_cpu=compacted / GIB * units.compactor_cpu_per_gib,
     )
