@@ -288,8 +288,10 @@ def users() -> Script:
         what: str, gone: Sequence[tuple[str, int]] = (), made: Sequence[tuple[str, int, int]] = ()
     ) -> Ask:
         deletions = [ScramCredentialDeletion(*row) for row in gone]
+        passwords = {SHA_512: b"p" * 64}
         upsertions = [
-            ScramCredentialUpsertion(*row, salt=b"s" * 16, salted_password=b"p" * 32) for row in made
+            ScramCredentialUpsertion(*row, salt=b"s" * 16, salted_password=passwords.get(row[1], b"p" * 32))
+            for row in made
         ]
         request = AlterUserScramCredentialsRequest(deletions, upsertions)
         return Ask(what, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, request, unordered=("results",))
