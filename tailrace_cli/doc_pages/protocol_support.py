@@ -116,17 +116,17 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
   with other topics, the group rebalances at once; Kafka leaves that to the client.
 - SCRAM credentials need a salt of at least 12 bytes and a salted password of the mechanism's size; Kafka takes any.
 - Produce: agents check batches, not the records in them, so a batch whose records can't be decompressed is stored.
-  Bytes after the batch are refused, and each mention of a partition is stored; Kafka ignores the former, and all but the
-  last of the latter. With acks=0 a refused batch is dropped; Kafka closes the connection, too, so that the producer
-  looks for another leader. A batch of an unknown idempotent producer that does not begin with sequence 0 gets
-  UNKNOWN_PRODUCER_ID; Kafka stores it.
-- Fetch: with `max_wait_ms` of 0, a record may be missing for a moment after its acknowledgement. Batches are sent whole;
-  Kafka cuts the last one off. Requests with a newer leader epoch than the partition's are answered: any agent serves any
-  partition.
+  Bytes after the batch are refused, and each mention of a partition is stored; Kafka ignores the former, and stores
+  the last of the latter. With acks=0 a refused batch is dropped; Kafka also closes the connection, so that the
+  producer looks for another leader. A batch of an unknown idempotent producer that does not begin with sequence 0
+  gets UNKNOWN_PRODUCER_ID; Kafka stores it.
+- Fetch: with `max_wait_ms` of 0, a record may be missing for a moment after its acknowledgement. Batches are sent
+  whole; Kafka cuts the last one off. Requests with a newer leader epoch than the partition's are answered, because
+  any agent serves any partition.
 - CreateTopics and CreatePartitions do not look at the brokers of assignments. Each config is checked on its own, so
   `min.compaction.lag.ms` may be above `max.compaction.lag.ms`. Unknown broker configs are refused; Kafka keeps them.
-- `make differential` sends the same 3,400 requests to Kafka 4.3.1 and to Tailrace. All other differences that it knows
-  are in `tests/compat/differential/scripts/`, each with its reason.
+- `make differential` sends the same 3,500 requests to Kafka 4.3.1 and to Tailrace. All other differences that it
+  knows are in `tests/compat/differential/scripts/`, each with its reason.
 - OffsetCommit versions 2 to 4 may set a retention time; `sequencer.max_offsets_retention_ms` bounds it.
 - The APIs with which Kafka's brokers store the state of share groups (InitializeShareGroupState, ReadShareGroupState,
   WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not supported: the sequencer has that
