@@ -1790,25 +1790,26 @@ LONG_STOPS = {
 
 MUTATIONS: tuple[Mutation, ...] = (
     # --- write path
-    Mutation("the answer leaves before the commit", [(Lane, "_commit", _answers_before_the_commit)]),
-    Mutation("every upload is taken for done", [(Lane, "_upload", _trusts_every_upload)]),
+    Mutation("a produce request is answered before its commit", [(Lane, "_commit", _answers_before_the_commit)]),
+    Mutation("a failed upload counts as successful", [(Lane, "_upload", _trusts_every_upload)]),
     Mutation(
-        "a batch is a view of the buffer that the next read fills", [(UsualRequests, "take", _keeps_what_is_read_over)],
+        "a received batch stays a view of the buffer that the next read overwrites",
+        [(UsualRequests, "take", _keeps_what_is_read_over)],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a commit under an ended session is told as stored", [(Lane, "_commit", _loses_pending_commits)]
+        "a commit under an ended session is reported as stored", [(Lane, "_commit", _loses_pending_commits)]
     ),
     Mutation(
         "requests enter the buffer out of order", [(Lanes, "submit", _takes_batches_as_they_come)],
         {"plain_producers": 2},
     ),
     Mutation(
-        "commits are applied as they come, not by number",
+        "commits are applied in order of arrival instead of by number",
         [(group_commit_module.GroupCommit, "_decide_commit", _applies_commits_as_they_come)],
     ),
     Mutation(
-        "a commit that is asked twice is applied twice",
+        "a retried commit is applied twice",
         [
             (upload_sessions, "known_answer", does_nothing),
             (group_commit_module.GroupCommit, "_decide_commit", _applies_each_commit_anew),
@@ -1816,65 +1817,67 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"plain_producers": 2},
     ),
     Mutation(
-        "a gap in the sequences is not checked", [(assign, "check_sequence", _stores_instead(BatchError.SEQUENCE_GAP))],
+        "a gap in the sequence numbers is not detected",
+        [(assign, "check_sequence", _stores_instead(BatchError.SEQUENCE_GAP))],
         {"idempotent_producers": 2, "window": 5},
     ),
     Mutation(
-        "a duplicate is not recognised", [(assign, "check_sequence", _stores_instead(BatchError.DUPLICATE))],
+        "a duplicate batch is not recognised", [(assign, "check_sequence", _stores_instead(BatchError.DUPLICATE))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a duplicate is told another offset", [(assign, "check_sequence", _tells_duplicates_a_wrong_offset)],
+        "a duplicate batch is answered with a wrong offset",
+        [(assign, "check_sequence", _tells_duplicates_a_wrong_offset)],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a producer that is not in memory is taken for a new one",
+        "a producer that is not in memory counts as new",
         [(LookUps, "_rows_under", _looks_none_up(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a producer whose look-up failed is taken for a new one",
+        "a producer whose look-up failed counts as new",
         [(LookUps, "_rows_under", _takes_a_failed_read_for_an_empty_one)],
         {"idempotent_producers": 3, "partitions": 3, "has_low_bounds": True, "failing_writes": 0.3},
     ),
     Mutation(
-        "a producer that was looked up is kept while it changes",
+        "a second look-up of a producer returns the outdated row of the first",
         [(LookUps, "_rows_under", _keeps_what_it_looked_up(ProducerRow))],
         {"idempotent_producers": 2, "has_low_bounds": True},
     ),
     Mutation(
-        "a follower keeps a producer that has changed",
+        "a follower ignores changes to producers that it holds in memory",
         [(Follower, "_apply", _follows_none_twice(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "what was written of a producer is dropped, and what was before it is kept",
+        "a producer's new row does not replace the cached one",
         [(RecentRows, "apply", _drops_the_newest_rows(ProducerRow))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a batch that is next in order is now and then told to be out of order",
+        "every third batch in order is refused as out of order",
         [(assign, "check_sequence", _refuses_now_and_then(BatchError.OUT_OF_ORDER_SEQUENCE))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "an answer now and then says nothing but that something is wrong",
+        "one in ten produce errors is UNKNOWN_SERVER_ERROR",
         [(agent_errors, "produce_code", _knows_no_code)],
         {"unforeseen": 0.0},
     ),
     Mutation(
-        "an agent gives up though it lost nothing",
+        "an agent's lease renewal wrongly reports another incarnation",
         [(Agent, "_check_incarnation", _takes_leases_away)],
         NO_TROUBLE,
     ),
     # --- what is counted, and what is reported about topics
-    Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
+    Mutation("runs that a swap or retention removed are still counted", [(Draft, "delete_run", _deletes_uncounted)],
              COMPACTS),
     Mutation(
         "a retired object is still counted as live", [(Moves, "object", _counts_retired_objects_as_live)], COMPACTS
     ),
     Mutation(
-        "an agent is not told of the topics that changed", [(TopicChanges, "_changed_since", always([]))],
+        "an agent does not learn which topics have changed", [(TopicChanges, "_changed_since", always([]))],
         {"makes_again": True, "misfortunes": at("a topic is made again")},
     ),
     # --- sessions, leases, the committer
@@ -1883,20 +1886,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         LONG_STOPS,
     ),
     Mutation(
-        "uploads go on after the session's lease", [(Lane, "_no_put_after", _keeps_putting)], LONG_STOPS
+        "uploads continue after the session's lease has expired", [(Lane, "_no_put_after", _keeps_putting)], LONG_STOPS
     ),
     Mutation(
-        "after a failed write the old state goes on",
+        "the committer keeps its old state after a failed write",
         [(group_commit_module.GroupCommit, "_write", _keeps_its_state_after_a_failed_write)],
         FAILING_WRITES,
     ),
     Mutation(
-        "readers see what is not written yet",
+        "readers see a change before it is written",
         [(group_commit_module.GroupCommit, "_write", _shows_before_it_writes)],
         FAILING_WRITES,
     ),
     Mutation(
-        "a transaction of the database is shown kind of row after kind",
+        "a database transaction becomes visible one kind of row at a time",
         [(View, "show", _shows_kind_after_kind)],
         TRANSACTIONS,
     ),
@@ -1927,7 +1930,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         FALLS_BEHIND,
     ),
     Mutation(
-        "a follower takes over without catching up, and no checkpoint is looked at",
+        "a follower takes over without catching up or checking the last checkpoint",
         [
             (follower_module.Follower, "hand_over", _hands_over_what_it_has),
             (Checkpointer, "_check_head", waits_for_nothing),
@@ -1935,13 +1938,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         FALLS_BEHIND,
     ),
     Mutation(
-        "a follower answers too old", [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER
+        "a follower answers from older state than the caller has seen",
+        [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER,
     ),
     Mutation(
-        "a follower skips a change", [(follower_module, "changes_of", _skips_every_seventh_transaction)], FAILS_OVER
+        "a follower skips a transaction of the journal",
+        [(follower_module, "changes_of", _skips_every_seventh_transaction)], FAILS_OVER,
     ),
     Mutation(
-        "a committer whose lease is over answers",
+        "a committer answers after its lease has expired",
         [(node_module.SequencerServer, "_confirm", _takes_it_for_granted), (Term, "confirm", _takes_it_for_granted)],
         {
             "sequencers": 3,
@@ -1955,7 +1960,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         },
     ),
     Mutation(
-        "a renewal of the lease that failed counts as made",
+        "a failed renewal of the committer's lease counts as successful",
         [(Term, "_renew", _takes_each_renewal_for_made)],
         {
             "sequencers": 3,
@@ -1968,31 +1973,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         },
     ),
     Mutation(
-        "the lease stays short before a slow database",
+        "the committer's lease stays short although the database is slow",
         [(term_module, "lease_for", lambda original: lambda shortest_ms, round_trip_s: shortest_ms)],
         SLOW_ANSWERS,
     ),
     Mutation(
-        "a request that the database refuses fails its whole group",
+        "a request that the database refuses fails its whole group commit",
         [(group_commit_module.GroupCommit, "_parts_of", _fails_the_whole_group)],
         ONLY_POISON,
     ),
     Mutation(
-        "an error that nobody foresaw ends the task that it meets", [(keepers, "outlived", _lets_its_tasks_end)],
+        "an unexpected error ends a background task", [(keepers, "outlived", _lets_its_tasks_end)],
         {"unforeseen": 0.03},
     ),
     Mutation(
-        "an epoch that a job repeats is written again",
+        "an epoch that a job repeats is stored again",
         [(writes, "commit_write", _forgets_the_last_epoch)],
         {"jobs": 2},
     ),
     Mutation(
-        "a change that is repeated is carried out again",
+        "a retried change is carried out again",
         [(repeats, "decide_once", _decides_each_time)],
         {"transactional_producers": 3, "repetition": 0.3},
     ),
     Mutation(
-        "memory that is given back goes to nobody",
+        "released memory is not granted to the requests that wait for it",
         [(MemoryBudget, "_hand_over", does_nothing)],
         {"has_low_bounds": True, "idempotent_producers": 2, "window": 5},
     ),
@@ -2004,29 +2009,29 @@ MUTATIONS: tuple[Mutation, ...] = (
             (garbage, "session_swept", _sweep_ends_quietly),
         ],
     ),
-    Mutation("the collector deletes by age", [(node_module, "collect", _collects_what_is_used)]),
+    Mutation("the collector deletes objects by age", [(node_module, "collect", _collects_what_is_used)]),
     Mutation(
-        "a dead prefix is looked at once only",
+        "a dead prefix is forgotten after one empty sweep",
         [(garbage, "EMPTY_SWEEPS_NEEDED", lambda original: 1)],
         {"plan": TROUBLED, "misfortunes": at(*4 * ["an agent restarts"]), "idempotent_producers": 2},
     ),
     Mutation("expired sessions stay open", [(leases, "expire_sessions", always(0))]),
     # --- the log's start, topics, retention
     Mutation(
-        "log start moves back", [(topics, "move_log_start", _moves_log_start_anywhere)],
+        "a log start moves back", [(topics, "move_log_start", _moves_log_start_anywhere)],
         {"misfortunes": at(*8 * ["records are deleted"]), "idempotent_producers": 2},
     ),
     Mutation(
-        "one record too many is deleted", [(topics, "move_log_start", _deletes_one_too_many)],
+        "a log start moves one record too far", [(topics, "move_log_start", _deletes_one_too_many)],
         {"misfortunes": at(*5 * ["records are deleted"]), "idempotent_producers": 2},
     ),
     Mutation(
-        "a topic that is made again has its old id",
+        "a topic that is created again gets its old id",
         [(topics, "create_topic", _gives_names_their_ids_again)],
         {"makes_again": True, "misfortunes": at("a topic is made again")},
     ),
     Mutation(
-        "what is left of a deleted topic is forgotten at fail-over",
+        "a new committer does not know the remaining rows of a deleted topic",
         [
             (topics, "delete_topic", _notes_what_it_deletes),
             (deleted_topics, "deleted_topics", _knows_what_it_deleted_itself),
@@ -2038,104 +2043,115 @@ MUTATIONS: tuple[Mutation, ...] = (
         },
     ),
     Mutation(
-        "retention forgets whose bytes it counts",
+        "retention removes all runs that it examines",
         [(retention, "expired_end", lambda original: lambda runs, *rest: runs[-1].end_offset if runs else None)],
     ),
     Mutation(
-        "a log start that was planned is moved though the limit is another",
+        "retention carries out its plan although the limits have changed",
         [(retention, "move_log_starts", _moves_log_starts_as_planned)],
         KEEPS,
     ),
     # --- reading
-    Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
-    Mutation("a window has a hole", [(window_module, "follow", _loses_a_run)]),
+    Mutation("a fetch skips a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
+    Mutation("a window lacks a run", [(window_module, "follow", _loses_a_run)]),
     Mutation(
-        "a fetch session goes on from another partition's offset",
+        "a fetch session reads all partitions from the offset of one",
         [(FetchSessions, "begin", _mixes_offsets_up)],
         MANY_READERS,
     ),
     Mutation(
-        "an incremental answer leaves out what has changed",
+        "an incremental fetch response omits the partitions that changed",
         [(FetchContext, "include_in_response", lambda original: lambda self, *rest: not self.is_incremental)],
         MANY_READERS,
     ),
     Mutation(
-        "a commit counts as told before all of it is queued",
+        "a commit counts as sent to subscribers before all of it is queued",
         [(Subscriptions, "publish", _tells_the_number_first)],
         {**MANY_READERS, "partitions": 8, "has_low_bounds": True},
     ),
-    Mutation("what an agent told goes back", [(Windows, "_usable", _forgets_what_it_told)], MANY_READERS),
+    Mutation(
+        "an agent answers from a window that is behind its last answer",
+        [(Windows, "_usable", _forgets_what_it_told)], MANY_READERS,
+    ),
     Mutation(
         "a window misses a swap", [(window_module, "follow", _misses_swaps)], {**COMPACTS, **MANY_READERS}
     ),
     Mutation(
-        "a subscription outlives its committer", [(Windows, "_check", does_nothing)],
+        "an agent keeps its windows when another committer takes over", [(Windows, "_check", does_nothing)],
         {**MANY_READERS, "misfortunes": at(*3 * ["the committer crashes"])},
     ),
     Mutation(
-        "windows answer however old they are",
+        "a window is used however old it is",
         [(Windows, "_usable", _uses_old_windows), (tail_module, "FRESH_S", lambda original: 1_000.0)],
         {**MANY_READERS, "misfortunes": at(*3 * ["an agent is cut off for long"]), "trouble_s": 8.0},
     ),
-    Mutation("a deleted topic keeps its window", [(Subscriptions, "_gone", _tells_of_no_deletion)], REMAKES),
     Mutation(
-        "repeated batches are served", [(Layout, "__init__", _serves_repeated_batches)],
+        "an agent keeps the window of a deleted topic",
+        [(Subscriptions, "_gone", _tells_of_no_deletion)], REMAKES,
+    ),
+    Mutation(
+        "duplicate batches are sent to consumers", [(Layout, "__init__", _serves_repeated_batches)],
         {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},
     ),
-    Mutation("runs kept as sent are told apart by their object alone", [(framed, "_key_of", _keys_by_object)]),
+    Mutation("the cache of framed runs identifies a run by its object alone", [(framed, "_key_of", _keys_by_object)]),
     Mutation(
-        "runs kept as sent are told apart without their topic", [(framed, "_key_of", _keys_by_place)], REMAKES
+        "the cache of framed runs identifies a run by partition and offset alone",
+        [(framed, "_key_of", _keys_by_place)], REMAKES,
     ),
     Mutation(
-        "runs kept whole are sent past the last stable offset",
+        "whole framed runs are sent past the last stable offset",
         [(mixed_reader.MixedReader, "_add_whole_runs", _sends_whole_runs_without_a_limit)],
         TRANSACTIONS,
     ),
     Mutation(
-        "a stretch is sent past the last stable offset",
+        "a stretch of joined runs is sent past the last stable offset",
         [(framed.Stretch, "is_wanted", _wants_stretches_without_a_limit)],
         {**TRANSACTIONS, "rereads": True},
     ),
     Mutation(
-        "old runs that are joined change their order",
+        "joined runs change their order",
         [(framed.FramedRuns, "join_ready", _joins_in_another_order)],
         {"rereads": True},
     ),
     Mutation(
-        "a chunk that was sent to a peer is written to",
+        "a chunk is written to while it is sent to a peer",
         [(ChunkBytes, "frozen", _goes_on_writing_to_it)],
         {"rereads": True, "agents": 3, "peer_delay_s": 1.0},
     ),
     Mutation(
-        "answers that wait are in memory that the next take",
+        "a response that waits to be sent is overwritten by the next one",
         [(KafkaConnection, "_take_reply", _answers_out_of_shared_memory)],
         {"full": 0.3},
     ),
-    Mutation("a chunk that is read ahead is kept as another's", [(ChunkCache, "_keep", _keeps_another_chunk)]),
     Mutation(
-        "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
+        "a chunk that was read ahead is cached in the place of another",
+        [(ChunkCache, "_keep", _keeps_another_chunk)],
+    ),
+    Mutation(
+        "an answer without room for all runs omits the first one",
+        [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},
     ),
     Mutation(
-        "batches are not checked against their CRC",
+        "the CRC of a batch is not checked",
         [(mixed_reader, "check_crc", does_nothing), (in_place, "patched_if_sound", _patches_what_is_not_sound)],
         ROT,
     ),
     Mutation(
-        "old runs are sent as they stand in the store", [(mixed_reader, "is_ready", always(True))],
+        "batches are sent without their assigned offsets", [(mixed_reader, "is_ready", always(True))],
         {"readers": 3, "trouble_s": 8.0, "misfortunes": at(*3 * ["an agent restarts"])},
     ),
     Mutation(
-        "what a batch's CRC does not cover is not checked",
+        "header fields that the CRC does not cover are not checked",
         [(mixed_reader, "check_crc", _checks_the_crc_alone)],
         {**ROT, "misfortunes": at(*14 * ["bytes rot in the store"]), "readers": 3, "plain_producers": 3},
     ),
     Mutation(
-        "a step of a read leaves out its first run", [(mixed_reader.MixedReader, "_read_step", _leaves_a_run_out)],
+        "a later step of a read omits its first run", [(mixed_reader.MixedReader, "_read_step", _leaves_a_run_out)],
         {"readers": 3, "rereads": True, "plain_producers": 3},
     ),
     Mutation(
-        "a partition that is held back is given nothing, whoever is behind it",
+        "the slowest partition of a fetch is held back too",
         [(abreast, "_end", lambda original: lambda runs, reach: runs[0].base_offset)],
         {"readers": 3},
     ),
@@ -2146,22 +2162,25 @@ MUTATIONS: tuple[Mutation, ...] = (
         TRANSACTIONS,
     ),
     Mutation(
-        "aborted ranges are not kept", [(transactions, "_end_range", _ends_without_aborted_ranges)], TRANSACTIONS
+        "aborted ranges are not stored", [(transactions, "_end_range", _ends_without_aborted_ranges)], TRANSACTIONS
     ),
-    Mutation("no transaction ever takes a batch", [(transactions, "admit", _refuses_transactions)], TRANSACTIONS),
-    Mutation("an abort commits", [(transactions, "_end_range", _commits_what_is_aborted)], TRANSACTIONS),
+    Mutation("every transactional batch is refused", [(transactions, "admit", _refuses_transactions)], TRANSACTIONS),
     Mutation(
-        "what one commit stores joins its transaction with the first partition only",
+        "an abort commits the transaction",
+        [(transactions, "_end_range", _commits_what_is_aborted)], TRANSACTIONS,
+    ),
+    Mutation(
+        "only the first partition of a commit is added to its transaction",
         [(transactions, "join_partitions", does_nothing)],
         {**TRANSACTIONS, "partitions": 3},
     ),
     Mutation(
-        "a transaction ends on its first partition only",
+        "a transaction ends in its first partition only",
         [(transactions, "_finish", _ends_one_partition_only)],
         {**TRANSACTIONS, "partitions": 3},
     ),
     Mutation(
-        "a batch of a transaction that has ended is taken",
+        "a late batch of an ended transaction is accepted",
         [
             (
                 transactions,
@@ -2173,53 +2192,55 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),
     Mutation(
-        "a time-out aborts without a new epoch",
+        "a time-out aborts a transaction without a new producer epoch",
         [(transactions, "_abort_and_fence", _times_out_without_a_new_epoch)],
         {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),
     Mutation(
-        "a transactional id is taken over without a new epoch",
+        "a transactional id is taken over without a new producer epoch",
         [(transactions, "init_producer", _takes_over_without_a_new_epoch)],
         TRANSACTIONS,
     ),
     Mutation(
-        "an end is given the answer of the one before",
+        "EndTxn gets the answer of the previous transaction",
         [(transactions, "_answer_before", _remembers_ends_too_long)],
         {**TRANSACTIONS, "misfortunes": at("an agent stops for a while", "a client stops for a while")},
     ),
     Mutation(
-        "pending positions are seen before the end", [(groups, "_put_pending", _shows_pending_positions)], PROCESSES
+        "pending positions are visible before their transaction ends",
+        [(groups, "_put_pending", _shows_pending_positions)], PROCESSES,
     ),
     Mutation(
-        "a commit loses its positions", [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES
+        "a committed transaction loses its positions",
+        [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES,
     ),
     Mutation(
-        "positions are told though others are pending",
+        "a position is returned although a newer one is pending",
         [(reading_positions, "_position", _tells_of_nothing_pending)],
         {**GROUP_PROCESSES, "misfortunes": at(*6 * ["a client stops for long"])},
     ),
     Mutation(
-        "a position that is not in memory is not told",
+        "a position that is not in memory is not returned",
         [(Positions, "_looked_up", _knows_only_recent_positions)],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
-        "a position that is not in memory is taken for a new one",
+        "a position that is not in memory counts as new",
         [(LookUps, "_rows_under", _looks_none_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
-        "a position that was looked up is kept while it changes",
+        "a second look-up of a position returns the outdated row of the first",
         [(LookUps, "_rows_under", _keeps_what_it_looked_up(GroupOffsetRow))],
         {**GROUPS, "has_low_bounds": True},
     ),
     Mutation(
-        "a follower keeps a position that has changed",
+        "a follower ignores changes to positions that it holds in memory",
         [(Follower, "_apply", _follows_none_twice(GroupOffsetRow))],
         GROUPS,
     ),
     Mutation(
-        "what was written of a position is dropped, and what was before it is kept",
+        "a position's new row does not replace the cached one",
         [(RecentRows, "apply", _drops_the_newest_rows(GroupOffsetRow))],
         GROUPS,
     ),
@@ -2229,17 +2250,17 @@ MUTATIONS: tuple[Mutation, ...] = (
         GROUPS,
     ),
     Mutation(
-        "a group does not count the positions that it loses",
+        "a group still counts its deleted positions",
         [(each, "delete_positions", _counts_no_deletion) for each in (groups, positions, deleted_topics)],
         FORGETS,
     ),
     Mutation(
-        "the end of a transaction names no position that it reads",
+        "the end of a transaction does not look up its positions",
         [(transactions, "positions_read", always(()))],
         {**GROUP_PROCESSES, "has_low_bounds": True},
     ),
     Mutation(
-        "a transaction's positions are taken from any generation",
+        "a transaction accepts positions from any generation",
         [
             (groups, "_check_committer", _any_generation_commits),
             (Group, "commit", always(ErrorCode.NONE)),
@@ -2248,22 +2269,24 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # --- groups
     Mutation(
-        "an old generation's commit is accepted",
+        "an offset commit of an old generation is accepted",
         [
             (groups, "_check_committer", _any_generation_commits),
             (Group, "commit", always(ErrorCode.NONE)),
         ],
         GROUPS,
     ),
-    Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
+    Mutation("a heartbeat of an old generation is accepted", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
     Mutation(
-        "a new coordinator begins with nothing", [(stored_group, "restored", _keeps_no_generations)], GROUPS
+        "a new coordinator forgets the generation and members of a group",
+        [(stored_group, "restored", _keeps_no_generations)], GROUPS,
     ),
     Mutation(
-        "a position that was overtaken is taken", [(groups, "_is_overtaken", always(False))], LATE_COMMITS
+        "an offset commit is stored although a later one has overtaken it",
+        [(groups, "_is_overtaken", always(False))], LATE_COMMITS,
     ),
     Mutation(
-        "a group is anybody's whom the ring names, who takes it up or saves it",
+        "agents load and save groups that they do not own",
         [
             (leases, "locate_group", _locates_by_the_ring),
             (groups, "load_group", _gives_groups_away),
@@ -2272,16 +2295,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         RINGS_DIFFER,
     ),
     Mutation(
-        "a process whose instance another has taken over is not fenced",
+        "a replaced static member is not fenced",
         [(Group, "heartbeat", _takes_instances_for_members)],
         STATIC,
     ),
     Mutation(
-        "an instance that comes back has its group rebalance", [(group_module, "reads_the_same", always(False))], STATIC
+        "the return of a static member causes a rebalance", [(group_module, "reads_the_same", always(False))], STATIC
     ),
     # --- topics that grow
     Mutation(
-        "an agent asks nobody for a partition that it does not know",
+        "an agent reports a new partition as unknown without asking the sequencer",
         [
             (catalog_module, "has", lambda original: lambda known, partitions: known is not None),
             (Catalog, "has_moved_on", _knows_of_no_change),
@@ -2289,31 +2312,32 @@ MUTATIONS: tuple[Mutation, ...] = (
         GROWS,
     ),
     Mutation(
-        "a topic that grows gets all its partitions anew", [(topics, "create_partitions", _makes_all_anew)], GROWS
+        "adding partitions to a topic creates its old ones again",
+        [(topics, "create_partitions", _makes_all_anew)], GROWS,
     ),
     # --- times
     Mutation(
-        "a look-up by time passes over a run",
+        "a look-up by time skips a run",
         [(MemoryRowStore, "first_run_reaching", _passes_over_a_run)],
         {**TIMED, "is_on_sqlite": False},
     ),
     Mutation(
-        "the latest time is looked for in the first run",
+        "the largest timestamp is searched for in the first run only",
         [(MemoryRowStore, "run_of_max_timestamp", _takes_the_first_run)],
         {**TIMED, "is_on_sqlite": False},
     ),
     Mutation(
-        "a run that is found by time is told by its first record",
+        "a look-up by time returns the first record of the run that it finds",
         [(reader_module.BatchReader, "find_timestamp", _finds_the_first_record)],
         TIMED,
     ),
     Mutation(
-        "a look-up by time knows no log start",
+        "a look-up by time ignores the log start",
         [(reading_queries.Reader, "_offset_by_time", _begins_at_zero)],
         {**TIMED, "misfortunes": at(*4 * ["records are deleted"])},
     ),
     Mutation(
-        "by time, what is not committed is found by who reads what is",
+        "a look-up by time with read_committed ignores the last stable offset",
         [(list_offsets, "_stable_ends", always([]))],
         {
             **TIMED,
@@ -2325,38 +2349,43 @@ MUTATIONS: tuple[Mutation, ...] = (
             "misfortunes": at(*3 * ["a client stops for long"]),
         },
     ),
-    Mutation("an epoch ends where the log starts", [(reading_queries, "_end_of_epoch", _ends_at_the_start)], TIMED),
     Mutation(
-        "retention by time takes a run that is not old", [(retention, "expired_end", _expires_one_run_more)], TIMED
+        "a leader epoch is reported to end at the log start",
+        [(reading_queries, "_end_of_epoch", _ends_at_the_start)], TIMED,
     ),
     Mutation(
-        "what is not old yet is looked at once only", [(PartitionWatch, "looked", _looks_once)], TIMED
+        "retention by time removes a run that has not expired",
+        [(retention, "expired_end", _expires_one_run_more)], TIMED,
+    ),
+    Mutation(
+        "retention does not examine a partition again when its runs expire",
+        [(PartitionWatch, "looked", _looks_once)], TIMED,
     ),
     # --- what is forgotten
     Mutation(
-        "a producer is forgotten too early", [(kept, "kept_producers", _keeps_for_half_the_time)], FORGETS
+        "a producer expires too early", [(kept, "kept_producers", _keeps_for_half_the_time)], FORGETS
     ),
     Mutation(
-        "no producer is ever forgotten", [(expiry_module.Expiry, "_forget_producers", _forgets_none)], FORGETS
+        "producers never expire", [(expiry_module.Expiry, "_forget_producers", _forgets_none)], FORGETS
     ),
     Mutation(
-        "a producer that is not remembered may begin anywhere",
+        "an unknown producer may start at any sequence number",
         [(assign, "check_sequence", _stores_instead(BatchError.UNKNOWN_PRODUCER_ID))],
         FORGETS,
     ),
     Mutation(
-        "a producer is forgotten in its open transaction", [(kept, "_has_open_range", always(False))], FORGETS
+        "a producer expires during its open transaction", [(kept, "_has_open_range", always(False))], FORGETS
     ),
     Mutation(
-        "a transactional id is forgotten in its open transaction", [(kept, "_is_ongoing", always(False))], FORGETS
+        "a transactional id expires during its open transaction", [(kept, "_is_ongoing", always(False))], FORGETS
     ),
     Mutation(
-        "what was due is forgotten without a second look",
+        "rows that were due to expire are deleted without a second check",
         [(kept, "forget", _forgets_without_a_second_look)],
         FORGETS,
     ),
     Mutation(
-        "positions expire by their commit alone",
+        "positions expire by the time of their commit alone",
         [
             (group_watch, "due_ms", _reads_all_groups),
             *((each, "over_ms", _counts_from_the_commit) for each in (positions, expiry_module)),
@@ -2380,132 +2409,140 @@ MUTATIONS: tuple[Mutation, ...] = (
         FORGETS_BY_PAGES,
     ),
     # --- what operators do
-    Mutation("an operator's abort is answered and not carried out", [(transactions, "abort_producer", _aborts_nothing)],
+    Mutation("an operator's abort is answered but not carried out", [(transactions, "abort_producer", _aborts_nothing)],
              ABORTS),
     Mutation(
-        "an operator's abort ends a transaction in one of its partitions",
+        "an operator's abort ends a transaction in only one of its partitions",
         [(transactions, "abort_producer", _aborts_by(_in_one_partition))],
         ABORTS,
     ),
     Mutation(
-        "an operator's abort fences nobody", [(transactions, "abort_producer", _aborts_by(_without_a_fence))], ABORTS
+        "an operator's abort does not fence the producer",
+        [(transactions, "abort_producer", _aborts_by(_without_a_fence))], ABORTS,
     ),
     Mutation(
-        "an operator's abort ends what another epoch has open",
+        "an operator's abort ends the transaction of another epoch",
         [(transactions, "abort_producer", _aborts_by(_whatever_its_epoch))],
         ABORTS,
     ),
     Mutation(
-        "a deletion of a position is answered and not carried out",
+        "the deletion of a position is answered but not carried out",
         [(groups, "delete_offsets", _deletes_no_position)],
         DELETES,
     ),
     Mutation(
-        "a deletion of a position deletes those beside it",
+        "the deletion of a position deletes those of other partitions too",
         [(groups, "delete_offsets", _deletes_every_position)],
         DELETES,
     ),
     Mutation(
-        "a deletion leaves what an open transaction will change",
+        "the deletion of a position leaves the pending ones",
         [(groups, "delete_offsets", _deletes_nothing_pending)],
         DELETES,
     ),
     Mutation(
-        "a follower keeps a position that was deleted",
+        "a follower keeps a deleted position",
         [(Follower, "_apply", _follows_no_deletion(GroupOffsetRow))],
         DELETES,
     ),
-    Mutation("a right that is taken away stays", [(access, "delete_acls", _takes_no_right_away)], {"grants": True}),
+    Mutation("a deleted ACL stays in effect", [(access, "delete_acls", _takes_no_right_away)], {"grants": True}),
     Mutation(
-        "a follower keeps a right that was taken away",
+        "a follower keeps a deleted ACL",
         [(Follower, "_apply", _follows_no_deletion(AclRow))],
         {"grants": True},
     ),
     # --- groups whose coordinator assigns
     Mutation(
-        "a partition is given before its holder gave it up", [(ConsumerGroup, "_free_for", _all_is_free)], CONSUMERS
+        "a partition is assigned before its previous owner has given it up",
+        [(ConsumerGroup, "_free_for", _all_is_free)], CONSUMERS,
     ),
-    Mutation("nobody is ever given a partition", [(ConsumerGroup, "_free_for", always({}))], CONSUMERS),
+    Mutation("no member is ever assigned a partition", [(ConsumerGroup, "_free_for", always({}))], CONSUMERS),
     Mutation(
-        "what a member says that it owns is not looked at",
+        "the partitions that a member reports to own are ignored",
         [(ConsumerGroup, "advance", _believes_that_nothing_is_owned)],
         CONSUMERS,
     ),
     Mutation(
-        "a new coordinator forgets who has which partition",
+        "a new coordinator forgets which member has which partition",
         [(stored_consumer_group, "restored", _keeps_no_partitions)],
         CONSUMERS,
     ),
     # --- share groups
     Mutation(
-        "a lock is over at once", [(SharePartition, "expire", _ends_every_lock)], SHARES
+        "the lock on an acquired record expires at once", [(SharePartition, "expire", _ends_every_lock)], SHARES
     ),
-    Mutation("no lock ever ends", [(SharePartition, "expire", does_nothing)], SHARES),
+    Mutation("the lock on an acquired record never expires", [(SharePartition, "expire", does_nothing)], SHARES),
     Mutation(
-        "the end of a connection frees what its member acquired by another",
+        "the end of a share session releases records of the member's other session",
         [(SharePartition, "release", _of_all_sessions)],
         SHARES,
     ),
     Mutation(
-        "a record that was accepted is given back", [(SharePartition, "_acknowledged", _gives_back)], SHARES
+        "an accepted record becomes available again", [(SharePartition, "_acknowledged", _gives_back)], SHARES
     ),
-    Mutation("dead letters count as stored before they are", [(dead_letters, "_write", _writes_nothing)], SHARES),
-    Mutation("what is acquired is told and not stored", [(shares, "_closed", _keeps_the_row)], SHARES),
-    Mutation("a read that ends within a hole is read again", [(share_fetch, "_is_hole", always(False))], HOLES),
-    Mutation("members' records are skipped as markers are", [(share_fetch, "span_of", _skips_a_record)], SHARES),
     Mutation(
-        "a share group with members begins elsewhere",
+        "dead letters count as stored although they are not written",
+        [(dead_letters, "_write", _writes_nothing)], SHARES,
+    ),
+    Mutation("records are sent as acquired but not stored as acquired", [(shares, "_closed", _keeps_the_row)], SHARES),
+    Mutation("a share group does not skip a hole in the log", [(share_fetch, "_is_hole", always(False))], HOLES),
+    Mutation(
+        "a share group skips a record as if it were a marker",
+        [(share_fetch, "span_of", _skips_a_record)], SHARES,
+    ),
+    Mutation(
+        "the start offset of a share group with members is changed",
         [(shares, "alter_share_offsets", _sets_back_whoever_reads)],
         {"resets": True},
     ),
     Mutation(
-        "a share group that is to forget a partition goes on in it",
+        "a share group keeps its state in a partition whose offsets are deleted",
         [(shares, "alter_share_offsets", _forgets_no_partition)],
         {"resets": True},
     ),
     # --- answers on receipt
     Mutation(
-        "a gap wedges a producer that was answered on receipt",
+        "a lost batch that was acknowledged on receipt blocks its producer",
         [(producers, "check_sequence", _skips_no_gap)],
         {**ON_RECEIPT, "misfortunes": at(*4 * ["an agent crashes"])},
     ),
     Mutation(
-        "a batch that was answered on receipt is stored each time it comes",
+        "a batch that was acknowledged on receipt is stored again on each retry",
         [(Receipts, "answer", _forgets_its_producer)],
         {**ON_RECEIPT, "cut": 0.05},
     ),
     Mutation(
-        "what was answered on receipt and lost is not counted",
+        "a lost batch that was acknowledged on receipt is not counted",
         [(Receipts, "close", _counts_nothing)],
         {**ON_RECEIPT, "misfortunes": at(*3 * ["the store is away"])},
     ),
     # --- recovery
     Mutation(
-        "a recovery gives out again what was not checkpointed",
+        "a recovery reuses offsets that were assigned after the last checkpoint",
         [(bucket_module, "reserved_ends", _forgets_reservations)],
         LOSES,
     ),
     Mutation(
-        "a job's write is answered before its chain has a snapshot",
+        "a job's write is answered before the checkpoint chain has a snapshot",
         [(Checkpointer, "recoverable", lambda _: Checkpointer.saved)],
         {**LOSES, "jobs": 2, "misfortunes": at("the database fails", "the database is lost"), "trouble_s": 3.0},
     ),
     Mutation(
-        "an agent goes on under another incarnation", [(Agent, "_end", does_nothing)], LOSES
+        "an agent continues under another incarnation", [(Agent, "_end", does_nothing)], LOSES
     ),
     Mutation(
-        "a compactor goes on under another incarnation",
+        "a compactor continues under another incarnation",
         [(rounds_module.Rounds, "run_once", _outlives_its_database)],
         {**LOSES, **COMPACTS},
     ),
     # --- compaction
     Mutation(
-        "compaction keeps what was aborted", [(rewrite_module, "keep", _keeps_everything)],
+        "compaction keeps aborted records", [(rewrite_module, "keep", _keeps_everything)],
         {**COMPACTS, **TRANSACTIONS},
     ),
-    Mutation("compaction leaves a batch out", [(rewrite_module, "keep", _keeps_less)], COMPACTS),
+    Mutation("compaction omits a batch", [(rewrite_module, "keep", _keeps_less)], COMPACTS),
     Mutation(
-        "a swap replaces whatever stands there",
+        "a swap replaces whatever runs it finds",
         [
             (compaction, "_runs_to_replace", _swaps_whatever_stands),
             (leases, "take_lease", _gives_the_lease_to_all),
@@ -2513,34 +2550,37 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"compactors": 2},
     ),
     Mutation(
-        "the lease of a compactor that died is never free",
+        "the lease of a crashed compactor never expires",
         [(leases, "take_lease", _keeps_leases_of_the_dead)],
         {**COMPACTS, "misfortunes": at(*4 * ["a compactor crashes"])},
     ),
     Mutation(
-        "a task puts its object however late it is",
+        "a compaction task uploads its object however late it is",
         [(rewrite_module, "_put", _puts_at_any_time)],
         {"compactors": 2, "batches": 12, "trouble_s": 20.0, "misfortunes": at(*4 * ["a compactor stops for long"])},
     ),
-    Mutation("a merge loses the last run", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
-    Mutation("a merge leaves runs that it replaced", [(compaction, "release_runs", _leaves_merged_runs)], MERGES),
-    Mutation("a merged object is small for ever", [(Draft, "remove_runs", _keeps_small_rows)], MERGES),
+    Mutation("a merge omits the last run of a partition", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
+    Mutation(
+        "a merge leaves some of the runs that it replaces",
+        [(compaction, "release_runs", _leaves_merged_runs)], MERGES,
+    ),
+    Mutation("a merged object keeps its row as a small object", [(Draft, "remove_runs", _keeps_small_rows)], MERGES),
     Mutation(
         "compaction by key drops a key's last value", [(keyed_module, "kept", _drops_last_values)], KEYED
     ),
     Mutation(
-        "compaction by key drops a tombstone at once",
+        "compaction by key drops tombstones at once",
         [(keyed_module, "kept", _drops_tombstones_at_once)],
         KEYED,
     ),
     Mutation("an erasure's filter misses a key", [(erasure_search, "may_hold", _finds_no_key)], ERASES),
     Mutation(
-        "an erasure drops what stood beside its records",
+        "an erasure drops a batch that it should keep",
         [(erasure_rewrite, "_filtered", _drops_neighbours)],
         ERASES,
     ),
     Mutation(
-        "an open transaction's record replaces an older one of its key",
+        "compaction by key replaces a record by one of an open transaction",
         [
             (compaction, "_candidate", _waits_for_no_transaction),
             (compaction, "_runs_to_replace", _waits_for_no_transaction),
@@ -2548,7 +2588,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**KEYED, **NO_OTHER_TRANSACTIONS},
     ),
     Mutation(
-        "a swap leaves aborted ranges as they are",
+        "a swap does not shorten aborted ranges",
         [(compaction, "_shorten_aborted", waits_for_nothing)],
         {**COMPACTS, **TRANSACTIONS, "partitions": 1},
     ),
@@ -2560,10 +2600,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", help="bugs whose name holds this, or one of several with commas between"
+        "--only",
+        default="",
+        help="run only the bugs whose name contains this text, or one of several separated by commas",
     )
-    parser.add_argument("--after", type=int, default=0, help="leave out so many of the first bugs")
-    parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="how many seeds a bug may take")
+    parser.add_argument(
+        "--after", type=int, default=0, help="skip this number of bugs at the start of the list"
+    )
+    parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="the most seeds to run for a bug")
     asked = parser.parse_args()
     missed = []
     print("| planted bug | found by seed | how it showed |\n|---|---|---|")

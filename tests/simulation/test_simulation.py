@@ -38,8 +38,8 @@ SMALL = Scenario(
     misfortunes=((0.5, "an agent crashes"), (0.7, "the committer crashes")),
 )
 QUICKLY_FOUND = (
-    "the answer leaves before the commit",
-    "a commit that is asked twice is applied twice",
+    "a produce request is answered before its commit",
+    "a retried commit is applied twice",
     "the last stable offset is the high watermark",
 )
 SEEDS_TO_FIND = 5
