@@ -431,7 +431,9 @@ class ConsumerGroup:
         """Return NONE if this is a member and holds the instance id, if one is given; otherwise the error."""
         if instance_id is not None:
             held_by = self.static_member(instance_id)
-            if held_by is not None and held_by.member_id != member_id:
+            if held_by is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if held_by.member_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -627,9 +629,11 @@ class ConsumerGroup:
         is_transactional: bool = False,
     ) -> ErrorCode:
         """Whether this member may commit these positions now: at its epoch, or at an earlier one if it has held all
-        their partitions since then (KIP-1251). With `positions` None only its epoch is valid."""
+        their partitions since then (KIP-1251). With `positions` None only its epoch is valid. As in Kafka, an instance
+        id that nobody holds is not looked at."""
+        is_held = instance_id is not None and self.static_member(instance_id) is not None
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
-        code = code or self.code_of_member(member_id, instance_id)
+        code = code or self.code_of_member(member_id, instance_id if is_held else None)
         if code is not ErrorCode.NONE:
             return code
         member = self.members[member_id]

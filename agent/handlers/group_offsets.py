@@ -206,7 +206,7 @@ async def _fetch(
         response.error_code = ErrorCode.INVALID_GROUP_ID
         return response
     try:
-        if request.member_id is not None and request.member_epoch >= 0:
+        if request.member_id is not None:
             await _validate_reader(services, request, request.member_id)
         if request.topics is None:
             response.topics = await _all_positions(

@@ -333,6 +333,18 @@ def test_an_instance_that_is_there_is_not_taken_over() -> None:
     assert Client(group, known, "m-2", "i-1").join().code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
+@pytest.mark.parametrize("instance_id", [None, "i-1"])
+def test_a_member_that_names_an_instance_that_nobody_holds_is_unknown(instance_id: str | None) -> None:
+    group, known = a_group()
+    client = Client(group, known, "m-1", instance_id)
+    client.join()
+    client.instance_id = "i-2"
+
+    assert client.beat().code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.request(LEAVES).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.commit(0.0, "m-1", "i-2", client.epoch) is ErrorCode.NONE, "as in Kafka"
+
+
 def test_a_member_that_joins_again_gives_up_at_once_what_others_are_to_have() -> None:
     group, known = a_group()
     first, second = Client(group, known, "m-1"), Client(group, known, "m-2")

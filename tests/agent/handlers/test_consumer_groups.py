@@ -240,12 +240,18 @@ def test_offsets_are_taken_and_told_at_the_members_epoch_only() -> None:
         assert await committed(bench, 1) == ErrorCode.NONE
         assert await committed(bench, 2) == ErrorCode.STALE_MEMBER_EPOCH
         assert await committed(bench, 1, "m-9") == ErrorCode.UNKNOWN_MEMBER_ID
-        for epoch, code in ((1, ErrorCode.NONE), (0, ErrorCode.STALE_MEMBER_EPOCH)):
+        for member, epoch, code in (
+            (None, -1, ErrorCode.NONE),
+            ("m-1", 1, ErrorCode.NONE),
+            ("m-1", 0, ErrorCode.STALE_MEMBER_EPOCH),
+            ("m-1", -1, ErrorCode.STALE_MEMBER_EPOCH),
+            ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ):
             topics = [OffsetFetchRequestTopics("t", partition_indexes=[0])]
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", "m-1", epoch, topics)])
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", member, epoch, topics)])
             (group,) = (await bench.ask(ApiKey.OFFSET_FETCH, 9, request)).groups
             assert group.error_code == code
-        assert group.topics == []
+            assert [topic.name for topic in group.topics] == ([] if code else ["t"])
 
     run(scenario)
 
