@@ -5,7 +5,7 @@ Without `security.delegation_token_secret_file` the answers are those of a Kafka
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from agent.answer_memory import PAGE_BYTES, not_kept
@@ -24,6 +24,7 @@ from sequencer.api.errors import NotTokenOwner
 from sequencer.api.security import AlterToken, CreateToken, DelegationToken, TokensRequest
 from sequencer.pages import pages
 from tailrace.acls import Operation, ResourceType
+from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_delegation_token import (
@@ -49,6 +50,16 @@ from tailrace.turns import Turns
 TOKEN_BYTES, RENEWER_BYTES = 1_500, 400
 """Estimated bytes of a token and of a renewer in an answer, as objects and encoded."""
 TOKENS_IN_A_TURN = 200
+NO_TIMES: Mapping[ApiKey, Mapping[str, int]] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: {
+        "issue_timestamp_ms": -1,
+        "expiry_timestamp_ms": -1,
+        "max_timestamp_ms": -1,
+    },
+    ApiKey.RENEW_DELEGATION_TOKEN: {"expiry_timestamp_ms": -1},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {"expiry_timestamp_ms": -1},
+}
+"""The times in a refusal."""
 
 
 def _allowed(handle: Callable[[Services, RequestContext, Any], Awaitable[Any]]) -> Handler:
@@ -66,7 +77,7 @@ def _allowed(handle: Callable[[Services, RequestContext, Any], Awaitable[Any]]) 
                 raise RequestRefused(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "there are no tokens")
             return await handle(services, context, request)
         except (RequestRefused, *EXPECTED) as error:
-            return api.response(error_code=code_of(error))
+            return api.response(error_code=code_of(error), **NO_TIMES.get(api.key, {}))
 
     return checked
 

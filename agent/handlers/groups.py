@@ -33,6 +33,8 @@ NULLABLE_PROTOCOL = 7
 SKIP_ASSIGNMENT = 9
 MEMBER_ID_REQUIRED = 4
 LEAVE_MANY = 3
+PROTOCOL_NAMED = 5
+"""From this version on, SyncGroup names the protocol and its type (KIP-559)."""
 MAX_PREFIX_BYTES = 255
 """A new member's id begins with at most this much of its client id."""
 
@@ -77,7 +79,7 @@ async def find_coordinator(
     first = coordinators[0]
     return FindCoordinatorResponse(
         error_code=first.error_code,
-        error_message=first.error_message,
+        error_message=first.error_message or ErrorCode.NONE.name,
         node_id=first.node_id,
         host=first.host,
         port=first.port,
@@ -116,7 +118,7 @@ async def _coordinator(services: Services, context: RequestContext, key: str, ke
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return _no_coordinator(key, code, str(error))
     if not context.access.listener:
-        return Coordinator(key, owner.broker_id, owner.host, owner.port, error_message=None)
+        return Coordinator(key, owner.broker_id, owner.host, owner.port)
     members = services.catalog.snapshot.ring.members
     if all(member.broker_id != owner.broker_id for member in members):
         await services.catalog.refresh_if_possible()
@@ -136,7 +138,7 @@ def _at(context: RequestContext, key: str, member: Member) -> Coordinator:
     if address is None:
         reason = f"agent {member.broker_id} has no listener {listener!r}; all agents need the same ones"
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
-    return Coordinator(key, member.broker_id, *address, error_message=None)
+    return Coordinator(key, member.broker_id, *address)
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
@@ -221,6 +223,8 @@ async def sync_group(
     services: Services, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse:
     """Receive the assignment of a generation; the leader also sends it."""
+    if context.api_version >= PROTOCOL_NAMED and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     try:
         answer = await services.groups.sync(
             request.group_id,

@@ -60,7 +60,7 @@ def of_group(name: str) -> list[tuple[int, int, Any]]:
         (ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(name)),
         (ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=[name])),
         (ApiKey.JOIN_GROUP, 7, JoinGroupRequest(name, 10_000)),
-        (ApiKey.SYNC_GROUP, 5, SyncGroupRequest(name)),
+        (ApiKey.SYNC_GROUP, 5, SyncGroupRequest(name, protocol_type="consumer", protocol_name="range")),
         (ApiKey.HEARTBEAT, 4, HeartbeatRequest(name)),
         (ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest(name)),
         (ApiKey.OFFSET_COMMIT, 2, OffsetCommitRequest(name, topics=committed)),

@@ -150,6 +150,10 @@ def test_who_has_not_logged_in_by_himself_is_given_no_tokens(user: str, access: 
             with capture_logs() as logs:
                 refused = await ask(bench, request, user, **access)
             assert refused.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+            times = {
+                name: getattr(refused, name) for name in refused.__struct_fields__ if "timestamp" in name
+            }
+            assert set(times.values()) <= {-1}, times
             assert [line["event"] for line in logs if line["event"] != "not changed"] == ["refused"]
         assert await seen(bench, "alice") == [token.token_id]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sequencer.api.values import Empty
 from sequencer.settings import SequencerSettings
 from tailrace.kafka import ApiKey
@@ -36,7 +38,7 @@ def test_no_question_about_a_group_makes_one() -> None:
             (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(["g"])),
             (ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest("g", None)),
             (ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 3, "m")),
-            (ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 3, "m")),
+            (ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 3, "m", None, "consumer", "range")),
             (ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest("g", members=[MemberIdentity("m")])),
             (ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest("g", 3, "m", topics=POSITIONS)),
             (ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest("g")),
@@ -49,6 +51,32 @@ def test_no_question_about_a_group_makes_one() -> None:
         for api, version, request in asked:
             await bench.ask(api, version, request)
             assert (await bench.sequencer.statistics(Empty())).groups == 0, ApiKey(api).name
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_a_coordinator_is_told_with_kafkas_message(version: int, message: str, key_type: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        one = FindCoordinatorRequest("g", key_type)
+        many = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
+        answer = await bench.ask(ApiKey.FIND_COORDINATOR, version, one if version < 4 else many)
+        found = answer if version < 4 else answer.coordinators[0]
+        assert (found.error_code, found.error_message) == (ErrorCode.NONE, message)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("named", [(None, "range"), ("consumer", None), (None, None)])
+def test_who_syncs_names_the_protocol_and_its_type(named: tuple[str | None, str | None]) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for version, code in (
+            (4, ErrorCode.UNKNOWN_MEMBER_ID),
+            (5, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ):
+            request = SyncGroupRequest("g", 3, "m", None, *named)
+            assert (await bench.ask(ApiKey.SYNC_GROUP, version, request)).error_code == code
 
     run(scenario)
 

@@ -497,10 +497,6 @@ SCRIPTS = Scripts(
             "*.joins", "a protocol twice*", "", "Kafka counts a protocol twice and never completes the join"
         ),
         Known("*.joins", "empty instance*", "error_code", "an instance id has a name"),
-        Known("*.generations", "null type*", "error_code", "a client that leaves the protocol out is served"),
-        Known(
-            "*.generations", "null protocol*", "error_code", "a client that leaves the protocol out is served"
-        ),
         Known(
             "*.waiting_members",
             "its first request*",

@@ -362,9 +362,6 @@ SCRIPTS = Scripts(
         Known("*.members", "changes the assignor*", "assignment", "another assignor assigns at once"),
         Known("*.members", "with another assignor*", "*group_state", "another assignor assigns at once"),
         Known("*", "*leaves*", "heartbeat_interval_ms", LEFT, kafka=0),
-        Known(
-            "*.leaves", "of another instance*", "error_code", "an instance id that nobody holds fences nobody"
-        ),
         Known("*.leaves", "one is away*", "*group_state", "a group waits for no static member that is away"),
         Known(
             "*.leaves",
@@ -379,7 +376,6 @@ SCRIPTS = Scripts(
             "the version of a commit does not matter",
             kafka="UNSUPPORTED_VERSION(35)",
         ),
-        Known("*.positions", "no *", "groups.*.error_code", "whoever names no epoch reads as a tool does"),
         Known("*.positions", "null member*", "groups.*.error_code", "Kafka fails at a null member"),
         Known(
             "*.upgrade", "metadata that can't*", "error_code", "metadata is read before a member gets an id"
