@@ -119,6 +119,11 @@ def test_null_is_not_empty_and_false_is_not_zero() -> None:
     assert found({"a": None, "b": 0}, {"a": [], "b": False}) == [("a", None, []), ("b", 0, False)]
 
 
+def test_of_two_answers_with_different_errors_the_other_fields_are_not_compared() -> None:
+    one, other = {"error_code": "NONE(0)", "offset": 5}, {"error_code": "UNKNOWN(3)", "offset": -1}
+    assert found(one, other) == [("error_code", "NONE(0)", "UNKNOWN(3)")]
+
+
 def test_a_known_difference_covers_its_values_alone() -> None:
     known = Known("s", "st*", "topics.*.code", "why", kafka=1)
     one, other = (

@@ -129,7 +129,7 @@ def quotas() -> Script:
         "nothing is left", ("client-id", EXACT, "c"), strict=True, until=lambda row: not row.entries
     )
     yield altered("most bytes", entry({"user": "most"}, (PRODUCE, 9223372036854775807.0)))
-    yield described("most bytes", ("user", EXACT, "most"), strict=True)
+    yield described("most bytes", ("user", EXACT, "most"), strict=True, until=lambda row: bool(row.entries))
     yield altered("not a number", entry({"user": "bad"}, (PRODUCE, nan)))
     yield altered("infinity", entry({"user": "bad"}, (REQUEST, inf)))
     rows = [alter_client_quotas.EntityData("user", name) for name in ("a", "b")]
