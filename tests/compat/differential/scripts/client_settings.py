@@ -46,7 +46,7 @@ def quotas() -> Script:
     """Quotas set, changed, removed, found; what is refused."""
     for version in (0, 1):
         yield altered("a user", entry({"user": "u"}, (PRODUCE, 1000.0)), version=version)
-        yield described("a user", ("user", EXACT, "u"), version=version)
+        yield described("a user", ("user", EXACT, "u"), version=version, until=lambda row: bool(row.entries))
     yield altered("validate only", entry({"user": "tried"}, (PRODUCE, 1000.0)), tried=True)
     yield described("validated only", ("user", EXACT, "tried"))
     yield altered("the default user", entry({"user": None}, (CONSUME, 5.5)))
