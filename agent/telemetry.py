@@ -37,67 +37,72 @@ class AgentTelemetry(DeclaredMetrics):
         name="request_duration_seconds",
     )
     request_failures = metric(Counter, "Requests that failed with an unexpected exception, by API.", ["api"])
-    answer_bytes = metric(Gauge, "Bytes of large answers that are being made or sent.")
+    answer_bytes = metric(Gauge, "Bytes of large answers that are being built or sent.")
 
     # -- produce
-    produced_bytes = metric(PlainCounter, "Bytes of record batches taken from producers.")
-    produced_records = metric(PlainCounter, "Records taken from producers.")
+    produced_bytes = metric(PlainCounter, "Bytes of record batches accepted from producers.")
+    produced_records = metric(PlainCounter, "Records accepted from producers.")
     refused_batches = metric(Counter, "Batches refused, by Kafka error.", ["error"])
     request_object_bytes = metric(
         Gauge,
-        "Bytes of decoded produce requests of many partitions, in addition to their frames, until they are answered.",
+        "Bytes of the decoded objects of unanswered produce requests with many partitions, without their frames.",
     )
-    buffered_bytes = metric(Gauge, "Bytes received and not flushed.")
+    buffered_bytes = metric(Gauge, "Bytes received from producers and not flushed yet.")
     flushes = metric(Counter, "Buffers sealed, by reason.", ["reason"])
     flush_bytes = metric(Histogram, "Size of uploaded objects.", buckets=_BYTES)
-    flush_failures = metric(Counter, "Sealed buffers that failed, by reason.", ["reason"])
+    flush_failures = metric(Counter, "Sealed buffers whose producers must retry, by reason.", ["reason"])
     lost_batches = metric(
         Counter, "Batches acknowledged on receipt (tailrace.flush=async) and then lost, by cause.", ["cause"]
     )
-    lost_records = metric(Counter, "Records of these batches, by cause.", ["cause"])
+    lost_records = metric(Counter, "Records acknowledged on receipt and then lost, by cause.", ["cause"])
     upload_seconds = metric(
-        Histogram, "Time of a sealed buffer's upload.", buckets=_SECONDS, name="upload_duration_seconds"
+        Histogram,
+        "Duration of the upload of a sealed buffer.",
+        buckets=_SECONDS,
+        name="upload_duration_seconds",
     )
     commit_seconds = metric(
-        Histogram, "Time of a commit at the sequencer.", buckets=_SECONDS, name="commit_duration_seconds"
+        Histogram, "Duration of a commit at the sequencer.", buckets=_SECONDS, name="commit_duration_seconds"
     )
     unanswered_commits = metric(Gauge, "Commits that the sequencer has not answered yet.")
 
     # -- fetch
     fetched_bytes = metric(PlainCounter, "Bytes of record batches sent to consumers.")
     fetched_records = metric(PlainCounter, "Records sent to consumers, whole batches counted.")
-    fetch_failures = metric(
-        Counter, "Partitions that could not be read for a fetch, by Kafka error.", ["error"]
-    )
+    fetch_failures = metric(Counter, "Partitions that a fetch could not read, by Kafka error.", ["error"])
     deferred_fetches = metric(
         Counter, "Fetches answered without records because fetch_memory_bytes is used up."
     )
-    unsent_bytes = metric(Gauge, "Bytes of records on their way to consumers.")
-    kept_bytes = metric(Gauge, "Bytes of the chunks that records on their way to consumers keep in memory.")
-    windows = metric(Gauge, "Partitions whose newest runs are held for fetches.")
+    unsent_bytes = metric(Gauge, "Bytes of records that are being sent to consumers.")
+    kept_bytes = metric(
+        Gauge, "Further bytes of the chunks that records being sent to consumers keep in memory."
+    )
+    windows = metric(Gauge, "Partitions whose newest runs this agent holds for fetches.")
     window_hits = metric(
         PlainCounter, "Partitions of fetches answered from a window, without a call to the sequencer."
     )
-    window_misses = metric(PlainCounter, "Partitions of fetches for which the sequencer was asked.")
+    window_misses = metric(PlainCounter, "Partitions of fetches for which the agent called the sequencer.")
     window_resets = metric(
-        PlainCounter, "How often all windows were dropped: a new committer, or a lost connection."
+        PlainCounter, "Times that all windows were dropped, such as for a new committer or a lost connection."
     )
 
     # -- groups
-    group_bytes = metric(Gauge, "Bytes of members' metadata and assignments in this agent's groups.")
+    group_bytes = metric(
+        Gauge, "Bytes of members' metadata and assignments in the groups that this agent coordinates."
+    )
     consumer_lag_records = metric(
         Gauge,
-        "Records between a group's committed offset and the end.",
+        "Records between a group's committed offset and the end of the partition.",
         ["group", "topic", "partition"],
     )
     share_acquired = metric(
         PlainCounter,
-        "Records handed to members of share groups, redeliveries included.",
+        "Records delivered to members of share groups, including redeliveries.",
         name="share_acquired_records",
     )
     share_redelivered = metric(
         PlainCounter,
-        "Records handed to members of share groups that were handed out before.",
+        "Records delivered to members of share groups that had been delivered before.",
         name="share_redelivered_records",
     )
     share_acknowledged = metric(
@@ -128,7 +133,7 @@ class AgentTelemetry(DeclaredMetrics):
     )
     authorization_refusals = metric(
         Counter,
-        "Operations refused for lack of permission, by API, resource type and operation.",
+        "Operations refused by ACLs, by API, resource type and operation.",
         ["api", "resource_type", "operation"],
     )
     throttled_requests = metric(
@@ -136,10 +141,10 @@ class AgentTelemetry(DeclaredMetrics):
     )
     throttle_seconds = metric(
         Counter,
-        f"Throttle time of clients, by quota and holder; only the first {MAX_THROTTLED} holders are named.",
+        f"Throttle times returned to clients, by quota and client; only the first {MAX_THROTTLED} clients are named.",
         ["quota", "user", "client_id", "ip"],
     )
-    cluster_share = metric(Gauge, "This agent's share of a budget of the cluster, per second.", ["of"])
+    cluster_share = metric(Gauge, "This agent's share of a cluster-wide budget, per second.", ["of"])
     tenant_requests = metric(
         PlainCounters,
         "Requests of tenants' clients.",

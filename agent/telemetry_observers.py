@@ -16,13 +16,17 @@ class StoreMetrics(DeclaredMetrics, prefix="tailrace_object_store_"):
     """The observer of a metered and of a hedged store: requests as S3 bills them, repeats, bytes, and latencies."""
 
     _requests = metric(
-        Counter, "Requests to the object store as S3 would bill them.", ["operation", "outcome"]
+        Counter, "Requests to the object store, as the store bills them.", ["operation", "outcome"]
     )
-    _sent_bytes = metric(Counter, "Bytes put on the object store.")
-    _received_bytes = metric(Counter, "Bytes got from the object store.")
-    _repeats = metric(Counter, "Repeated requests, by reason: hedge, lost or retry.", ["operation", "reason"])
+    _sent_bytes = metric(Counter, "Bytes uploaded to the object store.")
+    _received_bytes = metric(Counter, "Bytes downloaded from the object store.")
+    _repeats = metric(
+        Counter,
+        "Attempts after the first one of a call, by reason: hedge, lost or retry.",
+        ["operation", "reason"],
+    )
     _request_duration_seconds = metric(
-        Histogram, "Time of a call to the object store.", ["operation"], buckets=_SECONDS
+        Histogram, "Duration of a call to the object store.", ["operation"], buckets=_SECONDS
     )
 
     def observe(
@@ -49,17 +53,17 @@ class StoreMetrics(DeclaredMetrics, prefix="tailrace_object_store_"):
 class CacheMetrics(DeclaredMetrics, prefix="tailrace_cache_"):
     """A `cache.observer.CacheObserver`."""
 
-    _chunk_reads = metric(Counter, "Chunks that readers got, by where they came from.", ["tier", "reader"])
-    _chunk_read_bytes = metric(Counter, "Bytes of chunks that readers got.", ["tier"])
+    _chunk_reads = metric(Counter, "Chunks read, by the tier that they came from.", ["tier", "reader"])
+    _chunk_read_bytes = metric(Counter, "Bytes of chunks read, by the tier that they came from.", ["tier"])
     _framed_read_bytes = metric(
         PlainCounter,
-        "Bytes that readers got from batches kept ready to be sent, without a chunk.",
+        "Bytes of small batches read from the cache of framed runs, without a chunk.",
     )
     _peer_failures = metric(Counter, "Calls to cache peers that failed.")
     _peer_bypasses = metric(Counter, "Calls to cache peers skipped because the peer failed recently.")
-    _corrupt_batches = metric(Counter, "Batches whose CRC was wrong when they were read.", ["outcome"])
-    _disk_reads = metric(Counter, "Lookups of a chunk on the cache's disk.", ["outcome"])
-    _disk_writes = metric(Counter, "Chunks to be written to the cache's disk.", ["outcome"])
+    _corrupt_batches = metric(Counter, "Batches that were read with a wrong CRC, by outcome.", ["outcome"])
+    _disk_reads = metric(Counter, "Lookups of a chunk on the cache's disk, by outcome.", ["outcome"])
+    _disk_writes = metric(Counter, "Chunks to be written to the cache's disk, by outcome.", ["outcome"])
     _disk_written_bytes = metric(PlainCounter, "Bytes of chunks written to the cache's disk.")
     _disk_bytes = metric(Gauge, "Bytes of chunks on the cache's disk.")
     _disk_is_off = metric(Gauge, "1 while the cache does not use its disk, after an error.")

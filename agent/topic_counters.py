@@ -42,10 +42,10 @@ class TopicCounts:
 
 _DOCS = {
     "stored_bytes": "Bytes of record batches in stored objects, by topic.",
-    "objects": "Objects stored; one with runs of several topics is divided between them by bytes.",
+    "objects": "Stored objects; an object with runs of several topics is divided among them by bytes.",
     "rows": "Runs of stored objects; each is a row at the sequencer.",
     "fetched_bytes": "Bytes of record batches sent to consumers, by topic.",
-    "missed_bytes": "Fetched bytes that may have cost GETs: of objects that this agent did not upload a moment ago.",
+    "missed_bytes": "Fetched bytes of objects that this agent had not just uploaded, which may have cost GETs.",
     "cross_zone_bytes": "Bytes from and to clients that name another zone than the agent's.",
 }
 
@@ -133,7 +133,7 @@ class TopicDollars(Collector):
         """Return the current dollars, except for storage: a process does not know for how long bytes were stored."""
         table = GaugeMetricFamily(
             "tailrace_prices_info",
-            "The price table in use, and the kind of database; 1.",
+            "1; the labels name the price table and the kind of database.",
             labels=["name", "database"],
         )
         if self._prices:

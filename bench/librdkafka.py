@@ -41,7 +41,7 @@ def _library() -> Any:
     package = Path(confluent_kafka.__file__).parent
     bundled = sorted(package.parent.glob("confluent_kafka.libs/librdkafka*.so*"))
     if not bundled:
-        raise RuntimeError(f"no librdkafka is bundled beside {package}")
+        raise RuntimeError(f"no librdkafka is bundled with {package}")
     library = ctypes.CDLL(str(bundled[0]))
     pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     messages = ctypes.POINTER(pointer)

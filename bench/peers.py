@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each load (default 2)")
     parser.add_argument("--rounds", type=int, default=1, help="how often each load runs (default 1)")
     parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--no-kafka", action="store_true", help="without Kafka beside it")
+    parser.add_argument("--no-kafka", action="store_true", help="measure without Kafka")
     parser.add_argument(
         "--sums", action="store_true", help="the driver adds up what it fetches, in place of dropping it"
     )

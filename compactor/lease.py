@@ -107,9 +107,9 @@ class HeldLease:
 
         An error is only logged, so that it does not hide how the round ended. The session or lease then expires.
         """
-        with outlived(log, "a session was not given back; it runs out", SequencerError):
+        with outlived(log, "a session could not be released; it will expire", SequencerError):
             await self._sequencer.close_session(SessionRef(self.session.session_id))
-        with outlived(log, "a lease was not given back; it runs out", SequencerError):
+        with outlived(log, "a lease could not be released; it will expire", SequencerError):
             await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, 1))
 
 

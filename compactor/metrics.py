@@ -41,11 +41,21 @@ class CompactorPages:
         self._count("records", "Records that were compacted.", lambda: rounds.totals.records)
         self._count("source_bytes", "Bytes that were compacted.", lambda: rounds.totals.source_bytes)
         self._count("written_bytes", "Bytes of Parquet swapped in.", lambda: rounds.totals.written_bytes)
-        self._count("merged_objects", "Small Parquet objects merged.", lambda: rounds.totals.merged_objects)
-        self._count("merged_bytes", "Bytes of Parquet merged into.", lambda: rounds.totals.merged_bytes)
+        self._count(
+            "merged_objects",
+            "Small Parquet objects replaced by larger ones.",
+            lambda: rounds.totals.merged_objects,
+        )
+        self._count(
+            "merged_bytes",
+            "Bytes of the Parquet objects that merges wrote.",
+            lambda: rounds.totals.merged_bytes,
+        )
         self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
-        self._count("table_failures", "Updates of tables that failed.", lambda: rounds.totals.table_failures)
-        self._count("refused_swaps", "Objects that no swap took.", lambda: rounds.totals.refused)
+        self._count(
+            "table_failures", "Updates of Iceberg tables that failed.", lambda: rounds.totals.table_failures
+        )
+        self._count("refused_swaps", "Swaps that the sequencer refused.", lambda: rounds.totals.refused)
         self._count("key_passes", "Partitions compacted by key.", lambda: rounds.totals.keyed_passes)
         self._count(
             "key_dropped_records",
@@ -54,15 +64,15 @@ class CompactorPages:
         )
         Gauge(
             "tailrace_compactor_dirty_bytes",
-            "Bytes of compacted topics in Parquet that were not compacted by key when the last round looked.",
+            "Parquet bytes of compacted topics that were not compacted by key yet as of the last round.",
             registry=self.registry,
         ).set_function(lambda: rounds.current.keyed.dirty_bytes)
         Gauge(
             "tailrace_compactor_dirty_ratio",
-            "The largest share of such bytes in a partition.",
+            "The largest share of a partition's Parquet bytes that was not compacted by key yet as of the last round.",
             registry=self.registry,
         ).set_function(lambda: rounds.current.keyed.dirtiest)
-        self._count("done_rounds", "Rounds that came to their end.", self._rounds_of(RoundOutcome.DONE))
+        self._count("done_rounds", "Rounds that finished.", self._rounds_of(RoundOutcome.DONE))
         self._count("failed_rounds", "Rounds that an error ended.", self._rounds_of(RoundOutcome.FAILED))
 
     def _count(self, name: str, documentation: str, read: Callable[[], float]) -> None:

@@ -184,7 +184,7 @@ async def store_object(
     pa.default_memory_pool().release_unused()
     problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
     if problems:
-        raise RewriteFailed(f"{name}: {key} is not what was written: {'; '.join(problems[:5])}")
+        raise RewriteFailed(f"{name}: {key} differs from what was written: {'; '.join(problems[:5])}")
     described = ObjectDescription(
         object_id=object_id,
         kind=ObjectKind.PARQUET,
@@ -358,7 +358,7 @@ def _check_markers(piece: Piece) -> None:
         ):
             raise InvalidBatch(
                 f"partition {piece.partition}: producer {aborted.producer_id} aborted offsets {aborted.first_offset} to"
-                f" {aborted.last_offset}, but no marker of it stands there"
+                f" {aborted.last_offset}, but it has no marker there"
             )
 
 

@@ -34,7 +34,7 @@ class SequencerPages:
         ).set_function(lambda: -1.0 if self.server is None else self.server.checkpoint_age_s)
         self._gauge(
             "tailrace_sequencer_copy_number",
-            "The journal's number as of which this server has the rows in memory; -1 while it has none.",
+            "Journal number of this server's copy of the rows; -1 while it has none.",
         ).set_function(lambda: -1.0 if self.server is None else self.server.copy_number)
         count_refused(lambda: None if self.server is None else self.server.server, self.registry)
 

@@ -30,7 +30,7 @@ class StatisticsGauges(DeclaredMetrics, prefix="tailrace_sequencer_"):
 
     _rows = metric(Gauge, "Rows at the sequencer, by kind.", ["kind"])
     _object_bytes = metric(Gauge, "Bytes of objects, by state.", ["state"])
-    _group_bytes = metric(Gauge, "Bytes of the stored states of all groups.")
+    _group_bytes = metric(Gauge, "Bytes of members' metadata and assignments in all groups.")
     _oldest_transaction_age_seconds = metric(Gauge, "Age of the oldest open transaction; 0 if none is open.")
 
     def show(self, statistics: Statistics) -> None:
@@ -51,10 +51,10 @@ class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
         Histogram, "Requests written in one database transaction.", buckets=_REQUESTS
     )
     _group_commit_duration_seconds = metric(
-        Histogram, "Time of a group commit, from its first decision to its answers.", buckets=_SECONDS
+        Histogram, "Duration of a group commit, from its first decision to its answers.", buckets=_SECONDS
     )
     _database_duration_seconds = metric(
-        Histogram, "Time of the sequencer's database, by kind of work.", ["work"], buckets=_SECONDS
+        Histogram, "Duration of the sequencer's database calls, by kind of work.", ["work"], buckets=_SECONDS
     )
     _request_failures = metric(
         Counter, "Requests that failed alone with an unexpected exception.", ["request"]
@@ -65,7 +65,8 @@ class SequencerMetrics(DeclaredMetrics, prefix="tailrace_sequencer_"):
         super().__init__(registry)
         self._calls = {
             side: Histogram(
-                f"tailrace_rpc_{side}_duration_seconds", f"Time of the sequencer's RPC calls, as the {side} sees them.",
+                f"tailrace_rpc_{side}_duration_seconds",
+                f"Duration of RPC calls to the sequencer, measured at the {side}.",
                 ["method"], buckets=_SECONDS, registry=registry,
             )
             for side in ("server", "client")

@@ -27,7 +27,7 @@ DEAD_LETTER_PREFIX = ConfigDefinition(
     "errors.deadletterqueue.topic.name.prefix",
     ConfigType.STRING,
     "dlq.",
-    "What the name of a share group's dead-letter topic must begin with (KIP-1191).",
+    "The prefix that the name of a share group's dead-letter topic must have (KIP-1191).",
 )
 
 _BOUNDS = {
@@ -53,7 +53,7 @@ class KafkaConfig:
     type: ConfigType
     default: str | None
     is_fixed: bool
-    doc: str = "Kept for tools, without effect: an agent has no use for it."
+    doc: str = "Stored and reported for tools, without effect: agents do not use it."
 
     def check(self, value: str) -> None:
         """Raise InvalidConfigValue unless the config can be changed and the value has its type."""

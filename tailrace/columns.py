@@ -206,7 +206,7 @@ class _Reader:
         if not 1 <= precision <= MAX_DECIMAL_DIGITS or scale > precision:
             raise InvalidColumns(
                 f"decimal({precision}, {scale}): at most {MAX_DECIMAL_DIGITS} digits are allowed,"
-                " and no more of them after the point"
+                " and the scale must not exceed the precision"
             )
         return DecimalType(precision, scale)
 

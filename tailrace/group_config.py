@@ -42,7 +42,7 @@ def reset_seconds(reset: str) -> float | None:
     parts = [] if match is None else [float(part or 0) for part in match.groups()]
     if match is None or not any(match.groups()):
         raise ValueError(
-            f"{reset!r} was given, allowed are {LATEST}, {EARLIEST}, and {BY_DURATION}P7D and the like"
+            f"{reset!r} was given, allowed are {LATEST}, {EARLIEST}, and a duration such as {BY_DURATION}P7D"
         )
     return sum(part * seconds for part, seconds in zip(parts, (86_400, 3_600, 60, 1), strict=True))
 
@@ -60,7 +60,7 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition(SHARE_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a share group must send heartbeats.", 5_000, 15_000),
         ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member holds the lock on an acquired record before other members may acquire it.", 15_000, 60_000),
         ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How many times a record is delivered before the group gives it up. A delivery counts even when the session ends before the record is acknowledged.", 2, 10),
-        ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "In a partition, the most offsets from the first record that is not acknowledged to the last acquired one.", 100, 4_000),
+        ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "The most offsets in a partition from the first unacknowledged record to the last acquired one.", 100, 4_000),
         ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group starts in a partition that it has never read: latest, earliest, or by_duration:PnDTnHnMnS (that long ago).", parse=reset_seconds),
         ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),
         ConfigDefinition(DEAD_LETTER_TOPIC, _S, "", "The topic for records that the share group gives up (KIP-1191). It must have errors.deadletterqueue.group.enable, and its name must begin with the cluster's errors.deadletterqueue.topic.name.prefix. Empty: none."),

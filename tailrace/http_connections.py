@@ -192,7 +192,7 @@ class HttpConnections:
         """Close slow and idle connections, in a loop that never ends."""
         while True:
             await self.clock.sleep(min(self.bounds.head_seconds, self.bounds.idle_seconds) / SWEEPS)
-            with outlived(log, "HTTP connections were not looked at"):
+            with outlived(log, "slow HTTP connections could not be checked"):
                 self.close_slow()
 
     def close_slow(self) -> None:

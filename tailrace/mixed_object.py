@@ -315,7 +315,7 @@ def _check_layout(footer: Footer, data_length: int) -> None:
     for run in footer.runs:
         topic_partition = (run.topic_id.int, run.partition)
         if before is not None and topic_partition <= before:
-            raise InvalidObject(f"run of {run.topic_partition} stands after a later partition's")
+            raise InvalidObject(f"run of {run.topic_partition} comes after the run of a later partition")
         if run.partition < 0 or run.start != position:
             raise InvalidObject(f"run of {run.topic_partition} at byte {run.start}, expected at {position}")
         lengths = 0

@@ -160,7 +160,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("remote.log.delete.on.disable", _T.BOOLEAN, "false", _NO_DISKS, has_effect=False),
         ConfigDefinition("remote.storage.enable", _T.BOOLEAN, "false", _NO_DISKS + "Everything is in the object store.", has_effect=False),
         ConfigDefinition("retention.bytes", _T.LONG, "-1", "How many bytes a partition keeps; -1 for no limit. The oldest runs above the limit are removed.", -1, LONG_MAX, broker_name="log.retention.bytes"),
-        ConfigDefinition("retention.ms", _T.LONG, str(7 * DAY_MS), "How long records are kept, by their timestamps; -1 for ever.", -1, LONG_MAX, broker_name="log.retention.ms"),
+        ConfigDefinition("retention.ms", _T.LONG, str(7 * DAY_MS), "How long records are kept, by their timestamps; -1 for no limit.", -1, LONG_MAX, broker_name="log.retention.ms"),
         ConfigDefinition("segment.bytes", _T.INT, "1073741824", _NO_DISKS, 1048576, INT_MAX, broker_name="log.segment.bytes", has_effect=False),
         ConfigDefinition("segment.index.bytes", _T.INT, "10485760", _NO_DISKS, 4, INT_MAX, broker_name="log.index.size.max.bytes", has_effect=False),
         ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),

@@ -74,5 +74,5 @@ class DeadLetters:
 
 
 async def _outlived(bury: Bury, given_up: GivenUp) -> None:
-    with outlived(log, "dead letters are written later", SequencerError):
+    with outlived(log, "dead letters could not be written; they are retried", SequencerError):
         await bury(given_up)

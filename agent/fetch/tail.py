@@ -145,7 +145,10 @@ class Tail:
             is_sound = False
             began = self._clock.monotonic()
             with outlived(
-                log, "the windows are dropped; fetches ask the sequencer", SequencerError, WindowBroken
+                log,
+                "the subscription failed: windows are dropped, and fetches call the sequencer",
+                SequencerError,
+                WindowBroken,
             ):
                 is_sound = await self._take_turn()
             if not is_sound:
@@ -174,7 +177,7 @@ class Tail:
                 await self._wake(self._windows.apply(answer, sent_at))
             return True
         except SubscriptionOver as over:
-            log.info("the windows start over", cause=str(over))
+            log.info("the subscription is over: windows are dropped and subscribed again", cause=str(over))
             return False
         finally:
             call.cancel()

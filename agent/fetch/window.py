@@ -113,7 +113,7 @@ def _check_adjacent(runs: Sequence[Run], begin_offset: int, end_offset: int) -> 
     at = begin_offset
     for run in runs:
         if run.base_offset != at:
-            raise WindowBroken(f"a run begins at {run.base_offset}, what was before it ends at {at}")
+            raise WindowBroken(f"a run begins at {run.base_offset}, but the runs before it end at {at}")
         at = run.end_offset
     if at != end_offset:
         raise WindowBroken(f"the runs end at {at}, the partition at {end_offset}")

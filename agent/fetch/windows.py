@@ -273,9 +273,9 @@ class Windows:
         if self._epoch is not None and answer.epoch != self._epoch:
             raise SubscriptionOver(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
         if answer.taken != self._taken:
-            raise WindowBroken(f"changes from {answer.taken} on, {self._taken} were taken")
+            raise WindowBroken(f"the changes start at {answer.taken}, but {self._taken} was expected")
         if answer.commit_number < self._commit_number:
-            raise WindowBroken(f"commit {answer.commit_number} after {self._commit_number}")
+            raise WindowBroken(f"the commit number fell from {self._commit_number} to {answer.commit_number}")
 
     def _changed(
         self, partition: TopicPartition, watched: _Watched, change: PartitionChange, now: float

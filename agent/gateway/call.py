@@ -136,9 +136,11 @@ class HttpCall:
             if not await self.parts.done(reading, self.parts.settings.idle_ms / 1000):
                 if self.parts.draining.done():
                     raise HttpRefusal(
-                        503, "The agent is shutting down. Send records without a report again.", 50302
+                        503, "The agent is shutting down. Resend the records that got no report.", 50302
                     )
-                raise HttpRefusal(408, "No more of the body has arrived. Send it without long pauses.")
+                raise HttpRefusal(
+                    408, "The rest of the body did not arrive in time. Send it without long pauses."
+                )
             return reading.result()
         except HttpProcessingError as error:
             raise HttpRefusal(400, f"The body is not valid HTTP: {error.message}.") from None

@@ -13,17 +13,17 @@ class GatewayTelemetry(DeclaredMetrics, prefix="tailrace_gateway_"):
     """The gateway's metrics, in the agent's registry."""
 
     requests = metric(
-        Counter, "Requests of the gateway, by route, method and status.", ["route", "method", "status"]
+        Counter, "HTTP requests to the gateway, by route, method and status.", ["route", "method", "status"]
     )
     seconds = metric(
         Histogram,
-        "Time from a request to the end of its response.",
+        "Duration from a request to the end of its response.",
         ["route", "method"],
         buckets=_SECONDS,
         name="request_duration_seconds",
     )
     connections = metric(Gauge, "Open connections of the gateway.")
     streams = metric(Gauge, "Open event streams.")
-    records = metric(Counter, "Records produced and read over HTTP, and reports of failures.", ["kind"])
+    records = metric(Counter, "Records produced, refused and read over HTTP.", ["kind"])
     closed_connections = metric(Counter, "Connections that the gateway closed, by reason.", ["reason"])
     ended_streams = metric(Counter, "Event streams that have ended, by reason.", ["reason"])

@@ -246,7 +246,7 @@ class GroupCoordinator:
         consumer group when a client of the new protocol joins it."""
 
         def act(group: AnyGroup, now: float) -> Steps[ConsumerAnswer]:
-            assert isinstance(group, ConsumerGroup), "it was made so"
+            assert isinstance(group, ConsumerGroup), "the group has the requested type"
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
 
@@ -261,7 +261,7 @@ class GroupCoordinator:
         empty, because no other group type can use its state."""
 
         def act(group: AnyGroup, now: float) -> ShareHeartbeatAnswer:
-            assert isinstance(group, ShareGroup), "it was made so"
+            assert isinstance(group, ShareGroup), "the group has the requested type"
             _refuse_unless(self.bytes.may_subscribe(group, request))
             return self._configured(group).heartbeat(now, request, self._topics)
 
@@ -271,7 +271,7 @@ class GroupCoordinator:
         """Ensure that a share group of this name exists; create one without members if there is no group."""
 
         def act(group: AnyGroup, now: float) -> None:
-            assert isinstance(group, ShareGroup), "it was made so"
+            assert isinstance(group, ShareGroup), "the group has the requested type"
             group.begin()
 
         await self._step(group_id, act, self._be_share_group)
@@ -439,7 +439,7 @@ class GroupCoordinator:
         """Run a step for a classic client: on a classic group, or on a consumer group with members."""
 
         def act_on(group: AnyGroup, now: float) -> T | Steps[T]:
-            assert isinstance(group, Group | ConsumerGroup), "it was made so"
+            assert isinstance(group, Group | ConsumerGroup), "the group has the requested type"
             return act(group, now)
 
         def prepare(held: _Held) -> None:
@@ -777,7 +777,7 @@ class GroupCoordinator:
         """Load the groups that had to be dropped, so that members that are gone expire."""
         while True:
             await self._clock.sleep(LOOK_AGAIN_SECONDS)
-            with outlived(log, "dropped groups are loaded later", SequencerError):
+            with outlived(log, "dropped groups could not be loaded; they are retried", SequencerError):
                 while self._left and self._may_answer():
                     group_id = next(iter(self._left))
                     del self._left[group_id]

@@ -74,7 +74,10 @@ def _allowed(handle: Callable[[Services, RequestContext, Any], Awaitable[Any]]) 
                     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "no login, or one by a delegation token"
                 )
             if not services.clients.token_secret:
-                raise RequestRefused(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "there are no tokens")
+                raise RequestRefused(
+                    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+                    "delegation tokens are disabled: security.delegation_token_secret_file is not set",
+                )
             return await handle(services, context, request)
         except (RequestRefused, *EXPECTED) as error:
             return api.response(error_code=code_of(error), **NO_TIMES.get(api.key, {}))
@@ -95,7 +98,7 @@ async def create(
     owner = _owner(access, request)
     renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in request.renewers]
     if any(renewer.principal_type != USER_TYPE for renewer in request.renewers):
-        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "renewers are users")
+        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "renewers must be users")
     longest_ms = settings.delegation_token_max_lifetime_ms
     token_id = token_id_of(services.entropy.uuid())
     token_hmac = hmac_of(services.clients.token_secret, token_id)
@@ -131,7 +134,7 @@ def _owner(access: Access, request: CreateDelegationTokenRequest) -> str:
     if not request.owner_principal_name:
         return access.principal
     if request.owner_principal_type != USER_TYPE:
-        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "owners are users")
+        raise RequestRefused(ErrorCode.INVALID_PRINCIPAL_TYPE, "the owner must be a user")
     owner = f"{USER_TYPE}:{request.owner_principal_name}"
     if owner != access.principal and not access.may(
         Operation.CREATE_TOKENS, ResourceType.USER, _resource(access, owner)

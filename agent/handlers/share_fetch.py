@@ -176,9 +176,9 @@ def _check_fetch(request: ShareFetchRequest) -> None:
     )
     sizes = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     if request.share_session_epoch == INITIAL_EPOCH and has_acknowledged:
-        raise Refused(ErrorCode.INVALID_REQUEST, "the first request of a session acknowledges nothing")
+        raise Refused(ErrorCode.INVALID_REQUEST, "the first request of a session must not acknowledge")
     if request.is_renew_ack and any(size > 0 for size in sizes):
-        raise Refused(ErrorCode.INVALID_REQUEST, "a request that renews fetches nothing")
+        raise Refused(ErrorCode.INVALID_REQUEST, "a request with renewals must not fetch")
 
 
 def _session_of(

@@ -112,7 +112,7 @@ async def _try_create(
     try:
         if mentions > 1:
             raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once"
+                ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} occurs more than once in the request"
             )
         if collides_with is not None:
             raise RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, why_refused(topic.name, collides_with))

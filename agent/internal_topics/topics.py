@@ -19,7 +19,7 @@ async def kept_topic(services: Services, name: str) -> KnownTopic:
             await services.sequencer.create_topic(creation(name))
         known = (await services.catalog.refresh()).by_name.get(name)
     if known is None:
-        raise UnknownTopic(f"{name} was deleted the moment after it was made")
+        raise UnknownTopic(f"{name} was deleted right after it was created")
     return known
 
 

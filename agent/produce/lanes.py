@@ -737,9 +737,11 @@ class Lane:
         closing = asyncio.ensure_future(self._sequencer.close_session(SessionRef(session.session_id)))
         try:
             if not await wait_for(self._clock, closing, CLOSE_SESSION_SECONDS):
-                log.info("a session was not given back in time; it will expire", lane=self._number)
+                log.info("a session was not released in time; it will expire", lane=self._number)
             elif (error := closing.exception()) is not None:
-                log.info("a session was not given back; it will expire", lane=self._number, error=repr(error))
+                log.info(
+                    "a session could not be released; it will expire", lane=self._number, error=repr(error)
+                )
         finally:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)

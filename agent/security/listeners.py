@@ -75,7 +75,7 @@ def read_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[tup
     for listener in listeners.values():
         if listener.host in EVERY_ADDRESS and not {listener.name, None} & set(reachable):
             mistakes.append(
-                f"listener {listener.name!r} stands for every address of this machine, so clients can't be sent there; "
+                f"listener {listener.name!r} has a wildcard address, so clients can't be sent there; "
                 f"give advertised_listeners = [{listener.name + '://HOST:PORT'!r}]"
             )
     return tuple(listeners.values()), mistakes

@@ -490,7 +490,7 @@ class _ProducerIdGuard:
     )
     effect = (
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a transactional id; else CLUSTER_AUTHORIZATION_FAILED (WRITE on any"
-        " topic will do)"
+        " topic is enough)"
     )
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
@@ -516,7 +516,7 @@ class _AddPartitionsGuard:
 
     needs = (WRITE_TRANSACTION, WRITE_TOPIC, Need(Operation.CLUSTER_ACTION, CLUSTER))
     effect = (
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for each, and then nothing is added; from"
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for each, and no partition is added; from"
         " version 4 on CLUSTER_AUTHORIZATION_FAILED for the request"
     )
 
@@ -639,8 +639,8 @@ class _HeartbeatGuard:
 
     needs = (READ_GROUP, DESCRIBE_TOPIC)
     effect = (
-        "GROUP_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for the request; topics that a pattern finds are left"
-        " out of the assignment"
+        "GROUP_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for the request; topics that only match the pattern"
+        " are left out of the assignment"
     )
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
@@ -833,7 +833,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
                     Need(Operation.DESCRIBE_TOKENS, ResourceType.USER),
                 ),
             ),
-            "left out of the listing, but for those that are the client's, or that it asked for or may renew",
+            "left out of the listing, except for tokens that the client owns, requested or may renew",
         ),
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
@@ -878,7 +878,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
             refuse=_share_offsets_refused,
         ),
         _InHandler(
-            (DESCRIBE_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each; left out where all are asked for"
+            (DESCRIBE_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each; left out of a listing of all topics"
         ),
     ),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (

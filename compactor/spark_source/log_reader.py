@@ -433,7 +433,7 @@ class LogReader:
         raise DataLost(
             f"topic {partition.topic!r}, partition {partition.number}: offsets {offset_range.start} to"
             f" {end - 1} are lost, as {why}. Start a new query (a stream: with a new checkpoint), or give option"
-            " failOnDataLoss=false to go on without them"
+            " failOnDataLoss=false to continue without them"
         )
 
     async def _find_all(
@@ -535,9 +535,9 @@ class LogReader:
             f" {header.end_offset - 1} can't be decoded: {error}"
         )
         if not self._passes_over_unreadable:
-            raise UnreadableRecords(f"{what}. Give option failOnUnreadable=false to go on without them")
+            raise UnreadableRecords(f"{what}. Give option failOnUnreadable=false to continue without them")
         self.unreadable += min(header.end_offset, within.end) - max(header.base_offset, within.start)
-        log.warning("passed over records", records=what, unreadable_offsets=self.unreadable)
+        log.warning("skipped records", records=what, unreadable_offsets=self.unreadable)
 
     async def _parquet_index(self, run: Run) -> ParquetIndex:
         held = self._indexes.get(run.key)

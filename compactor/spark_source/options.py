@@ -28,8 +28,8 @@ _KNOWN = (
     *SECURITY,
 )  # fmt: skip
 _REFUSED = {
-    "maxOffsetsPerTrigger": "Spark does not tell a Python source where a restarted stream goes on, so a batch could not"
-    " be bounded after a restart; leave it out",
+    "maxOffsetsPerTrigger": "Spark does not tell a Python source where a restarted stream continues, so a batch could"
+    " not be bounded after a restart; leave it out",
     "kafka.bootstrap.servers": "this source reads the store and asks the sequencer, not a broker; give 'store' and"
     " 'sequencer'",
 }
@@ -183,7 +183,7 @@ def _group_position(given: Mapping[str, str]) -> Position:
     times = [name for name in ("startingTimestamp", "startingOffsetsByTimestamp") if given.get(name)]
     if times or edge not in (EARLIEST, LATEST):
         raise ValueError(
-            "option 'startingGroup': beside it only startingOffsets 'earliest' or 'latest' may be given, for"
+            "option 'startingGroup': only startingOffsets 'earliest' or 'latest' may be combined with it, for"
             " partitions of which the group has no offset"
         )
     return Position("startingGroup", edge=edge, group=given["startingGroup"])

@@ -642,5 +642,5 @@ def _delete(table: Table, paths: Iterable[str]) -> None:
             left[path] = error
     if left:
         first, reason = next(iter(left.items()))
-        log.warning("files of a table that nothing names any more were not deleted, and stay",
+        log.warning("unreferenced files of a table could not be deleted; they remain",
                     table=".".join(table.name()), files=len(left), first=first, reason=str(reason))  # fmt: skip

@@ -127,7 +127,7 @@ class ValueFiles:
                 names = {object_id: name for object_id, name in held.items() if object_id in live}
                 return FoundNames(names, is_complete=most is None or len(left) <= most)
             await self._answer(unanswered, order, table, schemas)
-        raise ColumnsConflict(f"the table's columns changed {MAX_GROWTHS} times; the next round goes on")
+        raise ColumnsConflict(f"the table's columns changed {MAX_GROWTHS} times; the next round continues")
 
     async def _order(
         self,
@@ -180,7 +180,7 @@ class ValueFiles:
         missing = sorted({key for outcome in outcomes for key in outcome.missing})
         for key in missing[: MAX_SCHEMAS - len(schemas)]:
             if self._registry is None:
-                raise RegistryUnavailable("values have the schemas of a registry; set tables.registry")
+                raise RegistryUnavailable("the values need a schema registry; set tables.registry")
             schema = await self._registry.schema(key[0])
             schema = msgspec.structs.replace(schema, path=key[1:])
             try:

@@ -206,7 +206,7 @@ class Checkpointer:
                         _log.error("checkpoints are refused", reason=str(error))
                     pause = _RETRY_S
                 except Exception:  # noqa: BLE001 - the outermost edge: without exports no offset is assigned any more
-                    _log.exception("a checkpoint failed in a way that was not foreseen")
+                    _log.exception("a checkpoint failed unexpectedly")
                     pause = _RETRY_S
         finally:
             scan, self._scan = self._scan, None

@@ -270,7 +270,10 @@ class Committer(SequencerMethods):
         if self._checkpointer is None or self._view.is_stale or not self.is_committer:
             return
         finished = asyncio.ensure_future(self._checkpointer.finish())
-        with outlived(_log, "a term's last checkpoint broke down"), suppress(StoreError, SequencerError):
+        with (
+            outlived(_log, "a term's last checkpoint failed unexpectedly"),
+            suppress(StoreError, SequencerError),
+        ):
             if await wait_for(self._clock, finished, FINISH_WAIT_S):
                 await finished
         finished.cancel()

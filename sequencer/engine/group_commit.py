@@ -279,7 +279,7 @@ class GroupCommit:
                     if group:
                         await self._perform(group)
                 except Exception as error:  # noqa: BLE001 - a dead committer would keep its lease
-                    _log.exception("the committer broke down: it ends", cause=cause_of(error))
+                    _log.exception("the committer failed unexpectedly: it ends", cause=cause_of(error))
                     self._end_term(f"it broke down: {cause_of(error)}")
                     self._fail_group(group, [], SequencerUnavailable("the committer has ended; retry"))
         self.refuse_waiting()
@@ -345,7 +345,7 @@ class GroupCommit:
             fail(SequencerUnavailable(f"not committed, retry: {error}"))
             return []
         except Exception as error:  # noqa: BLE001 - the outermost edge: the committer lives on
-            _log.exception("a group failed in a way that was not foreseen", cause=cause_of(error))
+            _log.exception("a group of requests failed unexpectedly", cause=cause_of(error))
             fail(SequencerUnavailable(f"not known to be committed: {cause_of(error)}"))
             return []
         try:
@@ -353,8 +353,11 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - as above
             # The changes are written, but neither the view nor the feed shows them. Nothing may be built on this state.
             self._view.journal = None
-            _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
-            self._end_term(f"what was written can't be shown: {cause_of(error)}")
+            _log.exception(
+                "a written change can't be applied to the state: this committer's term ends",
+                cause=cause_of(error),
+            )
+            self._end_term(f"a written change can't be applied to the state: {cause_of(error)}")
             fail(SequencerUnavailable("the committer has ended; retry"))
             return []
         for outcome in outcomes:

@@ -39,9 +39,9 @@ class SilenceLog:
         for agent in named:
             host, port = address_of(agent)
             _log.warning(
-                f"agent {agent.broker_id} has not been heard of: its lease ends",
+                f"agent {agent.broker_id} is silent: its lease ends",
                 address=f"{host}:{port}",
                 silent_s=round(silent_s(agent), 1),
             )
         if more := len(agents) - len(named):
-            _log.warning("more agents have not been heard of: their leases end", agents=more)
+            _log.warning("more agents are silent: their leases end", agents=more)

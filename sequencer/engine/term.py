@@ -211,12 +211,12 @@ class Term:
     async def release(self) -> None:
         """Release the lease, so that the next committer can begin at once. The last write of this term must have
         ended."""
-        self.end("it was given back")
+        self.end("its lease was released")
         await self.stop_renewing()
         if not self._is_held:
             return
         self._is_held = False
-        with outlived(_log, "the committer's lease was not given back; it runs out", SequencerError):
+        with outlived(_log, "the committer's lease could not be released; it will expire", SequencerError):
             await self._store.release_committer_lease(self.epoch)
 
 

@@ -301,7 +301,7 @@ def _check_shares(state: HotState) -> Iterator[Finding]:
             continue
         subject = f"share group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
         if state.live_partition(row.topic_id, row.partition) is None:
-            yield Finding("share", subject, "what is known of a partition that does not exist")
+            yield Finding("share", subject, "state of a partition that does not exist")
         if state.get(GroupRow, row.group_id) is None:
             yield Finding("share", subject, "what a group knows that has no row")
         ends = [row.start_offset, *(span.end_offset for span in row.spans)]

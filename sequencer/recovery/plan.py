@@ -668,7 +668,7 @@ class _Planner:
                     f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
                 )
         report.lost += [
-            f"object {problem} can't be read: what it holds is not re-sequenced"
+            f"object {problem} can't be read: its batches are not re-sequenced"
             for problem in self._objects.corrupt
         ]
         if report.aborted_transactions:

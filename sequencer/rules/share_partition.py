@@ -119,7 +119,7 @@ class SharePartition:
         `start` are done already. Raises NotAcquired."""
         if acknowledged and acknowledged[-1].last_offset >= max(self.start, self.end):
             raise NotAcquired(
-                f"offset {acknowledged[-1].last_offset}; nothing was handed out from {self.end} on"
+                f"offset {acknowledged[-1].last_offset} is not acquired: no record from {self.end} on has been acquired"
             )
         changed: list[Span] = []
         stretches = (stretch for part in acknowledged for stretch in _stretches(part))

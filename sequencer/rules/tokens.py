@@ -74,7 +74,7 @@ def _check(request: CreateToken) -> None:
             " together, are allowed"
         )
     if request.lifetime_ms <= 0 or request.expiry_ms <= 0:
-        raise InvalidRequest("a token lives for some time")
+        raise InvalidRequest("the token's lifetime and expiry must be above 0")
 
 
 def _check_limits(draft: Draft, owner: str, settings: SequencerSettings) -> None:

@@ -88,7 +88,7 @@ def open_session(
     lease_ms = settings.session_lease_ms
     if request.broker_id == WRITER_BROKER_ID:
         if request.name is None:
-            raise InvalidRequest("a writer names its session")
+            raise InvalidRequest("a writer's session must have a name")
         known = _writers_session(draft, request.name, settings)
         if known is not None:
             return renew_session(

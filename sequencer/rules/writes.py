@@ -73,7 +73,7 @@ def _check(draft: Draft, request: WriteRequest, settings: SequencerSettings) -> 
         raise InvalidRequest(f"epoch {request.epoch}; epochs start at 0")
     objects = request.objects
     if len({written.object.object_id for written in objects}) != len(objects):
-        raise InvalidRequest("an object comes twice")
+        raise InvalidRequest("an object occurs twice")
     runs = sum(len(written.runs) for written in objects)
     batches = sum(len(run.batches) for written in objects for run in written.runs)
     for count, of, limit, name in (

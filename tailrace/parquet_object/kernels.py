@@ -26,7 +26,7 @@ BAD_HEADERS = 5
 TRAILING = 6
 TOO_FEW = 7
 REASONS = {
-    BAD_LENGTH: "a record's length does not fit in what is left",
+    BAD_LENGTH: "a record's length does not fit in the remaining bytes",
     BAD_VARINT: "a varint does not end",
     BAD_OFFSET: "offset deltas do not rise, or pass the batch's last",
     BAD_FIELD: "a key or value is longer than its record",

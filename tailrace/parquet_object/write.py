@@ -116,7 +116,7 @@ def write_parquet(
         runs, key=lambda run: (run.topic_name, run.partition.topic_id.int, run.partition.partition)
     )
     if len({run.partition for run in ordered}) != len(ordered):
-        raise ValueError("a partition comes twice; give all its batches as one run")
+        raise ValueError("a partition occurs twice; give all its batches as one run")
     sink: Any = pa.BufferOutputStream() if path is None else path
     with writer(sink) as parquet:
         sheet = _ParquetOutput(parquet, row_group_bytes)

@@ -18,7 +18,7 @@ def count_refused(server: Callable[[], RpcServer | None], registry: CollectorReg
 
     CallbackCounter(
         "tailrace_rpc_refused_connections_total",
-        "RPC connections refused above max_rpc_connections.",
+        "RPC connections refused because max_rpc_connections were open.",
         read(lambda found: found.refused_connections),
         registry=registry,
     )

@@ -136,7 +136,7 @@ def _check_address_of_sequencer(settings: Settings) -> None:
     rpc = settings.rpc or RPC_OF_SEQUENCER
     if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
         raise CommandFailed(
-            f"rpc {rpc!r} stands for every address of this machine, so agents can't be sent there; set rpc_advertise "
+            f"rpc {rpc!r} is a wildcard address, so agents can't be sent there; set rpc_advertise "
             "(--rpc-advertise HOST:PORT)"
         )
 

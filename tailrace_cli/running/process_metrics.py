@@ -30,7 +30,7 @@ def add_process_metrics(registry: CollectorRegistry, *, version: str, kind: str)
     PlatformCollector(registry=registry)
     build = Gauge(
         "tailrace_build_info",
-        "1; the labels say which version runs as what.",
+        "1; the labels name the version and the kind of the process.",
         ["version", "kind"],
         registry=registry,
     )

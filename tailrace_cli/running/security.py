@@ -115,7 +115,7 @@ def open_listeners(settings: Settings) -> tuple[Listener, ...]:
         and not settings.advertise
     ):
         raise CommandFailed(
-            f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
+            f"listen {settings.listen!r} is a wildcard address, so clients can't be sent there; "
             "give --advertise HOST:PORT"
         )
     try:
@@ -210,13 +210,13 @@ async def kept_current(
 def _export(registry: CollectorRegistry, rpc: OpenedSecurity, served: Sequence[Tls]) -> None:
     expiry = Gauge(
         "tailrace_tls_certificate_expiry_timestamp_seconds",
-        "When the certificate in use ends, in seconds of Unix time.",
+        "When the certificate in use expires, in seconds of Unix time.",
         ["purpose"],
         registry=registry,
     )
     unused = Gauge(
         "tailrace_security_reload_failures",
-        "Reloads in a row of replaced files that failed; the last good ones stay in use.",
+        "Failed reloads in a row of replaced certificates or secrets; the last good ones stay in use.",
         ["purpose"],
         registry=registry,
     )

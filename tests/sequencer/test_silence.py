@@ -46,7 +46,7 @@ def test_the_end_of_a_suspected_agents_lease_is_logged_with_its_id_and_address()
                 await sequencer.suspect_agent(suspected)
                 await sequencer.suspect_agent(suspected)
             (line,) = logs
-            assert line["event"] == f"agent {first.broker_id} has not been heard of: its lease ends"
+            assert line["event"] == f"agent {first.broker_id} is silent: its lease ends"
             assert (line["log_level"], line["address"]) == ("warning", "h0:9092")
             assert line["silent_s"] == first.silence_ms / 1000
 
@@ -59,7 +59,7 @@ def test_of_very_many_agents_that_fall_silent_together_some_are_named() -> None:
             with capture_logs() as logs:
                 assert await living_after(sequencer, clock, leases[0].lease_ms) == 0
             assert len(logs) == NAMED_AT_ONCE + 1
-            assert logs[-1]["event"] == "more agents have not been heard of: their leases end"
+            assert logs[-1]["event"] == "more agents are silent: their leases end"
             assert logs[-1]["agents"] == 100 - NAMED_AT_ONCE
 
     asyncio.run(scenario())

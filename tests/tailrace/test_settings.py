@@ -155,8 +155,8 @@ def test_all_mistakes_that_an_agent_would_end_with_are_told_with_those_of_single
 @pytest.mark.parametrize(
     ("listeners", "expected"),
     [
-        ('listen = "0.0.0.0:9092"', "listen '0.0.0.0:9092' stands for every address"),
-        ('listeners = ["PLAINTEXT://[::]:9092"]', "listener 'PLAINTEXT' stands for every address"),
+        ('listen = "0.0.0.0:9092"', "listen '0.0.0.0:9092' is a wildcard address"),
+        ('listeners = ["PLAINTEXT://[::]:9092"]', "listener 'PLAINTEXT' has a wildcard address"),
         ('listeners = ["SSL://127.0.0.1:9092"]', "a listener with TLS needs tls.kafka_cert_file"),
     ],
 )
@@ -173,7 +173,7 @@ def test_all_that_a_sequencer_and_an_agent_would_end_with_is_told_at_once(tmp_pa
     places = 'store = "ftp://x"\ndatabase = "mysql://h/n"\nrpc = "0.0.0.0:1"\n'
     unknown, is_open = ["mysql is not", "store 'ftp://x'"], "rpc '0.0.0.0:1' can be reached"
     for file, mistakes_of, expected in (
-        (places, sequencer_mistakes, [*unknown, "rpc '0.0.0.0:1' stands", is_open]),
+        (places, sequencer_mistakes, [*unknown, "rpc '0.0.0.0:1' is a wildcard", is_open]),
         ("", sequencer_mistakes, ["no database; "]),
         (places + 'sequencers = "s.example:1"\n', agent_mistakes, [*unknown, "both ", is_open]),
         ("", agent_mistakes, ["no object store; ", "neither --database nor --sequencer was given"]),

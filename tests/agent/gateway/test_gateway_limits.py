@@ -161,7 +161,9 @@ def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
         writer.write(head.encode() + b'{"value":')
         answer = await closed(reader)
-        assert answer.startswith(b"HTTP/1.1 408") and b"No more of the body has arrived." in answer
+        assert (
+            answer.startswith(b"HTTP/1.1 408") and b"The rest of the body did not arrive in time." in answer
+        )
         assert b"Connection: close" in answer
 
     run_served(scenario, tmp_path, idle_ms=300)

@@ -52,7 +52,7 @@ def test_all_mistakes_of_listeners_are_told_but_those_that_follow_from_others() 
     lines = str(refused.value).splitlines()
     starts = [
         "'A:TLS://0.0.0.0:1': 'TLS' is no protocol", "'SSL://127.0.0.1': ", "listener 'C' is given twice",
-        "'B://b:99999': ", "'D://d:1' advertises", "listener 'C' stands for every address",
+        "'B://b:99999': ", "'D://d:1' advertises", "listener 'C' has a wildcard address",
     ]  # fmt: skip
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
 
