@@ -69,13 +69,13 @@ async def _read(
         return ErrorCode.INVALID_REQUEST, []
     if request.subscription_id != wanted.subscription_id:
         return ErrorCode.UNKNOWN_SUBSCRIPTION_ID, []
+    is_early = not shown.may_push(request.client_instance_id, now, wanted.interval_ms / 1000)
+    if is_early and not request.terminating:
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED, []
     if request.compression_type not in (*ACCEPTED, Compression.NONE):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, []
     if len(request.metrics) > MAX_BYTES:
         return ErrorCode.TELEMETRY_TOO_LARGE, []
-    is_early = not shown.may_push(request.client_instance_id, now, wanted.interval_ms / 1000)
-    if is_early and not request.terminating:
-        return ErrorCode.THROTTLING_QUOTA_EXCEEDED, []
     try:
         points = await asyncio.get_running_loop().run_in_executor(services.decoding, _unpacked, request)
     except (CannotUnpack, BadMetrics):

@@ -196,7 +196,7 @@ def _feature(update: FeatureUpdateKey) -> UpdatableFeatureResult:
     elif update.max_version_level != FEATURES[update.feature][1]:
         message = f"{update.feature} is at level {FEATURES[update.feature][1]}, which can't be changed"
     else:
-        return UpdatableFeatureResult(update.feature, error_message=None)
+        return UpdatableFeatureResult(update.feature, error_message=ErrorCode.NONE.name)
     return UpdatableFeatureResult(update.feature, ErrorCode.INVALID_UPDATE_VERSION, message)
 
 

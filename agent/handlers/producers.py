@@ -78,6 +78,7 @@ async def _producers_of(
     row = PartitionResponse(partition_index=index)
     if known is None or not 0 <= index < known.topic.partitions:
         row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        row.error_message = "there is no such partition"
         return row
     try:
         asked = ProducerQuery(known.topic.topic_id, index)

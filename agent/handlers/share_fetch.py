@@ -78,6 +78,11 @@ _SHARE_CODES = {
     ShareError.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ShareError.LIMIT_REACHED: ErrorCode.KAFKA_STORAGE_ERROR,
 }
+_SHARE_MESSAGES = {
+    ShareError.INVALID_RECORD_STATE: "the member does not hold all of these records",
+    ShareError.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
+    ShareError.LIMIT_REACHED: "the state of these records can't be kept now",
+}
 _CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
 """Java's consumer accepts few other codes for a partition. All other failures of a read are sent as
 KAFKA_STORAGE_ERROR."""
@@ -481,6 +486,7 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
         row.error_code = _SHARE_CODES[outcome.error]
     if work.acknowledged:
         row.acknowledge_error_code = _SHARE_CODES[outcome.error]
+        row.acknowledge_error_message = _SHARE_MESSAGES.get(outcome.error)
         part.acknowledged = []
     if part.outlook is not None:
         part.outlook.available = outcome.available

@@ -40,6 +40,7 @@ from tailrace.turns import Turns
 
 GROUPS_IN_A_TURN = 100
 """Groups described in one turn of the loop, if nothing has to be waited for."""
+NO_TOPIC = "there is no such topic"
 FORGET = -1
 """As a start offset in a request to the sequencer: forget the partition. In an answer: the group has not read it."""
 
@@ -145,7 +146,7 @@ async def alter(
             altered = AlteredShareOffset(partition.partition_index)
             row.partitions.append(altered)
             if topic is None:
-                altered.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                altered.error_code, altered.error_message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC
                 continue
             row.topic_id = topic.topic.topic_id
             start = max(0, partition.start_offset)
@@ -158,6 +159,8 @@ async def alter(
         return AlterShareGroupOffsetsResponse(error_code=group_code(error), error_message=str(error))
     for altered, code in zip(changing, codes, strict=True):
         altered.error_code = code
+        if code is not ErrorCode.NONE:
+            altered.error_message = "there is no such partition, or the offset can't be kept"
     return response
 
 
@@ -173,7 +176,7 @@ async def delete(
         row = DeletedShareTopic(named.topic_name)
         response.responses.append(row)
         if topic is None:
-            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            row.error_code, row.error_message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC
         else:
             row.topic_id = topic.topic.topic_id
             topic_ids.add(row.topic_id)

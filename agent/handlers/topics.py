@@ -272,6 +272,7 @@ async def delete_topics(
             continue
         if known is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            result.error_message = "there is no such topic"
             continue
         result.name, result.topic_id = known.topic.name, known.topic.topic_id
         try:

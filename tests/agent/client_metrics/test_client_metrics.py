@@ -227,8 +227,12 @@ def test_a_push_is_taken_if_it_is_what_was_asked_for() -> None:
             await push(data, subscription_id=wanted.subscription_id + 1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
         )
         assert await push(data, client_instance_id=NIL_TOPIC_ID) == ErrorCode.INVALID_REQUEST
-        assert await push(data, compression_type=9) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        assert await push(b"x" * (1 << 20) + b"x") == ErrorCode.TELEMETRY_TOO_LARGE
+        too_large = b"x" * (1 << 20) + b"x"
+        for bad in (push(data, compression_type=9), push(too_large)):
+            assert await bad == ErrorCode.THROTTLING_QUOTA_EXCEEDED, "as in Kafka, before it is looked at"
+        last = {"terminating": True}
+        assert await push(data, compression_type=9, **last) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        assert await push(too_large, **last) == ErrorCode.TELEMETRY_TOO_LARGE
         assert await push(b"\x0a\xff", terminating=True) == ErrorCode.INVALID_RECORD
         assert await push(b"junk", compression_type=4, terminating=True) == ErrorCode.INVALID_RECORD
 

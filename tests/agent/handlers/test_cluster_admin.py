@@ -124,6 +124,7 @@ def test_feature_levels_stay_what_they_are(feature: str, level: int, code: Error
         new = await bench.ask(ApiKey.UPDATE_FEATURES, 2, request)
 
         assert codes(old.results) == [code] and old.error_code == 0
+        assert all(row.error_message for row in old.results)
         assert new.error_code == code
 
     run(scenario)

@@ -525,8 +525,27 @@ def test_only_members_are_given_records() -> None:
         assert await stranger.acquired() == []
         row = await stranger.row((0, 0, ACCEPT))
         assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+        assert row.acknowledge_error_message
 
     run(scenario, **EARLIEST)
+
+
+def test_what_has_no_offsets_to_be_altered_or_deleted_is_told_why() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t", 1)
+        await located(bench)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic, partition in (("nowhere", 0), ("t", 7)):
+            start = AlterShareOffsetsTopic(topic, [AlterShareOffsetsPartition(partition, 0)])
+            request = AlterShareGroupOffsetsRequest("g", [start])
+            answer = await bench.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, request)
+            (row,) = answer.responses[0].partitions
+            assert row.error_code == unknown and row.error_message
+        gone = DeleteShareGroupOffsetsRequest("g", [DeleteShareOffsetsTopic("nowhere")])
+        (row,) = (await bench.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, gone)).responses
+        assert row.error_code == unknown and row.error_message
+
+    run(scenario)
 
 
 def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() -> None:

@@ -212,6 +212,7 @@ def test_topics_are_deleted_by_name_or_by_id() -> None:
         assert codes(rows) == [
             0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST
         ]  # fmt: skip
+        assert [row.error_message is None for row in rows] == [row.error_code == 0 for row in rows]
         assert rows[1].name == "b"
         assert not bench.services.catalog.snapshot.by_name
 

@@ -1,5 +1,5 @@
-"""Differences that are known, each with its reason. They stand beside the scripts that show them (`Scripts.known`);
-EVERYWHERE has those of many modules. Any other difference is a failure; so is a known one that is no longer shown.
+"""Differences that are known, each with its reason. They stand beside the scripts that show them (`Scripts.known`). Any
+other difference is a failure; so is a known one that is no longer shown.
 """
 
 from __future__ import annotations
@@ -36,8 +36,14 @@ class Known:
         )
 
 
-EVERYWHERE: tuple[Known, ...] = (
-    Known("*", "*", "*error_message", "a message that says nothing is null", kafka="", tailrace=None),
-    Known("*", "*", "*error_message", "Tailrace says why; Kafka has the code alone", tailrace="<text>"),
-    Known("*", "*", "*error_message", "Kafka repeats what the code says", kafka="<text>", tailrace=None),
-)
+def says_nothing(script: str) -> Known:
+    """Where neither says anything of a success, Tailrace's message is null."""
+    return Known(
+        script, "*", "*error_message", "a message that says nothing is null", kafka="", tailrace=None
+    )
+
+
+def says_why(script: str, step: str = "*") -> Known:
+    """Where Kafka has the error's code alone, Tailrace says more."""
+    reason = "Tailrace says why; Kafka has the code alone"
+    return Known(script, step, "*error_message", reason, tailrace="<text>")

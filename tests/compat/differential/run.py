@@ -30,7 +30,7 @@ from bench import kafka_peer
 from tests.compat.differential import servers
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections
-from tests.compat.differential.known import EVERYWHERE, Known
+from tests.compat.differential.known import Known
 from tests.compat.differential.plain import Ids, plain
 from tests.compat.differential.scripts import (
     administration,
@@ -126,9 +126,7 @@ def _run_module(
             found.steps += steps
             unknown = 0
             for difference in new:
-                entry = next(
-                    (known for known in (*module.known, *EVERYWHERE) if known.covers(difference)), None
-                )
+                entry = next((known for known in module.known if known.covers(difference)), None)
                 if entry is None:
                     found.unknown.append(difference)
                     unknown += 1
@@ -184,7 +182,7 @@ def _report(found: Found, has_known: bool, is_whole: bool) -> int:
     for difference in found.unknown:
         print(f"DIFFERENT: {difference}")
     used = {id(entry) for entry, _ in found.known}
-    listed = [*EVERYWHERE, *(entry for module in MODULES.values() for entry in module.known)]
+    listed = [entry for module in MODULES.values() for entry in module.known]
     stale = [entry for entry in listed if id(entry) not in used] if is_whole else []
     for entry in stale:
         print(f"NO LONGER DIFFERENT: {entry}")

@@ -48,7 +48,7 @@ from tailrace.kafka.messages.list_partition_reassignments import (
 )
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_nothing
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
 SHA_256, SHA_512 = 1, 2
@@ -331,6 +331,8 @@ def users() -> Script:
 
 
 KNOWN = (
+    says_nothing("administration.quotas"),
+    says_nothing("administration.users"),
     Known(
         "administration.versions",
         "asked *",

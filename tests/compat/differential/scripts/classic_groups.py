@@ -16,7 +16,7 @@ from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupReques
 from tailrace.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tailrace.kafka.messages.list_groups import ListGroupsRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.steps import Ask, Script, Scripts
 
 LONG = "g" * 300
@@ -478,6 +478,8 @@ SCRIPTS = Scripts(
         Known("classic_groups.*", "''*", "*error_code", NAMELESS, tailrace="INVALID_GROUP_ID(24)"),
         Known("classic_groups.*", "empty name*", "*error_code", NAMELESS),
         Known("classic_groups.*", "several*", "groups.admin-stable#2", ONCE),
+        says_why("*.find_coordinator", "type 2*"),
+        says_why("*.find_coordinator", "share partition*"),
         Known("*.find_coordinator", "type ?, key '' 0*", "*error_code", NAMELESS),
         Known("*.find_coordinator", "several*", "coordinators.1.error_code", NAMELESS),
         Known("*.find_coordinator", "twice*", "coordinators.1", ONCE),

@@ -13,7 +13,7 @@ from tailrace.kafka.messages.incremental_alter_configs import AlterConfigsResour
 from tailrace.kafka.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_nothing, says_why
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
 UNKNOWN, TOPIC, BROKER, LOGGER, METRICS, GROUP = 0, 2, 4, 8, 16, 32
@@ -251,6 +251,8 @@ def all_at_once() -> Script:
 
 
 KNOWN = (
+    says_nothing("configs.*"),
+    says_why("configs.describe", "unknown topic*"),
     Known("configs.*", "*", "*.configs.tailrace.*", "Tailrace's own configs"),
     Known(
         "configs.*", "*", "*.configs.errors.deadletterqueue.*", "configs of KIP-1191, newer than Kafka 4.3"

@@ -14,7 +14,7 @@ from tailrace.kafka.messages.consumer_group_heartbeat import (
 )
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
 from tailrace.kafka.messages.list_groups import ListGroupsRequest
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.scripts.classic_groups import (
     AT_ONCE,
     AT_ONCE_TOO,
@@ -344,6 +344,7 @@ SCRIPTS = Scripts(
     kafka=AT_ONCE,
     tailrace=AT_ONCE_TOO,
     known=(
+        says_why("*.describes", "''*"),
         Known("*.describes", "several*", "groups.seen-848#2", ONCE),
         Known("*.bad_fields", "empty group*", "error_code", "clients know INVALID_GROUP_ID"),
         Known("*.bad_fields", "blank *", "error_code", "spaces are a name"),

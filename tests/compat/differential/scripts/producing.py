@@ -12,7 +12,7 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.record_batch import Compression, crc_of
 from tailrace.records import NewRecord, encode_batch
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
 NOT_THERE = UUID(int=78)
@@ -238,6 +238,8 @@ def internal() -> Script:
 _TEXT = "Tailrace says what is wrong with the batch; it does not look into records, so it names none"
 
 KNOWN = (
+    says_why("producing.refused"),
+    says_why("producing.sizes"),
     Known(
         "producing.versions",
         "too old *",

@@ -27,7 +27,7 @@ from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
 from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_nothing
 from tests.compat.differential.steps import CLOSED, Ask, Script, Scripts
 
 LITERAL, PREFIXED = 3, 4
@@ -309,6 +309,7 @@ OPEN = Scripts(
     },
     known=(
         *TOKENS,
+        says_nothing("*.scram_users"),
         Known("*.scram_users", "no salt*", "*error_code", STRICT),
         Known("*.scram_users", "no password*", "*error_code", STRICT),
         Known("*.scram_users", "a short password*", "*error_code", STRICT),
@@ -323,6 +324,7 @@ SCRIPTS = Scripts(
     needs_logins=True,
     known=(
         *TOKENS,
+        says_nothing("*.acls"),
         Known("*.acls", "* any*", "results.*.error_code", ONE_BY_ONE, kafka="UNKNOWN_SERVER_ERROR(-1)"),
         Known(
             "*.acls", "pattern match*", "results.*.error_code", ONE_BY_ONE, kafka="UNKNOWN_SERVER_ERROR(-1)"

@@ -41,7 +41,7 @@ from tailrace.kafka.messages.share_fetch import (
 )
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.scripts.classic_groups import (
     AT_ONCE,
     AT_ONCE_TOO,
@@ -333,6 +333,8 @@ SCRIPTS = Scripts(
     kafka={**AT_ONCE, **KAFKA},
     tailrace=AT_ONCE_TOO,
     known=(
+        says_why("*.members", "empty *"),
+        says_why("*fetches"),
         Known("*.members", "empty group*", "error_code", "clients know INVALID_GROUP_ID"),
         Known("*.members", "blank group*", "error_code", "spaces are a name"),
         Known(

@@ -27,7 +27,7 @@ from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.compat.differential.known import Known
+from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.scripts.producing import batch, log, produced
 from tests.compat.differential.steps import LATER, Ask, Script, Scripts, topic
 
@@ -352,6 +352,7 @@ _NOT_FROM_0 = (
 )
 
 KNOWN = (
+    says_why("transactions.idempotent", "negative sequence*"),
     Known(
         "transactions.idempotent",
         "*",
