@@ -10,20 +10,22 @@ from typing import Any
 
 from tests.compat.differential.compare import Difference
 
+ANY = "<any>"
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """A difference that is meant. Script, step and path are patterns (*, ?) of `Difference`'s.
 
-    `kafka` and `tailrace`: the values that it holds of; None for any.
+    `kafka` and `tailrace`: the values that it holds of.
     """
 
     script: str
     step: str
     path: str
     reason: str
-    kafka: Any = None
-    tailrace: Any = None
+    kafka: Any = ANY
+    tailrace: Any = ANY
 
     def covers(self, found: Difference) -> bool:
         """Whether it is this difference."""
@@ -31,8 +33,8 @@ class Known:
             fnmatchcase(found.script, self.script)
             and fnmatchcase(found.step, self.step)
             and fnmatchcase(found.path, self.path)
-            and self.kafka in (None, found.kafka)
-            and self.tailrace in (None, found.tailrace)
+            and self.kafka in (ANY, found.kafka)
+            and self.tailrace in (ANY, found.tailrace)
         )
 
 

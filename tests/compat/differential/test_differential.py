@@ -14,7 +14,7 @@ from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import ProduceRequest
 from tests.compat.broker import running_broker
 from tests.compat.differential import connection
-from tests.compat.differential.compare import differences
+from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections
 from tests.compat.differential.known import Known
 from tests.compat.differential.plain import Ids, plain
@@ -122,6 +122,12 @@ def test_null_is_not_empty_and_false_is_not_zero() -> None:
 def test_of_two_answers_with_different_errors_the_other_fields_are_not_compared() -> None:
     one, other = {"error_code": "NONE(0)", "offset": 5}, {"error_code": "UNKNOWN(3)", "offset": -1}
     assert found(one, other) == [("error_code", "NONE(0)", "UNKNOWN(3)")]
+
+
+def test_a_known_difference_from_null_covers_no_text() -> None:
+    known = Known("s", "step", "message", "why", kafka="", tailrace=None)
+    covered = [known.covers(Difference("s", "step", "message", "", other)) for other in (None, "<text>")]
+    assert covered == [True, False]
 
 
 def test_a_known_difference_covers_its_values_alone() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -29,6 +30,7 @@ def described(
     synonyms: bool = True,
     documentation: bool = False,
     times: int = 1,
+    until: Callable[[Any], bool] | None = None,
 ) -> Ask:
     """DescribeConfigs of one resource."""
     rows = [DescribeConfigsResource(kind, name, None if keys is None else list(keys))] * times
@@ -39,6 +41,7 @@ def described(
         DescribeConfigsRequest(rows, synonyms, documentation),
         unordered=("configs", "results"),
         ignored=("documentation",),
+        until=until,
     )
 
 
@@ -204,6 +207,10 @@ def of_brokers() -> Script:
 
 def of_groups_and_metrics() -> Script:
     """Configs of groups and of clients' metrics."""
+
+    def is_pushed_often(answer: Any) -> bool:
+        return any((row.name, row.value) == ("interval.ms", "10000") for row in answer.results[0].configs)
+
     yield changed("a group", GROUP, "g1", ("consumer.session.timeout.ms", SET, "50000"))
     yield described("the group", GROUP, "g1")
     yield changed("a group, too short", GROUP, "g1", ("consumer.session.timeout.ms", SET, "5"))
@@ -213,7 +220,7 @@ def of_groups_and_metrics() -> Script:
     yield changed(
         "metrics", METRICS, "m1", ("interval.ms", SET, "10000"), ("metrics", SET, "org.apache.kafka.")
     )
-    yield described("the metrics", METRICS, "m1")
+    yield described("the metrics", METRICS, "m1", until=is_pushed_often)
     yield changed("metrics, too often", METRICS, "m1", ("interval.ms", SET, "5"))
     yield changed("metrics, unknown key", METRICS, "m1", ("no.such.key", SET, "5"))
     yield changed("metrics, bad match", METRICS, "m1", ("match", SET, "nonsense"))

@@ -353,6 +353,7 @@ _NOT_FROM_0 = (
 
 KNOWN = (
     says_why("transactions.idempotent", "negative sequence*"),
+    says_why("transactions.idempotent", "producers*"),
     Known(
         "transactions.idempotent",
         "*",
