@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tailrace.kafka import ApiKey
@@ -238,7 +239,7 @@ def acls() -> Script:
     for version in range(1, 4):
         yield removed("all", {}, version=version)
         yield created("another", acl(resource_name="last"), version=version)
-    yield asked("what is left")
+    yield replace(asked("what is left"), until=lambda answer: bool(answer.resources))
     yield created("empty host", acl(host=""))
 
 
