@@ -6,7 +6,7 @@ takes only the chunks that it owns, so each chunk is on one disk of the zone.
 
 The disk never fails a read. A chunk with a wrong checksum is a miss. After an I/O error, or a read that takes longer
 than READ_SECONDS, the tier is not used for PAUSE_SECONDS. Threads do all I/O. Chunks wait to be written in a queue of
-QUEUE_BYTES; if it is full, they are dropped.
+QUEUE_BYTES, from which they are read until then; if it is full, they are dropped.
 """
 
 from __future__ import annotations
@@ -63,15 +63,22 @@ class DiskTier:
         return self._clock.monotonic() < max(self._reads_from, self._writes_from)
 
     def has(self, chunk: ChunkId) -> bool:
-        """Whether the chunk is on the disk, and reads are not paused."""
-        is_there = self._index.get(_name(chunk)) is not None
-        return is_there and not self._is_closed and self._clock.monotonic() >= self._reads_from
+        """Whether the chunk can be read: it waits to be written, or is on the disk and reads are not paused."""
+        name = _name(chunk)
+        return name in self._queued or (self._index.get(name) is not None and self._may_read())
+
+    def _may_read(self) -> bool:
+        return not self._is_closed and self._clock.monotonic() >= self._reads_from
 
     async def read(self, chunk: ChunkRef) -> ChunkBytes | None:
         """Return the chunk; None if it is absent or can't be read."""
         name = _name(chunk.id)
+        queued = self._queued.get(name)
+        if queued is not None and queued.size == chunk.length:
+            self._observer.disk_read(DiskRead.HIT)
+            return queued
         placed = self._index.get(name)
-        if placed is None or placed.length != chunk.length or not self.has(chunk.id):
+        if placed is None or placed.length != chunk.length or not self._may_read():
             self._observer.disk_read(DiskRead.MISS)
             return None
         read = await self._read(placed)
@@ -111,8 +118,15 @@ class DiskTier:
             self._writer = asyncio.create_task(self._write_queued(), name="cache: disk")
 
     def remove(self, chunk: ChunkId) -> None:
-        """Remove a chunk; do nothing if it is absent."""
-        self._index.remove(_name(chunk))
+        """Remove a chunk, also if it waits to be written; do nothing if it is absent."""
+        name = _name(chunk)
+        self._index.remove(name)
+        self._unqueue(name)
+
+    def _unqueue(self, name: str) -> None:
+        data = self._queued.pop(name, None)
+        if data is not None:
+            self._queued_bytes -= data.size
 
     async def close(self) -> None:
         """Drop the chunks that wait to be written, and wait a bounded time for running calls."""
@@ -144,8 +158,8 @@ class DiskTier:
                 with outlived(log, "a chunk could not be written to the cache's disk"):
                     await self._write(name, data)
             finally:
-                del self._queued[name]
-                self._queued_bytes -= data.size
+                if self._queued.get(name) is data:
+                    self._unqueue(name)
 
     async def _write(self, name: str, data: ChunkBytes) -> None:
         start = self._index.reserve(data.size)
@@ -160,8 +174,9 @@ class DiskTier:
             self._observer.disk_write(DiskWrite.FAILED, data.size)
             self._pause(cause_of(error), reads=False)
             return
-        self._index.add(DiskPlace(name, start, data.size, checksum))
         self._observer.disk_write(DiskWrite.WRITTEN, data.size)
+        if self._queued.get(name) is data:  # it was not removed meanwhile
+            self._index.add(DiskPlace(name, start, data.size, checksum))
 
     def _pause(self, cause: str, *, reads: bool) -> None:
         """Pause writes after an error, and reads too if a read failed."""

@@ -191,6 +191,38 @@ def test_nobody_writes_to_a_chunk_that_is_on_its_way_to_the_disk() -> None:
     asyncio.run(scenario())
 
 
+def test_a_chunk_that_waits_to_be_written_is_read_from_the_queue() -> None:
+    async def scenario() -> None:
+        bench = MemoryBench()
+        bench.tier.offer(ref(1).id, ChunkBytes.fetched(body(1)), is_old=False)
+        assert bench.tier.has(ref(1).id)
+        assert await bench.read(1) == body(1)
+        assert bench.outcomes.writes[DiskWrite.WRITTEN] == 0
+        await bench.settle()
+        assert await bench.read(1) == body(1)
+        assert bench.outcomes.reads == Counter({DiskRead.HIT: 2})
+
+    asyncio.run(scenario())
+
+
+def test_a_chunk_that_is_removed_while_it_waits_is_not_there_afterwards() -> None:
+    async def scenario() -> None:
+        bench = MemoryBench()
+        bench.file.open.clear()
+        for number in (1, 2):
+            bench.tier.offer(ref(number).id, ChunkBytes.fetched(body(number)), is_old=False)
+        await asyncio.sleep(0)
+        for number in (1, 2):  # the first is being written
+            bench.tier.remove(ref(number).id)
+        bench.file.open.set()
+        await bench.settle()
+        assert await bench.held(range(3)) == []
+        await bench.keep(3)
+        assert await bench.held(range(4)) == [3]
+
+    asyncio.run(scenario())
+
+
 def test_chunks_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_module, "QUEUE_BYTES", 3 * SIZE)
 
