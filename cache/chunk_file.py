@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +21,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from cache.disk_index import whole_pages
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, wait_for
-from tailrace.files import read_at, write_all
+from tailrace.files import LockHeld, lock_for_this_process, read_at, write_all
 
 T = TypeVar("T")
 
@@ -156,12 +155,8 @@ def _check_room(descriptor: int, more_bytes: int) -> None:
 
 def _take(lock: int, folder: Path) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        lock_for_this_process(lock)
+    except LockHeld as holder:
         raise CacheFolderUnusable(
-            f"cache.disk_path {str(folder)!r} is in use by process {pid or '(just starting)'}; give each agent a "
-            "folder of its own"
+            f"cache.disk_path {str(folder)!r} is in use by process {holder}; give each agent a folder of its own"
         ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)

@@ -1,7 +1,8 @@
-"""Complete reads and writes of open files: one system call may do only a part."""
+"""Complete reads and writes of open files, where one system call may do only a part; and lock files."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 
@@ -34,3 +35,18 @@ def read_at(descriptor: int, start: int, length: int) -> bytearray:
         filled += came
     del data[filled:]
     return data
+
+
+class LockHeld(Exception):
+    """Another process holds the lock. The text is its pid, or says that it is just starting."""
+
+
+def lock_for_this_process(descriptor: int) -> None:
+    """Lock the file until the descriptor is closed, and write this process's pid into it. Raises LockHeld at once."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        raise LockHeld(pid or "(just starting)") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)

@@ -6,7 +6,6 @@ says where a running `serve` listens. `served.json` says which store and databas
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import structlog
 
 from tailrace.clock import Entropy
 from tailrace.credentials import make_secret_file
+from tailrace.files import LockHeld, lock_for_this_process
 from tailrace_cli.errors import CommandFailed
 
 DATABASE = "tailrace.db"
@@ -79,15 +79,12 @@ def held_folder(path: Path) -> Iterator[None]:
 
 def _lock(descriptor: int, path: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        lock_for_this_process(descriptor)
+    except LockHeld as holder:
         raise FolderInUse(
-            f"data folder {str(path)!r} is in use by process {pid or '(just starting)'}; stop that one, or give "
-            "another folder with --data"
+            f"data folder {str(path)!r} is in use by process {holder}; stop that one, or give another folder with "
+            "--data"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
 
 @contextmanager
