@@ -30,9 +30,9 @@ from sequencer.api.topics import (
 )
 from sequencer.pages import whole_client_configs, whole_security
 from sequencer.ring_changes import ring_after
-from tailrace.acls import Acl
-from tailrace.internal_topics import is_internal
-from tailrace.topic_config import TopicSettings, topic_settings
+from tailrace.configs.internal_topics import is_internal
+from tailrace.configs.topic_config import TopicSettings, topic_settings
+from tailrace.security.acls import Acl
 
 MAX_DEPARTED = 32
 

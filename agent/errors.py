@@ -31,9 +31,7 @@ from sequencer.api.errors import (
     UnknownTransactionalId,
 )
 from sequencer.api.reads import PartitionError
-from tailrace.kafka.error_codes import ErrorCode
-from tailrace.object_store.api import StoreError
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     BatchTooLarge,
     InvalidBatch,
     InvalidRecordBatch,
@@ -41,6 +39,8 @@ from tailrace.record_batch import (
     UnknownCompression,
     UnsupportedMagic,
 )
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.object_store.api import StoreError
 
 
 class NoRoomForAnswer(Exception):

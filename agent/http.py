@@ -20,7 +20,7 @@ from sequencer.api.topics import MetadataRequest
 from sequencer.api.values import Empty
 from sequencer.pages import all_groups, lag_pages
 from tailrace.cost import GIB, Bill, Prices, bill_of, read_prices
-from tailrace.http_server import Page, Readiness
+from tailrace.http.http_server import Page, Readiness
 
 if TYPE_CHECKING:
     from agent.server import Agent
@@ -33,7 +33,7 @@ MAX_LAGS = 10_000
 
 
 class AgentPages:
-    """The `tailrace.http_server.Pages` of an agent: of `telemetry`, and of `agent` once it is set."""
+    """The `tailrace.http.http_server.Pages` of an agent: of `telemetry`, and of `agent` once it is set."""
 
     def __init__(
         self,

@@ -8,9 +8,9 @@ from agent.client_metrics.pushed import PushedMetrics
 from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
-from tailrace.counters import PlainCounter, PlainCounters, PlainHistogram
-from tailrace.declared_metrics import DeclaredMetrics, metric
 from tailrace.kafka import ApiKey
+from tailrace.telemetry.counters import PlainCounter, PlainCounters, PlainHistogram
+from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 API_NAMES = {api: api.name for api in ApiKey}

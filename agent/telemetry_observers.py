@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from cache.disk import DiskTier
 from cache.observer import DiskRead, DiskWrite, Tier
-from tailrace.counters import PlainCounter
-from tailrace.declared_metrics import DeclaredMetrics, metric
+from tailrace.telemetry.counters import PlainCounter
+from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -21,13 +21,13 @@ from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.services import RequestContext, Services
 from agent.telemetry import API_NAMES
 from sequencer.api.commits import BatchError
+from tailrace.batches.produced_batch import usual_batch
+from tailrace.configs.topic_config import Flush
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import stored_answer
 from tailrace.kafka.messages.produce import TopicProduceData
 from tailrace.kafka.produce_shape import ProduceShape
-from tailrace.produced_batch import usual_batch
-from tailrace.topic_config import Flush
 
 MAX_KNOWN_PARTITIONS = 64
 """The most partitions of its topic that a connection's requests keep."""

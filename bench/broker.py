@@ -37,8 +37,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.librdkafka import BATCH, BatchProducer, CountingConsumer
-from bench.raw_fetch import RawFetcher
+from bench.support.librdkafka import BATCH, BatchProducer, CountingConsumer
+from bench.support.raw_fetch import RawFetcher
 from tailrace_cli.demo.embedded_cluster import EmbeddedCluster, serving
 
 MIB = 2**20

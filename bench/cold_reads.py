@@ -40,11 +40,11 @@ from sequencer.api.reads import (
     Run,
     RunBatch,
 )
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.clock import Clock
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
-from tailrace.records import NewRecord, encode_batch
 from tests.simulation.loop import START_WALL_MS, SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
 from tests.support.faulty_store import S3_STANDARD, FaultyStore

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
-from tailrace.records import NewRecord, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log
 

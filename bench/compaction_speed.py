@@ -19,7 +19,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from bench.by_case import run_cases
+from bench.support.by_case import run_cases
 from compactor.columns.arrays import table_fields
 from compactor.columns.derive import DeriveItem, DeriveOrder, ValueFormat, derived_files
 from compactor.cycle import InProcess
@@ -27,12 +27,12 @@ from compactor.plan import Piece, WorkItem
 from compactor.rewrite import OutputLocation, RewriteResult
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run, RunBatch
+from tailrace.batches.record_batch import Compression
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.columns import parse_columns
+from tailrace.configs.columns import parse_columns
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.schema import LOG_SCHEMA
-from tailrace.record_batch import Compression
-from tailrace.records import NewRecord, encode_batch
 
 MIB = 1 << 20
 TOPIC = UUID(int=7)

@@ -20,7 +20,7 @@ from pathlib import Path
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator
-from bench.report import report
+from bench.support.report import report
 from sequencer.api.groups import SaveGroup
 from sequencer.api.topics import CreateTopic
 from sequencer.api.values import Empty

@@ -26,8 +26,8 @@ from typing import Any
 
 import asyncpg
 
-from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, IN_FLIGHT, SESSIONS, Bench, opened
+from bench.support.report import report
 from sequencer.api.commits import CommitRequest, SessionGrant
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import CreateTopic, Topic

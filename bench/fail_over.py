@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from bench.process_figures import rss_mib
+from bench.support.process_figures import rss_mib
 from sequencer.api.topics import CreateTopic
 from sequencer.engine.committer import Committer
 from sequencer.engine.follower import Follower

@@ -34,9 +34,9 @@ from typing import Any
 import asyncpg
 
 from bench.fail_over import PARTITIONS_OF_A_TOPIC, fill
-from bench.process_figures import peak_rss_mib, rss_mib
-from bench.scale_agents import SimulatedAgent
-from bench.scale_servers import SequencerProcess, Servers
+from bench.support.process_figures import peak_rss_mib, rss_mib
+from bench.support.scale_agents import SimulatedAgent
+from bench.support.scale_servers import SequencerProcess, Servers
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import CreateTopic, Topic

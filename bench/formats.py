@@ -19,15 +19,15 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from tailrace.batches.mixed_object import coordinates, seal
+from tailrace.batches.record_batch import check_crc, read_header, validate_produced
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates, seal
 from tailrace.parquet_object.decode import decode_batches, unpack
 from tailrace.parquet_object.encode import encode_records
 from tailrace.parquet_object.read import record_batches
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
-from tailrace.record_batch import check_crc, read_header, validate_produced
-from tailrace.records import NewRecord, decode_records, encode_batch
 
 PARTITION = TopicPartition(UUID(int=1), 0)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from compactor.keyed_index import KeyIndex
+from compactor.by_key.keyed_index import KeyIndex
 
 MIB = 1 << 20
 ADDED, LOOKED_UP = 1 << 16, 1 << 20

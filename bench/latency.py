@@ -31,16 +31,16 @@ from sequencer.api.commits import CommitAnswer, CommitRequest
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
+from tailrace.configs.topic_config import Flush, Latency
 from tailrace.cost import MONTH_SECONDS, Usage, bill_of, read_prices
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
-from tailrace.record_batch import read_header
-from tailrace.records import NewRecord, encode_batch
-from tailrace.topic_config import Flush, Latency
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
 from tests.support.faulty_store import S3_STANDARD, FaultyStore

@@ -9,7 +9,7 @@ fast as before. Then each bad neighbour in turn runs with a steady load (a probe
 records): consumers that don't read their responses, idle connections, a consumer that reads everything, a producer that
 sends each 1-byte record in a separate request.
 
-Then it runs the cases of `bench.memory_cases`, each with its own processes: a sequencer that is stopped for two
+Then it runs the cases of `bench.support.memory_cases`, each with its own processes: a sequencer that is stopped for two
 minutes, connections that stop within a request, requests of 60 KiB from a thousand connections, metadata of 100,000
 partitions for a thousand connections at once, and a consumer and a compactor with a million runs to read (created in a
 minute or two; the compactor is a real one and must leave none). Ten thousand connections need `ulimit -n` of 10,500 or
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.broker import machine
-from bench.kafka_socket import (
+from bench.support.kafka_socket import (
     FETCH_VERSION,
     PRODUCE_VERSION,
     Connection,
@@ -42,8 +42,8 @@ from bench.kafka_socket import (
     fetch_request,
     produce_request,
 )
-from bench.memory_cases import CASES, SMALL, Sizes, run_case, show
-from bench.process_figures import cpu_seconds, rss_mib
+from bench.support.memory_cases import CASES, SMALL, Sizes, run_case, show
+from bench.support.process_figures import cpu_seconds, rss_mib
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace_cli.connections.kafka_client import KafkaClient

@@ -27,11 +27,11 @@ from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.clock import SystemClock
 from tailrace.ids import TopicPartition
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
-from tailrace.records import NewRecord, encode_batch
 
 MIB = 1 << 20
 TOPIC = UUID(int=7)

@@ -32,13 +32,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import kafka_peer
 from bench.broker import machine
-from bench.peer_cases import DAILY, KAFKA, PROGRAMS, WARM_UP, WHOLE, Case
-from bench.peer_loads import Loads
-from bench.peer_page import line, page
-from bench.raw_load import Server, fill_page_cache
-from bench.replay import compiled
+from bench.support import kafka_peer
+from bench.support.peer_cases import DAILY, KAFKA, PROGRAMS, WARM_UP, WHOLE, Case
+from bench.support.peer_loads import Loads
+from bench.support.peer_page import line, page
+from bench.support.raw_load import Server, fill_page_cache
+from bench.support.replay import compiled
 from tailrace_cli.demo.embedded_cluster import serving
 
 OWN_CORES_FROM = 4

@@ -29,6 +29,10 @@ from typing import Any
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.record_batch import crc_of, validate_produced
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_request, encode_request, encode_response, parse_request_header
 from tailrace.kafka.messages.produce import (
     PartitionProduceData,
@@ -39,10 +43,6 @@ from tailrace.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.kafka.produce_shape import shape_of
-from tailrace.mixed_object import coordinates
-from tailrace.produced_batch import usual_batch
-from tailrace.record_batch import crc_of, validate_produced
-from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, settle
 
 VERSION = 9

@@ -19,7 +19,7 @@ import uvloop
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.rpc import RpcClient, RpcSecurity, RpcServer, TcpLink, encode_body
-from tailrace.tls import Tls
+from tailrace.security.tls import Tls
 from tests.support.certificates import Authority
 
 KEY = bytes(range(32))

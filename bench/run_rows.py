@@ -28,9 +28,9 @@ from typing import Any
 
 import asyncpg
 
-from bench.process_figures import scheduled_seconds
-from bench.report import report
 from bench.sequencer_commits import BATCH_BYTES, OLD_PARTITIONS, RECORDS, Bench, opened
+from bench.support.process_figures import scheduled_seconds
+from bench.support.report import report
 from sequencer.api.commits import SessionGrant
 from sequencer.api.reads import FindPartition, FindRequest
 from sequencer.api.topics import Topic

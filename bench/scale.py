@@ -5,10 +5,10 @@
     python -m bench.scale --outage 60 [--agents 20] [...]
 
 A real committer and a follower (`tailrace sequencer`, a process each) run on PostgreSQL with fsync and a folder for
-checkpoints. Agents are simulated here (bench.scale_agents): each has its own connection, lease, upload session and
-windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call `--calls` times.
-An agent has one call in flight (eight for offset commits). The figure is the CPU time of the committer and of the
-follower per call (all threads, from /proc), minus the cost of the heartbeats and subscriptions during the calls. It
+checkpoints. Agents are simulated here (bench.support.scale_agents): each has its own connection, lease, upload session
+and windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call
+`--calls` times. An agent has one call in flight (eight for offset commits). The figure is the CPU time of the
+committer and of the follower per call (all threads, from /proc), minus the cost of the heartbeats and subscriptions during the calls. It
 does not include PostgreSQL's CPU.
 
 Idle things are partitions without writers, groups that committed an offset once, consumers that wait at the end of an
@@ -21,7 +21,7 @@ idle things, with a second fail-over. It prints the ratio of each figure.
 
 `--outage` measures something else: both servers are stopped for so many seconds, then killed for as long. Idle things
 are created once, and no calls are made. `all_renewed_s` says after how many seconds every agent has its lease,
-`all_subscribed_s` after how many its idle consumers have their windows; see bench.scale_outage.
+`all_subscribed_s` after how many its idle consumers have their windows; see bench.support.scale_outage.
 
 On a busy machine, caches and clock rates vary by some tens of percent: compare ratios, not times. The seconds of a
 fail-over mean little there.
@@ -40,11 +40,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from bench.process_figures import rss_mib
-from bench.report import report
-from bench.scale_agents import SimulatedAgent, until_all
-from bench.scale_outage import outage
-from bench.scale_servers import Outage, Servers, sequencers
+from bench.support.process_figures import rss_mib
+from bench.support.report import report
+from bench.support.scale_agents import SimulatedAgent, until_all
+from bench.support.scale_outage import outage
+from bench.support.scale_servers import Outage, Servers, sequencers
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.api.values import Empty
 from tailrace.ids import TopicPartition

@@ -29,8 +29,8 @@ from typing import Any
 
 import asyncpg
 
-from bench.process_figures import scheduled_seconds
-from bench.report import machine
+from bench.support.process_figures import scheduled_seconds
+from bench.support.report import machine
 from sequencer.api.agents import AgentInfo
 from sequencer.api.commits import (
     BatchError,
@@ -46,8 +46,8 @@ from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import open_row_store
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.mixed_object import BatchCoordinates
 from tailrace_cli.running.loop import collect_rarely
 from tests.support.servers import postgres_server
 

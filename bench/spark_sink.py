@@ -21,7 +21,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from bench.process_figures import cpu_seconds
+from bench.support.process_figures import cpu_seconds
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import WriteTask, chunks
 from sequencer.api.commits import WriteRequest

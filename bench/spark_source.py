@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.by_case import run_cases
+from bench.support.by_case import run_cases
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.spark_source.columns import KAFKA_COLUMNS
 from compactor.spark_source.source import DefaultSource
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.clock import SystemClock
-from tailrace.records import NewRecord, encode_batch
 from tests.support.compaction import Log, change_log
 
 MIB = 1 << 20

@@ -24,9 +24,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import kafka_peer
 from bench.broker import machine
-from bench.process_figures import cpu_seconds
+from bench.support import kafka_peer
+from bench.support.process_figures import cpu_seconds
 from tailrace_cli.demo.embedded_cluster import serving
 from tests.compat import with_spark
 
@@ -93,7 +93,7 @@ def main() -> None:
     missing = with_spark.unavailable()
     if missing:
         raise SystemExit(missing)
-    from compactor.session import spark_session
+    from compactor.on_spark.session import spark_session
     from compactor.spark_source.source import DefaultSource
 
     with ExitStack() as stack:

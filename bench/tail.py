@@ -29,8 +29,8 @@ from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemEntropy
-from tailrace.mixed_object import BatchCoordinates
 from tailrace.rpc import encode_body
 from tests.support.clocks import ManualClock
 

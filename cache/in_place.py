@@ -15,8 +15,8 @@ from __future__ import annotations
 from cache.chunk import ChunkBytes
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
+from tailrace.batches.record_batch import patched_if_sound
 from tailrace.buffers import Buffer
-from tailrace.record_batch import patched_if_sound
 
 LEAST_SHARE = 64
 """A view keeps its chunk in memory until the answer has been sent. So a part smaller than 1/64 of its chunk is

@@ -21,10 +21,7 @@ from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import RunSpan, Selection, select_spans
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Marker, Run
-from tailrace.buffers import Buffer
-from tailrace.clock import Clock
-from tailrace.object_store.api import StoreError
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     MARKER_BYTES,
     InvalidBatch,
     MarkerKind,
@@ -33,6 +30,9 @@ from tailrace.record_batch import (
     framed_views,
     patch_base_offset_and_epoch,
 )
+from tailrace.buffers import Buffer
+from tailrace.clock import Clock
+from tailrace.object_store.api import StoreError
 from tailrace.turns import Turns
 
 BATCHES_IN_A_TURN = 1_000

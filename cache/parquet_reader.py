@@ -24,11 +24,11 @@ from cache.observer import CacheObserver
 from cache.read_ahead import ReadAhead
 from cache.single_flight import SingleFlight
 from sequencer.api.reads import Run
+from tailrace.batches.record_batch import InvalidBatch, patch_base_offset_and_epoch
+from tailrace.batches.records import InvalidRecords, Record, decode_records
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.record_batch import InvalidBatch, patch_base_offset_and_epoch
-from tailrace.records import InvalidRecords, Record, decode_records
 
 if TYPE_CHECKING:
     from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, StoredBatch

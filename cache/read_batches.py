@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from tailrace.batches.record_batch import framed
 from tailrace.buffers import Buffer
-from tailrace.record_batch import framed
 
 
 class BatchColumns(Protocol):

@@ -28,10 +28,10 @@ from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Run, RunBatch
+from tailrace.batches.record_batch import framed, hole_batch
+from tailrace.batches.records import InvalidRecords, Record, decode_records
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
-from tailrace.record_batch import framed, hole_batch
-from tailrace.records import InvalidRecords, Record, decode_records
 
 
 @dataclass(frozen=True, slots=True)

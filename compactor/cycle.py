@@ -3,8 +3,8 @@
 A round is not atomic. Each item is swapped as soon as it and the items before it in its partitions have outcomes. A
 failed or refused item does not affect the others, and is left for the next round.
 
-A `TaskRunner` runs the tasks: Spark (compactor.job), or this process (`InProcess`) for tests, simulation and stores
-that are too small for a cluster.
+A `TaskRunner` runs the tasks: Spark (compactor.on_spark.job), or this process (`InProcess`) for tests, simulation and
+stores that are too small for a cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from compactor.keyed_cycle import (
+from compactor.by_key.keyed_cycle import (
     KEY_MEMORY_BYTES,
     KeyedOutcomes,
     KeyedRunner,
@@ -26,7 +26,7 @@ from compactor.keyed_cycle import (
     KeyedWork,
     compact_keys,
 )
-from compactor.keyed_rewrite import KeyedItem, try_rewrite_keyed
+from compactor.by_key.keyed_rewrite import KeyedItem, try_rewrite_keyed
 from compactor.lease import LEASE_MS, HeldLease, held_lease
 from compactor.merges import halves, plan_merges
 from compactor.order import SwapOrder

@@ -11,12 +11,12 @@ from sequencer.api.errors import SequencerError
 from sequencer.api.interface import Sequencer
 from sequencer.api.values import Empty
 from tailrace.clock import Clock
-from tailrace.counters import CallbackCounter
-from tailrace.http_server import Page, Readiness
+from tailrace.http.http_server import Page, Readiness
+from tailrace.telemetry.counters import CallbackCounter
 
 
 class CompactorPages:
-    """The `tailrace.http_server.Pages` of `rounds`, with metrics in `registry`. Requests the backlog from
+    """The `tailrace.http.http_server.Pages` of `rounds`, with metrics in `registry`. Requests the backlog from
     `sequencer`."""
 
     def __init__(

@@ -7,7 +7,7 @@ opened. An object that no swap uses is an orphan, and the sweep of ended session
 
 The object omits what a read_committed consumer never sees: records of aborted transactions and markers. Their offsets
 stay empty. If nothing is left, the object has no rows, but still replaces its offsets. All other records are kept.
-Compaction by key (compactor.keyed) follows later.
+Compaction by key (compactor.by_key.keyed) follows later.
 
 This module does not depend on Spark.
 """
@@ -29,6 +29,8 @@ from compactor.plan import Piece, WorkItem
 from sequencer.api.commits import BatchStatus, ObjectDescription, ObjectKind
 from sequencer.api.compaction import KeyDrops, ReplacementRun
 from sequencer.api.reads import AbortedTransaction, Run
+from tailrace.batches.record_batch import BatchHeader, InvalidBatch, check_crc, read_header
+from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
@@ -37,8 +39,6 @@ from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
-from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, read_header
-from tailrace.records import InvalidRecords
 
 MAX_GAP_BYTES = 1 << 20
 """Two runs of an object with at most this many bytes between them are read with one request."""

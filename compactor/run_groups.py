@@ -15,11 +15,7 @@ import pyarrow as pa
 from compactor.recently_used import RecentlyUsed
 from compactor.rewrite import RewriteFailed
 from sequencer.api.reads import Run
-from tailrace.object_store.api import ObjectStore
-from tailrace.parquet_object.encode import encode_records, rebuild
-from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table
-from tailrace.parquet_object.schema import REPLAY_COLUMNS
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     BatchHeader,
@@ -28,6 +24,10 @@ from tailrace.record_batch import (
     assemble_like,
     read_header,
 )
+from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.encode import encode_records, rebuild
+from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table
+from tailrace.parquet_object.schema import REPLAY_COLUMNS
 
 Array = Any
 

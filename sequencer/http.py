@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from sequencer.api.errors import SequencerError
 from sequencer.api.values import Empty
 from sequencer.metrics import StatisticsGauges
-from tailrace.http_server import Page, Readiness
+from tailrace.http.http_server import Page, Readiness
 from tailrace.rpc.telemetry import count_refused
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SequencerPages:
-    """The `tailrace.http_server.Pages` of a sequencer server, once `server` is set."""
+    """The `tailrace.http.http_server.Pages` of a sequencer server, once `server` is set."""
 
     def __init__(self) -> None:
         self.server: SequencerServer | None = None

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sequencer.api.objects import Statistics
 from sequencer.observer import DatabaseWork
-from tailrace.declared_metrics import DeclaredMetrics, metric
+from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ROW_KINDS = (

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tailrace.settings import BadSettings
-from tailrace.telemetry import name_process
+from tailrace.telemetry.logs import name_process
 from tailrace_cli.command_group import group_of_commands, print_help_when_bare
 from tailrace_cli.commands import (
     acl,

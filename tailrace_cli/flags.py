@@ -109,7 +109,7 @@ class LogFlags:
 
 def _load(config: Path | None, *, database: str | None, **given: Any) -> Settings:
     from tailrace.settings import load_settings
-    from tailrace.telemetry import configure_logging
+    from tailrace.telemetry.logs import configure_logging
     from tailrace_cli.running.security import refuse_password_in_command
     from tailrace_cli.settings import Settings
 

@@ -14,11 +14,11 @@ from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.tables.settings import TableSettings
 from sequencer.settings import SequencerSettings
-from tailrace.credentials import MIN_SECRET_CHARACTERS
-from tailrace.http_connections import HttpBounds
+from tailrace.http.http_connections import HttpBounds
 from tailrace.rpc.link import split_address
+from tailrace.security.credentials import MIN_SECRET_CHARACTERS
 from tailrace.settings import LayeredSettings, SettingsSection
-from tailrace.telemetry import LogFormat, LogLevel
+from tailrace.telemetry.logs import LogFormat, LogLevel
 
 
 def _checked(address: str) -> str:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailrace.client_metrics_config import (
+from tailrace.configs.client_metrics_config import (
     ALL_METRICS,
     CLIENT_METRICS_CONFIGS,
     INTERVAL_MS,

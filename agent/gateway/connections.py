@@ -8,7 +8,7 @@ from agent.gateway.door import GatewayDoor
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from tailrace.clock import Clock
-from tailrace.http_connections import HttpBounds, HttpConnection, HttpConnections
+from tailrace.http.http_connections import HttpBounds, HttpConnection, HttpConnections
 
 
 class GatewayConnection(HttpConnection):

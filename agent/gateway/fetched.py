@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from tailrace.batches.record_batch import MarkerKind, split
+from tailrace.batches.records import InvalidRecords, Record, decode_records, iterate_records
 from tailrace.buffers import Buffer
 from tailrace.kafka.messages.fetch import AbortedTransaction
-from tailrace.record_batch import MarkerKind, split
-from tailrace.records import InvalidRecords, Record, decode_records, iterate_records
 
 MAX_UNPACKED_BYTES = 64 << 20
 """The most bytes to which one batch may decompress. A larger batch can't be read over HTTP."""

@@ -29,6 +29,7 @@ from agent.gateway.record_json import (
 )
 from agent.gateway.responses import ResponseStream
 from agent.gateway.topics import topic_of
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
     PartitionProduceData,
@@ -37,7 +38,6 @@ from tailrace.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.records import NewRecord, encode_batch
 from tailrace.turns import Turns
 
 MAX_TOGETHER = 1_000

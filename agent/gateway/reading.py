@@ -15,11 +15,11 @@ from agent.gateway.errors import HttpRefusal, check, refusal_of
 from agent.gateway.fetched import ReadRoom, Visible, visible
 from agent.gateway.record_json import Format, RecordRead, record_read
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ResponseStream
+from tailrace.batches.record_batch import InvalidBatch
+from tailrace.batches.records import InvalidRecords
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tailrace.record_batch import InvalidBatch
-from tailrace.records import InvalidRecords
 from tailrace.turns import Turns
 
 EARLIEST, LATEST = -2, -1

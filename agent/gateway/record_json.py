@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from agent.gateway.errors import HttpRefusal
-from tailrace.records import NewRecord, Record
+from tailrace.batches.records import NewRecord, Record
 
 Format = Literal["BINARY", "STRING", "JSON"]
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -11,7 +11,7 @@ from agent.gateway.call import HttpCall, answered
 from agent.gateway.errors import HttpRefusal, check
 from agent.gateway.listings import listing
 from agent.gateway.topic_configs import SeveralConfigs
-from tailrace.internal_topics import is_internal
+from tailrace.configs.internal_topics import is_internal
 from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

@@ -53,7 +53,7 @@ from sequencer.api.groups import (
 from sequencer.api.interface import Sequencer
 from sequencer.api.transactions import TransactionRef
 from tailrace.clock import Clock, Entropy, wait_for
-from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
+from tailrace.configs.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name

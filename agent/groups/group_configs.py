@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.catalog import Catalog
 from agent.settings import AgentSettings
 from sequencer.api.share_groups import ShareLimits
-from tailrace.group_config import (
+from tailrace.configs.group_config import (
     CONSUMER_HEARTBEAT_INTERVAL_MS,
     CONSUMER_SESSION_TIMEOUT_MS,
     EARLIEST,

@@ -12,7 +12,6 @@ from agent.services import RequestContext, Services
 from sequencer.api.errors import InvalidRequest
 from sequencer.api.security import CreateAcls, DeleteAcls, DeletedAcls
 from sequencer.rules.access import MAX_CHANGES, check_acl
-from tailrace.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_acls import (
     AclCreation,
@@ -32,6 +31,15 @@ from tailrace.kafka.messages.describe_acls import (
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,
+)
+from tailrace.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
 )
 from tailrace.tenants import local_name
 

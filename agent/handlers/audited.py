@@ -15,7 +15,6 @@ from agent.security.delegation_tokens import fingerprint_of
 from agent.security.users import NAMES
 from agent.services import Handler, RequestContext, Services
 from sequencer.api.security import ScramMechanism
-from tailrace.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -31,6 +30,7 @@ from tailrace.kafka.messages.create_delegation_token import (
 from tailrace.kafka.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.turns import Turns
 
 FINGERPRINT_CHARACTERS = 16

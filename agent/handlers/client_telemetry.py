@@ -7,7 +7,8 @@ import asyncio
 from agent.client_metrics.otlp import BadMetrics, Point, read_points
 from agent.client_metrics.subscriptions import ClientSubscription, subscription_of
 from agent.services import RequestContext, Services
-from tailrace.compression import CannotUnpack, decompress
+from tailrace.batches.compression import CannotUnpack, decompress
+from tailrace.batches.record_batch import Compression
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.get_telemetry_subscriptions import (
@@ -15,7 +16,6 @@ from tailrace.kafka.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsResponse,
 )
 from tailrace.kafka.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from tailrace.record_batch import Compression
 
 MAX_BYTES = 1 << 20
 """Kafka's telemetry.max.bytes."""

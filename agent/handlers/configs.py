@@ -16,9 +16,10 @@ from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from sequencer.api.agents import Member
 from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
-from tailrace.broker_config import KafkaConfig, broker_configs
-from tailrace.client_metrics_config import CLIENT_METRICS_CONFIGS
-from tailrace.group_config import GROUP_CONFIGS
+from tailrace.configs.broker_config import KafkaConfig, broker_configs
+from tailrace.configs.client_metrics_config import CLIENT_METRICS_CONFIGS
+from tailrace.configs.group_config import GROUP_CONFIGS
+from tailrace.configs.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_configs import (
     AlterConfigsRequest,
@@ -51,7 +52,6 @@ from tailrace.kafka.messages.list_config_resources import (
 )
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.rpc.link import join_address
-from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 from tailrace.turns import Turns
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8

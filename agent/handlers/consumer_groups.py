@@ -20,7 +20,7 @@ from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from tailrace.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
+from tailrace.configs.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

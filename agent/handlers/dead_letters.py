@@ -22,13 +22,13 @@ from agent.handlers.fetch import PartitionFetch, fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services
 from sequencer.api.share_groups import AcquiredRecords, ShareRequest, ShareWork
-from tailrace.broker_config import DEAD_LETTER_PREFIX
-from tailrace.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
+from tailrace.batches.record_batch import InvalidBatch, split
+from tailrace.batches.records import InvalidRecords, NewRecord, Record, iterate_records
+from tailrace.configs.broker_config import DEAD_LETTER_PREFIX
+from tailrace.configs.group_config import DEAD_LETTER_COPY, DEAD_LETTER_TOPIC
+from tailrace.configs.topic_config import DEAD_LETTERS_ENABLE, effective
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
-from tailrace.record_batch import InvalidBatch, split
-from tailrace.records import InvalidRecords, NewRecord, Record, iterate_records
 from tailrace.tenants import local_name, stored_beside
-from tailrace.topic_config import DEAD_LETTERS_ENABLE, effective
 
 log = structlog.get_logger("agent.share")
 

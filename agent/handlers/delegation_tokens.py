@@ -23,7 +23,6 @@ from agent.services import Handler, RequestContext, Services
 from sequencer.api.errors import NotTokenOwner
 from sequencer.api.security import AlterToken, CreateToken, DelegationToken, TokensRequest
 from sequencer.pages import pages
-from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -45,6 +44,7 @@ from tailrace.kafka.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from tailrace.security.acls import Operation, ResourceType
 from tailrace.turns import Turns
 
 TOKEN_BYTES, RENEWER_BYTES = 1_500, 400

@@ -6,7 +6,6 @@ from agent.catalog import Snapshot
 from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api.topics import Topic
-from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_topic_partitions import (
     Cursor,
@@ -15,6 +14,7 @@ from tailrace.kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from tailrace.security.acls import ResourceType
 from tailrace.turns import Turns
 
 MAX_PARTITIONS = 2_000

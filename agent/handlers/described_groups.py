@@ -17,7 +17,6 @@ from agent.groups.group_bytes import AnyGroup
 from agent.groups.share_group import ShareGroup
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -28,6 +27,7 @@ from tailrace.kafka.messages.consumer_group_describe import (
 from tailrace.kafka.messages.describe_share_group_offsets import DescribeShareOffsetsGroup
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequestGroup
 from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
+from tailrace.security.acls import ResourceType
 from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 2_000

@@ -33,6 +33,7 @@ from cache.reader import BatchReader
 from sequencer.api.commits import ObjectKind
 from sequencer.api.errors import SequencerError
 from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError, Run
+from tailrace.batches.record_batch import MARKER_BYTES
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import (
@@ -43,7 +44,6 @@ from tailrace.kafka.messages.fetch import (
     PartitionData,
 )
 from tailrace.object_store.api import ObjectMissing
-from tailrace.record_batch import MARKER_BYTES
 from tailrace.turns import Starts, Turns, in_parts, in_turns
 
 log = structlog.get_logger("agent.fetch")

@@ -12,7 +12,6 @@ from agent.handlers.groups import REFUSALS, group_code
 from agent.internal_topics.copies import partitions_of_group
 from agent.services import RequestContext, Services
 from sequencer.api.groups import FetchOffsets, GroupListing, GroupListings, ListGroups
-from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_groups import (
     DeletableGroupResult,
@@ -26,6 +25,7 @@ from tailrace.kafka.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tailrace.security.acls import ResourceType
 from tailrace.turns import Turns
 
 MISSING_IS_AN_ERROR = 6

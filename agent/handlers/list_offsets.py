@@ -28,6 +28,7 @@ from sequencer.api.reads import (
     Run,
 )
 from sequencer.pages import all_offsets
+from tailrace.batches.record_batch import InvalidBatch
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import (
     ListOffsetsPartition,
@@ -42,7 +43,6 @@ from tailrace.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from tailrace.record_batch import InvalidBatch
 from tailrace.turns import Turns
 
 PARTITIONS_IN_A_TURN = 2_000

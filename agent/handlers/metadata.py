@@ -18,9 +18,8 @@ from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api.errors import TopicExists
 from sequencer.api.topics import CreateTopic
-from tailrace.acls import CLUSTER_NAME, ResourceType
+from tailrace.configs.internal_topics import is_internal, is_kept
 from tailrace.ids import NIL_TOPIC_ID
-from tailrace.internal_topics import is_internal, is_kept
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import encoded_once
 from tailrace.kafka.compiler import STEP
@@ -38,6 +37,7 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tailrace.security.acls import CLUSTER_NAME, ResourceType
 from tailrace.tenants import is_topic_name
 from tailrace.turns import Turns, in_turns
 

@@ -29,7 +29,21 @@ from agent.services import MUST_WAIT, Deferred, LongAnswer, MustWait, RequestCon
 from sequencer.api.commits import ANY_TRANSACTION, BatchError
 from sequencer.api.errors import SequencerError
 from sequencer.api.transactions import CurrentTransactionQuery
+from tailrace.batches.mixed_object import BatchCoordinates, coordinates
+from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.record_batch import (
+    COMPRESSION_MASK,
+    TRANSACTIONAL_FLAG,
+    Compression,
+    InvalidBatch,
+    UnknownCompression,
+    read_header,
+    validate_produced,
+    with_log_append_time,
+)
+from tailrace.batches.records import InvalidRecords, keyless_records
 from tailrace.buffers import Buffer
+from tailrace.configs.topic_config import Flush, Latency, TopicSettings
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
@@ -41,20 +55,6 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tailrace.mixed_object import BatchCoordinates, coordinates
-from tailrace.produced_batch import usual_batch
-from tailrace.record_batch import (
-    COMPRESSION_MASK,
-    TRANSACTIONAL_FLAG,
-    Compression,
-    InvalidBatch,
-    UnknownCompression,
-    read_header,
-    validate_produced,
-    with_log_append_time,
-)
-from tailrace.records import InvalidRecords, keyless_records
-from tailrace.topic_config import Flush, Latency, TopicSettings
 from tailrace.turns import Steps, Turns, at_once, in_parts, in_turns
 
 _STORED = BatchError.NONE

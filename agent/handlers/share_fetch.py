@@ -36,6 +36,7 @@ from sequencer.api.share_groups import (
     ShareWork,
 )
 from sequencer.bounds import MAX_EDGES, MAX_WORKS, edges_of
+from tailrace.batches.record_batch import BatchHeader, walk
 from tailrace.grouping import in_groups
 from tailrace.ids import TopicPartition
 from tailrace.kafka.error_codes import ErrorCode
@@ -56,7 +57,6 @@ from tailrace.kafka.messages.share_fetch import (
     SharePartitionData,
 )
 from tailrace.limits import is_name
-from tailrace.record_batch import BatchHeader, walk
 
 log = structlog.get_logger("agent.share")
 

@@ -13,7 +13,7 @@ from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, Share
 from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from tailrace.group_config import SHARE_HEARTBEAT_INTERVAL_MS
+from tailrace.configs.group_config import SHARE_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.share_group_describe import (
     DescribedShareGroup,

@@ -15,7 +15,6 @@ from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from sequencer.api.share_groups import AlterShareOffsets, ShareOffset, ShareOffsets, ShareOffsetsRequest
 from sequencer.pages import all_share_offsets
-from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_share_group_offsets import (
     AlteredShareOffset,
@@ -36,6 +35,7 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
     DescribeShareOffsetsGroup,
 )
+from tailrace.security.acls import Operation, ResourceType
 from tailrace.turns import Turns
 
 GROUPS_IN_A_TURN = 100

@@ -17,6 +17,7 @@ from sequencer.api.errors import SequencerUnavailable
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import MAX_REPLICATION_FACTOR, CreatePartitions, CreateTopic, DeleteTopic, Topic
 from sequencer.pages import all_sizes
+from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_partitions import (
@@ -52,7 +53,6 @@ from tailrace.kafka.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from tailrace.tenants import is_topic_name
-from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 from tailrace.turns import Turns
 
 MAX_CREATION_SECONDS = 15.0

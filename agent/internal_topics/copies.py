@@ -22,11 +22,11 @@ from sequencer.api.errors import SequencerError
 from sequencer.api.groups import FetchOffsets, OffsetPosition
 from sequencer.api.transactions import TransactionDescription, TransactionsRequest, TransactionState
 from sequencer.pages import pages, positions_at
-from tailrace.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
+from tailrace.batches.records import NewRecord
+from tailrace.configs.internal_topics import GROUPS, PARTITIONS, TRANSACTIONS, partition_of
+from tailrace.configs.topic_config import Latency
 from tailrace.keepers import cause_of, outlived
-from tailrace.records import NewRecord
 from tailrace.tenants import local_name, stored_beside
-from tailrace.topic_config import Latency
 from tailrace.turns import in_parts
 
 log = structlog.get_logger("agent.internal_topics")

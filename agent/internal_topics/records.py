@@ -9,6 +9,7 @@ from agent.groups.group_bytes import AnyGroup
 from agent.tenants.names import outward
 from sequencer.api.groups import OffsetPosition
 from sequencer.api.transactions import TransactionDescription, TransactionState
+from tailrace.batches.records import NewRecord
 from tailrace.kafka.compiler import codec
 from tailrace.kafka.messages.coordinator_records import (
     GroupMetadataKey,
@@ -21,7 +22,6 @@ from tailrace.kafka.messages.coordinator_records import (
     TransactionLogValue,
 )
 from tailrace.kafka.schema import Entity, Message
-from tailrace.records import NewRecord
 from tailrace.tenants import local_name, tenant_of
 from tailrace.turns import Steps, in_parts
 

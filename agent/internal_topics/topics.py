@@ -8,7 +8,7 @@ from agent.catalog import KnownTopic
 from agent.services import Services
 from sequencer.api.errors import TopicExists, UnknownTopic
 from sequencer.api.topics import CreateTopic
-from tailrace.internal_topics import CONFIGS, PARTITIONS
+from tailrace.configs.internal_topics import CONFIGS, PARTITIONS
 
 
 async def kept_topic(services: Services, name: str) -> KnownTopic:

@@ -17,7 +17,7 @@ import structlog
 from agent.catalog import Catalog
 from sequencer.api.groups import OffsetPosition
 from tailrace.clock import Clock, wait_until_set
-from tailrace.internal_topics import GROUPS, TRANSACTIONS, is_kept
+from tailrace.configs.internal_topics import GROUPS, TRANSACTIONS, is_kept
 from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.internal_topics")

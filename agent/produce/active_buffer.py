@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 
 from sequencer.api.commits import BatchError
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.buffers import Buffer
+from tailrace.configs.topic_config import Latency
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.topic_config import Latency
 
 
 class BatchResult(msgspec.Struct, gc=False):

@@ -60,13 +60,13 @@ from sequencer.api.errors import (
     SessionClosed,
 )
 from sequencer.api.interface import Sequencer
+from tailrace.batches.mixed_object import SealedObject, seal
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
+from tailrace.configs.topic_config import Latency
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
-from tailrace.mixed_object import SealedObject, seal
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
-from tailrace.topic_config import Latency
 from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.flush")

@@ -9,12 +9,12 @@ from agent.catalog import KnownTopic
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import Services
 from sequencer.api.commits import BatchError
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
+from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.configs.topic_config import Latency
 from tailrace.grouping import in_groups
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates
-from tailrace.record_batch import read_header
-from tailrace.records import NewRecord, encode_batch
-from tailrace.topic_config import Latency
 
 
 async def is_written(

@@ -18,7 +18,7 @@ from typing import Literal
 
 from agent.produce.active_buffer import ActiveBuffer
 from agent.settings import AgentSettings
-from tailrace.topic_config import Latency
+from tailrace.configs.topic_config import Latency
 
 MAX_STRETCH = 4
 """A buffer waits at most this many times its linger for rows."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
-from tailrace.acls import OPERATIONS, Operation, ResourceType
+from tailrace.security.acls import OPERATIONS, Operation, ResourceType
 from tailrace.tenants import Tenant
 
 ANONYMOUS_USER = "ANONYMOUS"

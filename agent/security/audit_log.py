@@ -12,7 +12,7 @@ import structlog
 
 from agent.telemetry import AgentTelemetry
 from tailrace.clock import Clock
-from tailrace.telemetry import AUDIT_LOGGER
+from tailrace.telemetry.logs import AUDIT_LOGGER
 
 MAX_LINES_PER_SECOND = 20
 

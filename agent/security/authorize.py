@@ -16,7 +16,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from tailrace.acls import (
+from tailrace.addresses import plain_address
+from tailrace.limits import MAX_NAME_BYTES
+from tailrace.security.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
     Acl,
@@ -25,8 +27,6 @@ from tailrace.acls import (
     Permission,
     ResourceType,
 )
-from tailrace.addresses import plain_address
-from tailrace.limits import MAX_NAME_BYTES
 
 MAX_REMEMBERED = 50_000
 """The most cached decisions; above it all are dropped."""

@@ -22,10 +22,10 @@ from agent.security.sasl import Exchange, PlainExchange, ScramExchange
 from agent.security.settings import SecuritySettings
 from agent.security.users import MECHANISMS, Users
 from agent.tenants.acl_names import deciding_acls, owner_of
-from tailrace.acls import Acl
 from tailrace.clock import Clock
+from tailrace.security.acls import Acl
+from tailrace.security.tls import Tls
 from tailrace.tenants import Tenant
-from tailrace.tls import Tls
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import msgspec
 
 from agent.catalog import RequestTopics
 from agent.services import Deferred, Handler, HeldResponse, LongAnswer, RequestContext, Services
-from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.turns import Turns
 
 REFUSALS = {

@@ -16,10 +16,10 @@ from agent.security.oauthbearer import TokenCheck
 from agent.security.placing import NoTenant
 from agent.security.sasl import Login, LoginFailed
 from agent.security.users import Users
-from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.addresses import plain_address
 from tailrace.clock import Clock, Entropy
 from tailrace.limits import is_name
+from tailrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 LISTENER = "http"
 MAX_HEADER_CHARACTERS = 16 * 1024

@@ -16,7 +16,6 @@ from agent.handlers.configs import RESOURCE_GROUP, RESOURCE_TOPIC
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import BATCHED, GROUP
 from agent.security.guard import NAMES_IN_A_TURN, Call, Guard, Listed, Need, Next, Parts, Whole
-from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
@@ -72,6 +71,7 @@ from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
 )
+from tailrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tailrace.turns import Turns
 
 FAILED = "Authorization failed."

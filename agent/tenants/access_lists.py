@@ -11,7 +11,14 @@ from agent.handlers.acls import filter_of
 from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
 from agent.tenants.visit import Visit
 from sequencer.api.errors import InvalidRequest
-from tailrace.acls import (
+from tailrace.kafka.messages.create_acls import AclCreation
+from tailrace.kafka.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+)
+from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRequest, DescribeAclsResource
+from tailrace.security.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
     Acl,
@@ -21,13 +28,6 @@ from tailrace.acls import (
     Permission,
     ResourceType,
 )
-from tailrace.kafka.messages.create_acls import AclCreation
-from tailrace.kafka.messages.delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsFilterResult,
-    DeleteAclsMatchingAcl,
-)
-from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRequest, DescribeAclsResource
 from tailrace.turns import Turns
 
 MATCHED_IN_A_TURN = 10_000

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from tailrace.acls import CLUSTER_NAME, WILDCARD, Acl, PatternType, ResourceType
+from tailrace.security.acls import CLUSTER_NAME, WILDCARD, Acl, PatternType, ResourceType
 from tailrace.tenants import Tenant, tenant_of
 
 

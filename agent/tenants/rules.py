@@ -17,7 +17,6 @@ from agent.security.needs import FAILED
 from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
 from agent.tenants.client_quotas import alter_quotas, describe_quotas
 from agent.tenants.visit import Rule, Visit
-from tailrace.acls import Operation, ResourceType
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -29,6 +28,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementallyAltered,
 )
 from tailrace.kafka.messages.metadata import MetadataRequestTopic
+from tailrace.security.acls import Operation, ResourceType
 
 ALTERED_BY_TENANTS = frozenset((RESOURCE_TOPIC, RESOURCE_GROUP))
 SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}

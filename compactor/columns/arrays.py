@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailrace.columns import Columns, ColumnType, DecimalType, ListOf, MapOf, Scalar, StructOf, TypedColumn
+from tailrace.configs.columns import (
+    Columns,
+    ColumnType,
+    DecimalType,
+    ListOf,
+    MapOf,
+    Scalar,
+    StructOf,
+    TypedColumn,
+)
 from tailrace.parquet_object.schema import SCHEMA
 
 FieldOf = Callable[[int, TypedColumn], Callable[[Any], Any]]

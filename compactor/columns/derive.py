@@ -36,7 +36,7 @@ from compactor.columns.registered import (
 )
 from compactor.columns.values import ValueDecoder, fit
 from sequencer.api.commits import ObjectDescription
-from tailrace.columns import Columns, columns_text, parse_columns, row_cells
+from tailrace.configs.columns import Columns, columns_text, parse_columns, row_cells
 from tailrace.grouping import in_groups
 from tailrace.object_store.api import ObjectExists, ObjectStore
 from tailrace.parquet_object.read import read_index

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from compactor.columns.plain_json import PlainJson, PlainValues
 from tailrace.buffers import Buffer
-from tailrace.columns import (
+from tailrace.configs.columns import (
     MAX_COLUMNS,
     MAX_NESTING,
     Columns,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from compactor.columns import json_kernels as kernels
 from compactor.columns.arrays import arrow_type
-from tailrace.columns import Columns, ColumnType, ListOf, Scalar, StructOf
+from tailrace.configs.columns import Columns, ColumnType, ListOf, Scalar, StructOf
 
 MOST_SLOTS = 1 << 26
 """The most slots of all columns together. Each has 9 bytes, and uses memory only if it is written."""

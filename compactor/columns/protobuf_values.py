@@ -43,7 +43,7 @@ from compactor.columns.registered import (
     schema_id_of,
 )
 from tailrace.buffers import Buffer
-from tailrace.columns import (
+from tailrace.configs.columns import (
     Columns,
     ColumnType,
     DecimalType,

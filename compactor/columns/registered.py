@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from compactor.columns.json_values import MOST_CELLS, ValueUnfit, check_cells
 from tailrace.buffers import Buffer
-from tailrace.columns import TypedColumn
+from tailrace.configs.columns import TypedColumn
 
 HEADER = Struct(">BI")
 MAX_SCHEMAS = 100

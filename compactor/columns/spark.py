@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from compactor.columns.derive import DeriveItem, DeriveOutcome, derive
-from compactor.spark_failures import cause_of_death
+from compactor.on_spark.spark_failures import cause_of_death
 from tailrace.clock import SystemClock
 from tailrace.object_store.open import open_store
 

@@ -21,7 +21,7 @@ from compactor.columns.arrays import arrays_of
 from compactor.columns.json_values import ValueUnfit
 from compactor.columns.plain_json import PlainValues
 from tailrace.buffers import Buffer
-from tailrace.columns import Columns, TypedColumn
+from tailrace.configs.columns import Columns, TypedColumn
 
 MAX_VALUE_BYTES = 16 << 20
 """A longer value does not fit."""

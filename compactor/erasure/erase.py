@@ -23,11 +23,11 @@ from itertools import islice
 
 import msgspec
 
+from compactor.by_key.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
 from compactor.cycle import CompactionSettings, InProcess, SwapFollower, output_under, run_cycle, swap_in
 from compactor.erasure.record import ErasureRecord, hash_key, write_record
 from compactor.erasure.rewrite import Rewriting, rewrite_without
 from compactor.erasure.search import FileHits, KeySearch, SearchCost, SoughtKeys
-from compactor.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
 from compactor.lease import HeldLease, held_lease
 from compactor.plan import MIB, PlanSettings
 from compactor.rewrite import RewriteFailed

@@ -23,13 +23,13 @@ from compactor.rewrite import (
 )
 from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns
 from sequencer.api.reads import Run
+from tailrace.batches.record_batch import InvalidBatch
+from tailrace.batches.records import InvalidRecords
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.schema import REPLAY_COLUMNS
 from tailrace.parquet_object.write import SourceRun
-from tailrace.record_batch import InvalidBatch
-from tailrace.records import InvalidRecords
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.spark_sink.rows import InvalidRow, SinkRows, Target
-from tailrace.compression import compress
-from tailrace.ids import TopicPartition
-from tailrace.mixed_object import BatchCoordinates, RunInput, coordinates
-from tailrace.parquet_object.encode import encode_records
-from tailrace.record_batch import (
+from tailrace.batches.compression import compress
+from tailrace.batches.mixed_object import BatchCoordinates, RunInput, coordinates
+from tailrace.batches.record_batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
     MAGIC,
@@ -27,6 +25,8 @@ from tailrace.record_batch import (
     assemble,
     read_header,
 )
+from tailrace.ids import TopicPartition
+from tailrace.parquet_object.encode import encode_records
 
 BATCH_BYTES = 1 << 20
 _RECORD_BYTES = 27

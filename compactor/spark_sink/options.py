@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compactor.spark_options import SECURITY, count_of, is_true, known_options, names_in, security_files
-from tailrace.record_batch import Compression
+from compactor.on_spark.spark_options import (
+    SECURITY,
+    count_of,
+    is_true,
+    known_options,
+    names_in,
+    security_files,
+)
+from tailrace.batches.record_batch import Compression
 from tailrace.rpc.opened_security import SecurityFiles
 
 OBJECT_BYTES = 64 << 20

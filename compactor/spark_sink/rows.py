@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from compactor.spark_sink.murmur2 import murmur2
 from sequencer.api.topics import Topic
-from tailrace.topic_config import TopicSettings
+from tailrace.configs.topic_config import TopicSettings
 
 STICKY_BYTES = 1 << 20
 """The size of a batch, so that batches are full and a small task makes few runs."""

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from compactor.on_spark.worker_process import settled
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.task import WriteTask, chunks
-from compactor.worker_process import settled
 from sequencer.api.commits import SessionRef, WriteAnswer, WriteRequest, WrittenObject
 from sequencer.api.errors import LimitReached, SequencerError
 from sequencer.api.interface import Sequencer

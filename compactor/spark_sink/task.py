@@ -23,10 +23,10 @@ from sequencer.api.commits import ObjectDescription, OpenSession, RunProposal, S
 from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
+from tailrace.batches.mixed_object import SealedObject, seal
 from tailrace.clock import Clock, Entropy
-from tailrace.mixed_object import SealedObject, seal
+from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
-from tailrace.topic_config import topic_settings
 
 PUT_SECONDS = 60.0
 """How long the upload of one object may take, including retries."""

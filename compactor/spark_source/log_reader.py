@@ -42,13 +42,13 @@ from sequencer.api.reads import (
 )
 from sequencer.api.topics import Topic
 from sequencer.pages import all_offsets
+from tailrace.batches.record_batch import BatchHeader, InvalidBatch, check_crc, split
+from tailrace.batches.records import InvalidRecords
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
 from tailrace.parquet_object.schema import TIME_COLUMNS, within_microseconds
-from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, split
-from tailrace.records import InvalidRecords
 
 log = structlog.get_logger("tailrace.spark")
 

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compactor.spark_options import SECURITY, count_of, is_true, known_options, names_in, security_files
+from compactor.on_spark.spark_options import (
+    SECURITY,
+    count_of,
+    is_true,
+    known_options,
+    names_in,
+    security_files,
+)
 from compactor.spark_source.columns import COLUMNS, KAFKA_COLUMNS
 from tailrace.rpc.opened_security import SecurityFiles
 

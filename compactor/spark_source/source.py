@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from compactor.on_spark.worker_process import settled
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_source.columns import spark_schema
 from compactor.spark_source.log_index import LogIndex, open_index
@@ -40,7 +41,6 @@ from compactor.spark_source.positions import (
     ranges_between,
 )
 from compactor.spark_source.pushdown import Limits, push
-from compactor.worker_process import settled
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.rpc.opened_security import OpenedSecurity

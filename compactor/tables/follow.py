@@ -18,7 +18,7 @@ from sequencer.api.interface import Sequencer
 from sequencer.api.topics import BrokerConfigsRequest, MetadataRequest, Topic
 from sequencer.pages import all_pins
 from tailrace.clock import Clock
-from tailrace.topic_config import effective, known_value
+from tailrace.configs.topic_config import effective, known_value
 
 SNAPSHOT_MS = "tailrace.table.snapshot.ms"
 SHARE_OF_TIME = 5

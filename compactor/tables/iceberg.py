@@ -56,7 +56,7 @@ from compactor.columns.arrays import table_fields
 from compactor.columns.derive import QUARANTINE
 from compactor.tables.sync import LISTED_MS
 from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
-from tailrace.columns import Columns, columns_text
+from tailrace.configs.columns import Columns, columns_text
 from tailrace.object_store.open import object_url, s3_location
 from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, LOG_SCHEMA, SCHEMA
 

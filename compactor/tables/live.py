@@ -17,10 +17,10 @@ from sequencer.api.commits import ObjectDescription
 from sequencer.api.errors import SequencerUnavailable
 from sequencer.api.interface import Sequencer
 from sequencer.api.objects import LiveFiles, LiveFilesRequest, LivePartition
+from tailrace.batches.record_batch import HEADER_BYTES, read_header
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.header import ParquetHeader, ParquetRun
 from tailrace.parquet_object.read import ParquetIndex, read_index
-from tailrace.record_batch import HEADER_BYTES, read_header
 
 ATTEMPTS = 10
 """How often a listing is started. A swap between two pages restarts it."""

@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from compactor.tables.live import RowRange
-from tailrace.columns import Columns
+from tailrace.configs.columns import Columns
 
 LEAST_RENEWAL_MS = 60_000
 """The least time between snapshots of an unchanged table."""

@@ -40,7 +40,7 @@ from compactor.columns.registered import (
 )
 from compactor.tables.live import LiveFile, RowRange
 from compactor.tables.table import StoredFile, TopicTable
-from tailrace.columns import Columns, ColumnsConflict, merged, parse_columns
+from tailrace.configs.columns import Columns, ColumnsConflict, merged, parse_columns
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.read import TAIL_BYTES
 

@@ -6,8 +6,8 @@ import enum
 from uuid import UUID
 
 from sequencer.api.values import Value
+from tailrace.batches.mixed_object import BatchCoordinates, SealedObject
 from tailrace.limits import Int64
-from tailrace.mixed_object import BatchCoordinates, SealedObject
 
 
 class OpenSession(Value, frozen=True):

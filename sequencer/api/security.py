@@ -6,8 +6,8 @@ import enum
 from uuid import UUID
 
 from sequencer.api.values import Value
-from tailrace.acls import Acl, AclFilter
 from tailrace.limits import Int64
+from tailrace.security.acls import Acl, AclFilter
 
 
 class ScramMechanism(enum.IntEnum):

@@ -14,7 +14,7 @@ MAX_REPLICATION_FACTOR = 32
 
 
 class Topic(Value, frozen=True):
-    """A topic. `configs` holds only the configs that were set; defaults are in tailrace.topic_config.
+    """A topic. `configs` holds only the configs that were set; defaults are in tailrace.configs.topic_config.
     `replication_factor` is the one that the topic was created with. It is only reported: the object store
     replicates."""
 

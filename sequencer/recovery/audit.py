@@ -57,9 +57,9 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, HotState
-from tailrace import mixed_object
+from tailrace.batches import mixed_object
+from tailrace.batches.mixed_object import InvalidObject, RunDescription, read_footer
 from tailrace.clock import Clock, Entropy
-from tailrace.mixed_object import InvalidObject, RunDescription, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 R = TypeVar("R", bound=Row)
@@ -553,10 +553,10 @@ def _stands_in(run: Run, listed: RunDescription) -> bool:
 def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
     """The same for a Parquet object: rebuild every row group into the batches that it was made from."""
     # Imported only here, because a broker does not need Arrow.
+    from tailrace.batches.record_batch import InvalidBatch
+    from tailrace.batches.records import InvalidRecords
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index, record_batches
-    from tailrace.record_batch import InvalidBatch
-    from tailrace.records import InvalidRecords
 
     try:
         index: Any = read_index(data, len(data))

@@ -28,8 +28,8 @@ from sequencer.store.rows import (
     TopicRow,
     key_of,
 )
-from tailrace import mixed_object
-from tailrace.mixed_object import Footer, InvalidObject, read_footer
+from tailrace.batches import mixed_object
+from tailrace.batches.mixed_object import Footer, InvalidObject, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8

@@ -67,8 +67,8 @@ from sequencer.store.state import (
     replace_row,
 )
 from sequencer.store.sums import SUMS, Moves
+from tailrace.batches.mixed_object import BatchCoordinates, Footer
 from tailrace.ids import NO_PRODUCER_ID
-from tailrace.mixed_object import BatchCoordinates, Footer
 from tailrace.turns import at_once
 
 COUNTER_STEPS = {

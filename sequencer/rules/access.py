@@ -29,8 +29,8 @@ from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow, key_of
 from sequencer.store.state import SECURITY_VERSION, Draft, HotState
-from tailrace.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission
 from tailrace.limits import MAX_NAME_BYTES, is_name
+from tailrace.security.acls import OPERATIONS, Acl, AclFilter, Operation, PatternType, Permission
 from tailrace.turns import Steps
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384

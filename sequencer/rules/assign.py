@@ -21,9 +21,9 @@ import msgspec
 from sequencer.api.commits import BatchError, BatchOutcome, BatchStatus
 from sequencer.api.reads import RunBatch
 from sequencer.rules.producers import ProducerState, SequenceCheck, advance, check_sequence
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
 from tailrace.ids import NO_PRODUCER_ID
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
 
 _NO_ERROR, _STORED = BatchError.NONE, BatchStatus.STORED
 

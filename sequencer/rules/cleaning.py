@@ -21,7 +21,7 @@ from sequencer.bounds import PageRoom
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.store.rows import BrokerConfigRow, CleanedRow, LeaseRow, PartitionRow, TopicRow
 from sequencer.store.state import Draft, HotState
-from tailrace.topic_config import topic_settings
+from tailrace.configs.topic_config import topic_settings
 
 COMPACT = "compact"
 _POINT_BYTES = 64

@@ -15,11 +15,11 @@ from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import ClientConfigRow
 from sequencer.store.state import CLIENT_CONFIGS_VERSION, Draft, HotState
-from tailrace.client_metrics_config import check_client_metrics_configs
-from tailrace.group_config import check_group_configs
+from tailrace.configs.client_metrics_config import check_client_metrics_configs
+from tailrace.configs.group_config import check_group_configs
+from tailrace.configs.topic_config import InvalidConfigValue
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.quotas import InvalidQuota, entity_of, limits_of
-from tailrace.topic_config import InvalidConfigValue
 
 
 def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConfigs:

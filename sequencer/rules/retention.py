@@ -29,7 +29,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import Draft, HotState
-from tailrace.topic_config import known_value
+from tailrace.configs.topic_config import known_value
 from tailrace.turns import Turns
 
 PARTITIONS_OF_A_PLAN = 10_000

@@ -48,7 +48,7 @@ from sequencer.store.rows import (
     ShareSpan,
 )
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
-from tailrace.group_config import DEAD_LETTER_TOPIC
+from tailrace.configs.group_config import DEAD_LETTER_TOPIC
 from tailrace.limits import is_name
 from tailrace.turns import Steps
 

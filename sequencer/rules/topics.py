@@ -34,9 +34,9 @@ from sequencer.store.rows import (
     TopicRow,
 )
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
-from tailrace.broker_config import broker_configs
+from tailrace.configs.broker_config import broker_configs
+from tailrace.configs.topic_config import TOPIC_CONFIGS
 from tailrace.tenants import is_topic_name
-from tailrace.topic_config import TOPIC_CONFIGS
 from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10

@@ -70,15 +70,15 @@ from sequencer.store.rows import (
     TransactionRow,
 )
 from sequencer.store.state import PRODUCER_ID, Draft, HotState, replace_row
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
-from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 LAST_EPOCH = 32766
 """The last epoch of a producer id; after it a new producer id is granted. An epoch is an int16, and Kafka never grants
 the largest value."""
 MARKER_LENGTH = 78
-"""Bytes of a control batch with one marker (tailrace.record_batch.control_batch)."""
+"""Bytes of a control batch with one marker (tailrace.batches.record_batch.control_batch)."""
 
 
 # --- producers ------------------------------------------------------------------------------------------

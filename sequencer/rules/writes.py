@@ -31,8 +31,8 @@ from sequencer.rules.upload_sessions import (
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore, SessionRow, WriteRow
 from sequencer.store.state import Draft
+from tailrace.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tailrace.ids import NO_PRODUCER_ID
-from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tailrace.turns import Steps, Turns, in_turns
 
 WORK_IN_A_TURN = 200

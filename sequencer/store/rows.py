@@ -398,7 +398,7 @@ class ScramRow(Row, frozen=True):
 
 
 class AclRow(Row, frozen=True):
-    """One binding (tailrace.acls); all of its fields form the key."""
+    """One binding (tailrace.security.acls); all of its fields form the key."""
 
     resource_type: Int32
     resource_name: str

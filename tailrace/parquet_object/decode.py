@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace.batches.compression import MAX_UNPACKED_BYTES, CannotUnpack, decompress
+from tailrace.batches.record_batch import HEADER_BYTES, BatchHeader
+from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
-from tailrace.compression import MAX_UNPACKED_BYTES, CannotUnpack, decompress
 from tailrace.parquet_object import kernels
 from tailrace.parquet_object.schema import HEADERS_TYPE
-from tailrace.record_batch import HEADER_BYTES, BatchHeader
-from tailrace.records import InvalidRecords
 
 Array = Any
 """A numpy or pyarrow array; mypy does not check either library's types."""

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from fastcrc.crc32 import iscsi as crc32c
 
-from tailrace.buffers import Buffer
-from tailrace.compression import compress
-from tailrace.parquet_object import kernels
-from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.record_batch import (
+from tailrace.batches.compression import compress
+from tailrace.batches.record_batch import (
     CRC_START,
     HEADER_BYTES,
     BatchHeader,
     Compression,
     assemble_like,
 )
+from tailrace.buffers import Buffer
+from tailrace.parquet_object import kernels
+from tailrace.parquet_object.header import InvalidParquetObject
 
 Array = Any
 _NOTHING = np.frombuffer(b"", np.uint8)

@@ -18,9 +18,9 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace import messagepack
-from tailrace.compression import CannotUnpack, decompress
+from tailrace.batches.compression import CannotUnpack, decompress
+from tailrace.batches.record_batch import HEADER_BYTES, Compression
 from tailrace.ids import TopicPartition
-from tailrace.record_batch import HEADER_BYTES, Compression
 
 METADATA_KEY = b"tailrace"
 VERSION = 1

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.batches.record_batch import HEADER_BYTES, BatchHeader, Compression, InvalidBatch, read_header
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.encode import encode_records, rebuild
@@ -30,7 +31,6 @@ from tailrace.parquet_object.header import (
     unpack_header,
 )
 from tailrace.parquet_object.schema import REPLAY_COLUMNS, TIME_COLUMNS
-from tailrace.record_batch import HEADER_BYTES, BatchHeader, Compression, InvalidBatch, read_header
 
 TAIL_BYTES = 256 << 10
 """A first read of this many bytes from the end contains most footers completely."""

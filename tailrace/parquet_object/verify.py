@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from tailrace.buffers import Buffer
-from tailrace.ids import TopicPartition
-from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
-from tailrace.parquet_object.encode import rebuild
-from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import ParquetIndex, PlainBatch, read_index, row_group_records
-from tailrace.parquet_object.write import SourceBatch, SourceRun
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     HEADER_BYTES,
     BatchHeader,
     Compression,
@@ -22,7 +15,14 @@ from tailrace.record_batch import (
     framed,
     read_header,
 )
-from tailrace.records import InvalidRecords
+from tailrace.batches.records import InvalidRecords
+from tailrace.buffers import Buffer
+from tailrace.ids import TopicPartition
+from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
+from tailrace.parquet_object.encode import rebuild
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.parquet_object.read import ParquetIndex, PlainBatch, read_index, row_group_records
+from tailrace.parquet_object.write import SourceBatch, SourceRun
 
 
 def verify(data: Buffer, runs: Sequence[SourceRun], *, size: int, crc: int) -> list[str]:

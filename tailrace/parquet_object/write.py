@@ -18,6 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.batches.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    TruncatedBatch,
+    check_crc,
+    framed,
+    read_header,
+)
+from tailrace.batches.records import InvalidRecords
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
@@ -31,15 +40,6 @@ from tailrace.parquet_object.header import (
 )
 from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index
 from tailrace.parquet_object.schema import SCHEMA, TIME_COLUMNS, within_microseconds, writer
-from tailrace.record_batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    TruncatedBatch,
-    check_crc,
-    framed,
-    read_header,
-)
-from tailrace.records import InvalidRecords
 
 ROW_GROUP_BYTES = 16 << 20
 MAX_BATCH_BYTES = 128 << 20

@@ -16,7 +16,7 @@ import structlog
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces
 from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME
-from tailrace.tls import PeerRefused, Tls
+from tailrace.security.tls import PeerRefused, Tls
 
 _log = structlog.get_logger(__name__)
 

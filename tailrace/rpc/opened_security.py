@@ -7,9 +7,9 @@ from pathlib import Path
 
 import structlog
 
-from tailrace.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
 from tailrace.rpc.security import RpcSecurity
-from tailrace.tls import BadCertificate, Tls, TlsFiles
+from tailrace.security.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
+from tailrace.security.tls import BadCertificate, Tls, TlsFiles
 
 _log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tailrace.buffers import Buffer
 from tailrace.rpc.errors import ProtocolViolation
 from tailrace.rpc.frames import LENGTH
-from tailrace.tls import Tls
+from tailrace.security.tls import Tls
 
 MAC_BYTES = 16
 TAG_BYTES = 8

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from tailrace.counters import CallbackCounter
 from tailrace.rpc.server import RpcServer
+from tailrace.telemetry.counters import CallbackCounter
 
 
 def count_refused(server: Callable[[], RpcServer | None], registry: CollectorRegistry) -> None:

@@ -14,7 +14,7 @@ from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
-    from tailrace.acls import AclFilter, ResourceType
+    from tailrace.security.acls import AclFilter, ResourceType
     from tailrace_cli.connections.kafka_client import KafkaClient
 
 app = group_of_commands("Access control lists: list, add, remove.")
@@ -43,7 +43,7 @@ class ResourceFlags:
 
     def named(self) -> tuple[ResourceType, str] | None:
         """Return the type and name of the resource, None without one. Raises WrongUsage if there are several."""
-        from tailrace.acls import CLUSTER_NAME, ResourceType
+        from tailrace.security.acls import CLUSTER_NAME, ResourceType
 
         named = [
             (kind, name)
@@ -104,8 +104,8 @@ def add(
     bootstrap: BootstrapFlag = None,
 ) -> None:
     """Allow (or deny) a principal operations on a resource."""
-    from tailrace.acls import PatternType, Permission
     from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
+    from tailrace.security.acls import PatternType, Permission
 
     named = resource.named()
     if access.principal is None or not access.operation or named is None:
@@ -144,8 +144,8 @@ def remove(
     bootstrap: BootstrapFlag = None,
 ) -> None:
     """Delete the ACLs that match all flags."""
-    from tailrace.acls import PatternType, Permission, ResourceType
     from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+    from tailrace.security.acls import PatternType, Permission, ResourceType
 
     named = resource.named()
     if access.principal is None and named is None:
@@ -184,9 +184,9 @@ def remove(
 
 
 async def _described(client: KafkaClient, acl_filter: AclFilter) -> list[dict[str, Any]]:
-    from tailrace.acls import Operation, PatternType, Permission, ResourceType
     from tailrace.kafka import ApiKey
     from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
+    from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
     from tailrace_cli.connections.kafka_client import check
 
     request = DescribeAclsRequest(
@@ -229,7 +229,7 @@ def _check_enabled(error_code: int) -> None:
 
 
 def _wanted(resource: tuple[ResourceType, str] | None, principal: str | None) -> AclFilter:
-    from tailrace.acls import AclFilter, PatternType
+    from tailrace.security.acls import AclFilter, PatternType
 
     if resource is None:
         return AclFilter(principal=principal)
@@ -237,7 +237,7 @@ def _wanted(resource: tuple[ResourceType, str] | None, principal: str | None) ->
 
 
 def _operation(text: str) -> int:
-    from tailrace.acls import Operation
+    from tailrace.security.acls import Operation
 
     try:
         return Operation[text.strip().upper().replace("-", "_")]

@@ -18,7 +18,7 @@ from sequencer.api.interface import Sequencer
 from sequencer.api.topics import MetadataRequest
 from sequencer.metrics import SequencerMetrics
 from tailrace.clock import SystemClock
-from tailrace.http_server import HttpServer
+from tailrace.http.http_server import HttpServer
 from tailrace.rpc.link import split_address
 from tailrace_cli.connections.opened_log import OpenedLog, opened_log
 from tailrace_cli.errors import CommandFailed
@@ -29,7 +29,7 @@ from tailrace_cli.settings import Settings
 
 if TYPE_CHECKING:
     from compactor.cycle import CompactionSettings, CompactionSummary
-    from compactor.job import SparkRunner
+    from compactor.on_spark.job import SparkRunner
     from compactor.rounds import Rounds
     from compactor.tables.follow import TablesFollowing
 
@@ -61,8 +61,8 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
     """
     registry = CollectorRegistry()
     with _extra_explained():
-        from compactor.java import NoJava
-        from compactor.job import ExecutorsUnfit, spark_runner
+        from compactor.on_spark.java import NoJava
+        from compactor.on_spark.job import ExecutorsUnfit, spark_runner
 
         async with opened_log(settings, SequencerMetrics(registry)) as log, tables_of(log) as tables:
             await _check_topics(log.sequencer, options.topics)
@@ -156,7 +156,7 @@ async def _compact_until_stopped(
     registry: CollectorRegistry,
 ) -> None:
     """Run rounds until a signal arrives (CancelledError) or the Spark driver has ended."""
-    from compactor.job import ExecutorsUnfit
+    from compactor.on_spark.job import ExecutorsUnfit
     from compactor.rounds import Rounds
 
     async def run_round(summary: CompactionSummary) -> None:

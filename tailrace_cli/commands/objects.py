@@ -86,7 +86,7 @@ def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False)
         data = await opened.get(key)
         if data[-4:] == PARQUET_MAGIC:
             return "parquet", _audit_parquet(data)
-        from tailrace.mixed_object import audit as audit_mixed
+        from tailrace.batches.mixed_object import audit as audit_mixed
 
         return "mixed", audit_mixed(data)
 
@@ -125,7 +125,7 @@ def _with_store(url: str, question: Callable[[ObjectStore], Awaitable[T]]) -> T:
 
 
 async def _mixed_footer(store: ObjectStore, key: str, size: int) -> dict[str, Any]:
-    from tailrace.mixed_object import TAIL_BYTES, InvalidObject, TailTooShort, read_footer
+    from tailrace.batches.mixed_object import TAIL_BYTES, InvalidObject, TailTooShort, read_footer
 
     try:
         length = min(size, TAIL_BYTES)
@@ -198,10 +198,10 @@ async def _parquet_index(store: ObjectStore, key: str, size: int) -> dict[str, A
 
 def _audit_parquet(data: bytes) -> list[str]:
     """Rebuild every row group's batches and verify their CRCs. Return the first problem found, if any."""
+    from tailrace.batches.record_batch import InvalidBatch
+    from tailrace.batches.records import InvalidRecords
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index, record_batches
-    from tailrace.record_batch import InvalidBatch
-    from tailrace.records import InvalidRecords
 
     try:
         index = read_index(data, len(data))

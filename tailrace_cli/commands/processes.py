@@ -69,7 +69,7 @@ class ProcessFlags:
         `mistakes_of`: see load_settings. Raises CommandFailed and BadSettings.
         """
         from tailrace.settings import load_settings
-        from tailrace.telemetry import configure_logging
+        from tailrace.telemetry.logs import configure_logging
         from tailrace_cli.running.security import refuse_password_in_command
         from tailrace_cli.settings import Settings
 
@@ -304,7 +304,7 @@ def bundle(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder to write to.")] = ".",
 ) -> None:
     """Write the files that spark-submit needs for the compactor."""
-    from compactor.bundle import write_bundle
+    from compactor.on_spark.bundle import write_bundle
 
     if not folder:
         raise WrongUsage("DIR is empty; give a folder, or no DIR for the current one")

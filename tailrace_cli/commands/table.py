@@ -217,7 +217,7 @@ async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSyn
     from compactor.columns.registered import RegistryUnavailable
     from compactor.tables.opening import NoCatalog, opened_tables
     from compactor.tables.table import TableConflict
-    from tailrace.columns import ColumnsConflict
+    from tailrace.configs.columns import ColumnsConflict
     from tailrace_cli.errors import CommandFailed
 
     opening = opened_tables(

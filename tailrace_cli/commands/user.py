@@ -129,7 +129,7 @@ def _password(file: Path | None) -> str:
                 raise WrongUsage(
                     "there is no terminal on which to ask for the password; give --password-file FILE (mode 0600)"
                 ) from None
-    from tailrace.credentials import BadCredential, read_secrets
+    from tailrace.security.credentials import BadCredential, read_secrets
 
     try:
         return read_secrets(file.expanduser())[0]

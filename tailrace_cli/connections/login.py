@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tailrace.credentials import BadCredential, check_private
+from tailrace.security.credentials import BadCredential, check_private
 from tailrace.settings import CLIENT_VARIABLE
 from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
 from tailrace_cli.errors import CommandFailed

@@ -70,7 +70,7 @@ class EmbeddedCluster:
 async def compact_all(store_url: str, sequencers: list[str], security: RpcSecurity | None = None) -> None:
     """Run the Spark compactor until nothing is left to compact, with no lower limit on age or size."""
     from compactor.cycle import CompactionSettings, run_cycle
-    from compactor.job import spark_runner
+    from compactor.on_spark.job import spark_runner
     from sequencer.client import SequencerClient
 
     clock, entropy = SystemClock(), SystemEntropy()

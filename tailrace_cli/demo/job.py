@@ -262,7 +262,7 @@ def _check_seeks(
 
 
 def _mean_delays_by_spark(paths: list[str]) -> source.Delays:
-    from compactor.session import spark_session
+    from compactor.on_spark.session import spark_session
 
     spark = spark_session()
     spark.read.parquet(*paths).createOrReplaceTempView("records")

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tailrace.broker_config import TOPIC_DEFAULTS
-from tailrace.group_config import GROUP_CONFIGS
+from tailrace.configs.broker_config import TOPIC_DEFAULTS
+from tailrace.configs.group_config import GROUP_CONFIGS
+from tailrace.configs.topic_config import TOPIC_CONFIGS, ConfigDefinition
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.schema import MAX_VERSION
-from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
 
 PAGE = Path("docs/protocol-support.md")
 
@@ -19,7 +19,7 @@ HEAD = """# Protocol support
 <!-- Generated from the code. Do not edit: run `python -m tailrace_cli.doc_pages.protocol_support`. -->
 
 This page lists what an agent supports. It is generated from the declarations of versions (`tailrace/kafka/messages/`)
-and of topic configs (`tailrace/topic_config.py`), and a test compares it with them.
+and of topic configs (`tailrace/configs/topic_config.py`), and a test compares it with them.
 """
 
 VERSIONS = """"Refused" versions are listed to clients, because librdkafka derives a broker's features from them, but
@@ -27,10 +27,10 @@ answered with UNSUPPORTED_VERSION; Kafka 4 closes the connection. An unknown ver
 version 0 body. As in Kafka, a request with an API or a version that is not listed closes the connection.
 """
 
-BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
-follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be altered.
-The defaults of the topic configs below can be altered for the whole cluster (`--entity-default`). Every other config
-that Kafka can change at run time can be altered, too: the value is stored and described, without effect. The same
+BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/configs/broker_config.py`). Those
+that follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be
+altered. The defaults of the topic configs below can be altered for the whole cluster (`--entity-default`). Every other
+config that Kafka can change at run time can be altered, too: the value is stored and described, without effect. The same
 holds for a value that is set for a single broker, because any agent serves any partition.
 """
 

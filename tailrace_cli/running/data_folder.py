@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from tailrace.clock import Entropy
-from tailrace.credentials import make_secret_file
 from tailrace.files import LockHeld, lock_for_this_process
+from tailrace.security.credentials import make_secret_file
 from tailrace_cli.errors import CommandFailed
 
 DATABASE = "tailrace.db"

@@ -12,7 +12,7 @@ from sequencer.api.errors import SequencerUnavailable
 from sequencer.api.interface import Sequencer
 from sequencer.api.security import AlterScram, ScramMechanism, ScramName
 from sequencer.pages import whole_security
-from tailrace.credentials import BadCredential, read_secrets
+from tailrace.security.credentials import BadCredential, read_secrets
 from tailrace_cli.errors import CommandFailed
 
 log = structlog.get_logger("tailrace.security")

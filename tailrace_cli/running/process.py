@@ -32,10 +32,11 @@ from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.sql.store import open_row_store
-from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.configs.broker_config import check_broker_configs
+from tailrace.configs.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace.cost import kind_of_database
-from tailrace.http_server import HttpServer
+from tailrace.http.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import GET_PATIENCE, PUT_PATIENCE, HedgedStore
 from tailrace.object_store.metered import MeteredStore
@@ -43,9 +44,8 @@ from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity
-from tailrace.telemetry import name_process
-from tailrace.tls import Tls
-from tailrace.topic_config import InvalidConfigValue, check_topic_configs
+from tailrace.security.tls import Tls
+from tailrace.telemetry.logs import name_process
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.checks import RPC_OF_SEQUENCER, open_prices
 from tailrace_cli.running.data_folder import (

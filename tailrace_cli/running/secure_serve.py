@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tailrace.clock import Clock, Entropy
-from tailrace.credentials import make_secret_file, read_secrets
 from tailrace.rpc.link import join_address, split_address
+from tailrace.security.credentials import make_secret_file, read_secrets
 from tailrace_cli.running.first_user import read_first_user
 from tailrace_cli.settings import Settings
 

@@ -23,12 +23,12 @@ from agent.security.listeners import (
 )
 from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
-from tailrace.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
 from tailrace.keepers import outlived
 from tailrace.rpc import openness
 from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
-from tailrace.tls import BadCertificate, Tls, TlsFiles
+from tailrace.security.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
+from tailrace.security.tls import BadCertificate, Tls, TlsFiles
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import SECRET
 from tailrace_cli.settings import Settings

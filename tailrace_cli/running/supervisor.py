@@ -22,7 +22,7 @@ from tailrace.clock import Clock, SystemClock, wait_for
 from tailrace.keepers import outlived
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
-from tailrace.telemetry import name_process
+from tailrace.telemetry.logs import name_process
 from tailrace_cli.settings import Settings
 
 log = structlog.get_logger("tailrace.supervisor")

@@ -17,13 +17,13 @@ from agent.security.access import Access
 from agent.security.doors import ClientSecurity
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api.errors import SequencerUnavailable
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, connection, made, run
 
 

@@ -12,7 +12,7 @@ from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import CreateTopic
 from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
-from tailrace.http_server import HttpServer
+from tailrace.http.http_server import HttpServer
 from tests.support.agents import batch
 from tests.support.wire import WiredAgent, run_wired
 

@@ -14,6 +14,7 @@ from agent.groups.coordinator import MAX_POSITIONS
 from agent.handlers.produce import PARTITIONS_IN_A_TURN
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import Topic
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.compiler import STEP
@@ -25,7 +26,6 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.records import NewRecord, encode_batch
 from tests.agent.test_usual_produce import VERSION, Client, idempotent
 from tests.support.agents import AgentBench, batch, codes, connection, made, run, settle
 from tests.support.frames import frames_of

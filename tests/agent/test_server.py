@@ -20,10 +20,10 @@ from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.methods import Method
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import read_header
 from tests.support.agents import AwaitedSubmission, batch, settle
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS

@@ -21,6 +21,7 @@ from cache.ring import Replicas
 from sequencer.api.agents import Ring
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import Topic
+from tailrace.configs.topic_config import topic_settings
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (
@@ -54,7 +55,6 @@ from tailrace.kafka.messages.offset_fetch import (
 )
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tailrace.topic_config import topic_settings
 from tailrace.turns import Turns, in_turns
 from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log

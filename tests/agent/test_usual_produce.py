@@ -22,11 +22,11 @@ from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.usual_produce import UsualReply
 from sequencer.api.commits import BatchError
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.quotas import QuotaEntity
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.test_connection import Transport
 from tests.support.agents import PROMPT, AgentBench, batch, run, settle
 from tests.support.frames import frames_of

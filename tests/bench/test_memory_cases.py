@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.memory_cases import CASES, SMALL, run_case
+from bench.support.memory_cases import CASES, SMALL, run_case
 
 
 @pytest.mark.parametrize("name", CASES)

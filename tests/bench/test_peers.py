@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from bench.end_to_end import at
-from bench.peer_cases import DAILY, KAFKA, PROGRAMS, WHOLE
-from bench.peer_page import page, with_figures
 from bench.serve_over import NullStore
+from bench.support.peer_cases import DAILY, KAFKA, PROGRAMS, WHOLE
+from bench.support.peer_page import page, with_figures
 from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectMissing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bench.scale import Size, measure, measure_outages, ratios
-from bench.scale_servers import sequencers
+from bench.support.scale_servers import sequencers
 from tests.support.servers import PostgresServer
 
 MOST_SECONDS = 300.0

@@ -18,11 +18,11 @@ from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
+from tailrace.batches.record_batch import Compression, check_crc, split
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
-from tailrace.record_batch import Compression, check_crc, split
-from tailrace.records import NewRecord, decode_records, encode_batch
 from tests.support.clocks import ManualClock
 
 TOPIC = UUID(int=5)

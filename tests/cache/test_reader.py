@@ -29,10 +29,7 @@ from cache.settings import CacheSettings
 from sequencer.api.agents import Ring
 from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.reads import Marker, Run, RunBatch
-from tailrace.ids import TopicPartition
-from tailrace.object_store.api import ObjectMissing
-from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     HEADER_BYTES,
     MARKER_BYTES,
     Compression,
@@ -41,7 +38,10 @@ from tailrace.record_batch import (
     read_header,
     split,
 )
-from tailrace.records import NewRecord, decode_records, encode_batch
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import ObjectMissing
+from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock
 from tests.support.consumer import is_abort
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from compactor.session import spark_session
+from compactor.on_spark.session import spark_session
 from compactor.spark_source.options import SourceOptions
 from compactor.spark_source.source import DefaultSource, StreamSource, TaskPartition
 from tests.compactor.writing_driver import PIDS, WHEN, die

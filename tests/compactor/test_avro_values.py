@@ -19,7 +19,7 @@ from compactor.columns.derive import DECODED_BYTES, ValueFormat, parts, resolved
 from compactor.columns.json_values import ValueUnfit
 from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
 from compactor.columns.values import fit
-from tailrace.columns import columns_text
+from tailrace.configs.columns import columns_text
 
 PLACE = {"type": "record", "name": "Place", "namespace": "geo", "fields": [{"name": "lat", "type": "double"}]}
 FLIGHT = {

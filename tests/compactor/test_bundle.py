@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from compactor.bundle import (
+from compactor.on_spark.bundle import (
     ENVIRONMENT,
     LEFT_TO_THE_CLUSTER,
     SUBMITTED,
@@ -15,7 +15,7 @@ from compactor.bundle import (
     required,
     write_archive,
 )
-from compactor.session import added_settings
+from compactor.on_spark.session import added_settings
 
 
 def test_a_python_without_packages_has_what_tasks_and_the_source_need_in_the_archive(tmp_path: Path) -> None:
@@ -27,7 +27,9 @@ def test_a_python_without_packages_has_what_tasks_and_the_source_need_in_the_arc
             top.symlink_to(path.parents[name.count("/") - 1] if "/" in name else path)
     assert not any((environment / name).exists() for name in LEFT_TO_THE_CLUSTER)
     bare = [sys.executable, "-I", "-S", "-c"]
-    modules = "compactor.job, compactor.spark_source.database_index, tailrace_cli.app, obstore, pandas"
+    modules = (
+        "compactor.on_spark.job, compactor.spark_source.database_index, tailrace_cli.app, obstore, pandas"
+    )
     code = f"import sys; sys.path.append({str(environment)!r}); import {modules}"
     subprocess.run([*bare, code], check=True, timeout=300, cwd=tmp_path)
     without = subprocess.run([*bare, "import compactor"], capture_output=True, timeout=300, cwd=tmp_path)

@@ -21,7 +21,7 @@ from compactor.columns.arrays import column_names, table_fields
 from compactor.columns.derive import DECODED_BYTES, ValuesName, parts, together
 from compactor.columns.json_values import JsonValues, inferred
 from compactor.columns.values import FittedValues, fit
-from tailrace.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
+from tailrace.configs.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
 
 WIDE = ", ".join(f"c{number} long" for number in range(998))
 

@@ -38,10 +38,10 @@ from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
 

@@ -39,9 +39,9 @@ from sequencer.collector import collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.record_batch import Compression
+from tailrace.batches.records import NewRecord, Record, decode_records, encode_batch
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import Compression
-from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, compacted_here
 

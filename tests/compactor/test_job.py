@@ -20,11 +20,11 @@ from pyspark.errors import StreamingQueryException
 from compactor.columns.derive import ValueFormat
 from compactor.columns.spark import DeriveFailed
 from compactor.cycle import CompactionSettings, run_cycle
-from compactor.job import SparkRunner, compact, run_task
+from compactor.on_spark.job import SparkRunner, compact, run_task
+from compactor.on_spark.session import spark_session
+from compactor.on_spark.spark_failures import cause_of_death
 from compactor.plan import PlanSettings
 from compactor.rewrite import OutputLocation
-from compactor.session import spark_session
-from compactor.spark_failures import cause_of_death
 from compactor.tables.iceberg import IcebergTables, open_catalog
 from compactor.tables.sync import TableSync, WantedTable
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
@@ -32,9 +32,9 @@ from sequencer.api.topics import CreatePartitions, DeleteTopic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
+from tailrace.batches.record_batch import Compression
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import object_url, open_store
-from tailrace.record_batch import Compression
 from tests.support.compaction import Log, batch_of, change_log, unreadable_batch
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False, plan=PlanSettings(1 << 10, 4 << 10))

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compactor.by_key.keyed import NO_HORIZON, Pass, Rows, cleanable, fitting, is_due, kept, without_horizon
+from compactor.by_key.keyed_cycle import runs_within
+from compactor.by_key.keyed_index import KeyIndex
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
-from compactor.keyed import NO_HORIZON, Pass, Rows, cleanable, fitting, is_due, kept, without_horizon
-from compactor.keyed_cycle import runs_within
-from compactor.keyed_index import KeyIndex
 from compactor.plan import PlanSettings
 from sequencer.api.commits import ObjectKind
 from sequencer.api.compaction import CleanPoint, CleanPointsRequest, SwapRequest
@@ -28,10 +28,10 @@ from sequencer.api.values import Value
 from sequencer.engine.committer import Committer
 from sequencer.methods import CalledSequencer, Method
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
+from tailrace.batches.records import NewRecord, Record, encode_batch
+from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
-from tailrace.records import NewRecord, Record, encode_batch
-from tailrace.topic_config import topic_settings
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, compacted_here
 

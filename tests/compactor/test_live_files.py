@@ -18,9 +18,9 @@ from sequencer.api.topics import DeleteTopic
 from sequencer.engine.committer import Committer
 from sequencer.reading import live_files as page_module
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import ParquetHeader
-from tailrace.records import NewRecord, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 

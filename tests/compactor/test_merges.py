@@ -23,8 +23,8 @@ from sequencer.engine.committer import Committer
 from sequencer.rules.levels import DAY_MS, HOUR_MS, SMALL_BYTES, to_merge
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import SmallObjectRow
+from tailrace.batches.record_batch import Compression
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import Compression
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from compactor.columns import plain_json
 from compactor.columns.json_values import JsonValues
 from compactor.columns.values import FittedValues, fit, one_by_one
-from tailrace.columns import parse_columns
+from tailrace.configs.columns import parse_columns
 
 COLUMNS = (
     "a long",

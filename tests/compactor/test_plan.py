@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compactor.job import pack
+from compactor.on_spark.job import pack
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.rewrite import ranges_to_read
 from sequencer.api.commits import ObjectKind

@@ -26,7 +26,7 @@ from compactor.columns.protobuf_values import (
 )
 from compactor.columns.registered import HEADER, RegisteredSchema, SchemaRefused
 from compactor.columns.values import fit
-from tailrace.columns import columns_text, row_cells
+from tailrace.configs.columns import columns_text, row_cells
 
 PLACE = 'syntax = "proto3"; package geo; message Place { double lat = 1; }'
 FLIGHT = """

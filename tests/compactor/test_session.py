@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.session import added_settings, file_settings, keyed_task_memory_bytes
+from compactor.on_spark.session import added_settings, file_settings, keyed_task_memory_bytes
 
 ITEM = 128 << 20
 

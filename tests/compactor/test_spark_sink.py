@@ -29,11 +29,11 @@ from sequencer.api.commits import SessionRef, WriteRequest, WrittenObject
 from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
-from tailrace.mixed_object import audit
+from tailrace.batches.mixed_object import audit
+from tailrace.batches.record_batch import Compression, TimestampType, read_header
+from tailrace.batches.records import decode_records
+from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import Compression, TimestampType, read_header
-from tailrace.records import decode_records
-from tailrace.topic_config import topic_settings
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore

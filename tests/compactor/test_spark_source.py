@@ -69,10 +69,10 @@ from sequencer.api.topics import DeleteTopic, Topic
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.record_batch import Compression
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.write import write_parquet
-from tailrace.record_batch import Compression
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, unreadable_batch
 

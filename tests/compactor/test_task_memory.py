@@ -15,20 +15,20 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from compactor.by_key.keyed_cycle import KeyedSummary, due_partitions, items_of
+from compactor.by_key.keyed_index import MIN_MEMORY_BYTES
+from compactor.by_key.keyed_rewrite import KeyedItem
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from compactor.keyed_cycle import KeyedSummary, due_partitions, items_of
-from compactor.keyed_index import MIN_MEMORY_BYTES
-from compactor.keyed_rewrite import KeyedItem
 from compactor.merges import plan_merges
+from compactor.on_spark.session import TASK_BASE_BYTES, keyed_task_memory_bytes, task_memory_bytes
 from compactor.plan import PlanSettings, WorkItem, plan
-from compactor.session import TASK_BASE_BYTES, keyed_task_memory_bytes, task_memory_bytes
 from sequencer.api.compaction import CompactionRequest
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.record_batch import Compression
+from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.configs.topic_config import topic_settings
 from tailrace.object_store.open import open_store
-from tailrace.record_batch import Compression
-from tailrace.records import NewRecord, encode_batch
-from tailrace.topic_config import topic_settings
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 
@@ -36,7 +36,7 @@ ITEM_BYTES = 48 << 20
 NO_MERGES = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
 ONE_TASK = """
 import sys
-from compactor import job
+from compactor.on_spark import job
 output = job.OutputLocation("out/", "c", until_ms=1 << 62)
 (outcome,) = getattr(job, sys.argv[3])([open(sys.argv[1], "rb").read()], sys.argv[2], output)
 kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in open("/proc/self/status"))

@@ -44,9 +44,9 @@ from sequencer.api.reads import (
 from sequencer.api.topics import Topic
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import open_row_store
+from tailrace.batches.record_batch import MARKER_BYTES, Compression, read_header
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import MARKER_BYTES, Compression, read_header
-from tailrace.records import NewRecord, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log as RealLog
 from tests.support.compaction import batch_of

@@ -18,7 +18,7 @@ from compactor.columns.derive import ValueFormat
 from compactor.columns.registered import HEADER, MAX_SCHEMAS, RegistryUnavailable
 from compactor.tables.iceberg import open_catalog
 from compactor.tables.sync import SyncedTable, WantedTable
-from tailrace.columns import ColumnsConflict
+from tailrace.configs.columns import ColumnsConflict
 from tests.compactor.test_iceberg import LIFE_MS, NAMESPACE, World, opened
 from tests.support.compaction import batch_of, compacted_here
 

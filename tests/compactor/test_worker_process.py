@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from compactor.on_spark.worker_process import forget_finders, settled
 from compactor.spark_sink.options import SinkOptions
 from compactor.spark_sink.sink import upload
-from compactor.worker_process import forget_finders, settled
 
 
 def test_sparks_archives_are_not_read_again_and_can_still_be_imported_from(

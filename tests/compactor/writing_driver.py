@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
-from compactor.session import spark_session
+from compactor.on_spark.session import spark_session
 from compactor.spark_sink.sink import StreamSink
 from compactor.spark_source.source import DefaultSource
 

@@ -87,7 +87,7 @@ from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.rpc import Link, Receiver, RpcConnection, RpcSecurity, RpcServer
 from tests.support.clocks import ManualClock, SeededEntropy
 
@@ -424,7 +424,7 @@ def _values() -> dict[str, list[bytes]]:
     from agent.groups.stored_group import StoredGroup
     from sequencer.api.commits import CommitAnswer
     from sequencer.api.reads import RunBatch
-    from tailrace.mixed_object import Footer
+    from tailrace.batches.mixed_object import Footer
     from tailrace.parquet_object.header import ParquetHeader
     from tailrace.rpc.frames import Header
     from tests.fuzz.rpc import structs, value_of

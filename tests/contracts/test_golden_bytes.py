@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from tailrace.batches.mixed_object import audit, coordinates, read_footer, seal
+from tailrace.batches.record_batch import MarkerKind, control_batch, read_header
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import audit, coordinates, read_footer, seal
 from tailrace.parquet_object.read import read_index, record_batches
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
-from tailrace.record_batch import MarkerKind, control_batch, read_header
-from tailrace.records import NewRecord, decode_records, encode_batch
 
 GOLDEN = Path(__file__).parent / "golden"
 PARTITION = TopicPartition(UUID(int=0x1234), 2)

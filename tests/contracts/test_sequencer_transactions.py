@@ -63,8 +63,8 @@ from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.reading import queries
 from sequencer.settings import SequencerSettings
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import SETTINGS, STORED, T0, Bench, batch, run, settle
 from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory

@@ -37,7 +37,7 @@ from sequencer.methods import METHODS
 from sequencer.store.batch_table import decode_table
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.schema import metadata as schema
-from tailrace.mixed_object import InvalidObject, read_footer
+from tailrace.batches.mixed_object import InvalidObject, read_footer
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import METADATA_KEY, InvalidParquetObject, unpack_header
 from tailrace.rpc import HelloRefused, KnownCluster
@@ -95,7 +95,7 @@ SPLIT = re.compile(r"sequencer\.api\..*")
 
 def struct_named(name: str) -> type[Any]:
     from agent.groups.stored_group import StoredGroup
-    from tailrace.mixed_object import Footer
+    from tailrace.batches.mixed_object import Footer
     from tailrace.parquet_object.header import ParquetHeader
 
     kinds: list[type[Any]] = [*structs(), Header, Footer, ParquetHeader, StoredGroup, RunBatch]

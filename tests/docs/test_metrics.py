@@ -20,7 +20,7 @@ from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
-from tailrace.http_connections import HttpTelemetry
+from tailrace.http.http_connections import HttpTelemetry
 from tailrace.rpc.telemetry import count_refused
 from tailrace_cli.running.loop_watch import LoopWatch
 from tailrace_cli.running.process_metrics import add_process_metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.latency import Outcome, table
-from tailrace.topic_config import Latency
+from tailrace.configs.topic_config import Latency
 from tailrace_cli.doc_pages import scale_table
 
 LATENCIES = json.loads(Path("bench/results/2026-11-22-latency.json").read_text())

@@ -12,12 +12,10 @@ import cramjam
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from tailrace import mixed_object
-from tailrace.compression import CannotUnpack, compress, decompress
-from tailrace.ids import TopicPartition
-from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
-from tailrace.produced_batch import usual_batch
-from tailrace.record_batch import (
+from tailrace.batches import mixed_object
+from tailrace.batches.compression import CannotUnpack, compress, decompress
+from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.record_batch import (
     CRC_START,
     HEADER_BYTES,
     Compression,
@@ -28,7 +26,9 @@ from tailrace.record_batch import (
     validate_produced,
     walk,
 )
-from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.batches.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.ids import TopicPartition
+from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
 from tests.fuzz.target import Target
 
 MAX_MESSAGE_BYTES = 1 << 20

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 MODULES = (
-    "tailrace.compression",
+    "tailrace.batches.compression",
     "tailrace.messagepack",
-    "tailrace.mixed_object",
+    "tailrace.batches.mixed_object",
     "tailrace.parquet_object.header",
-    "tailrace.record_batch",
-    "tailrace.records",
+    "tailrace.batches.record_batch",
+    "tailrace.batches.records",
     "tailrace.rpc.frames",
     "tailrace.kafka.headers",
     "tailrace.kafka.varints",

@@ -13,9 +13,9 @@ from typing import Any
 import cramjam
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.batches.record_batch import InvalidBatch, read_header
+from tailrace.batches.records import InvalidRecords, decode_records
 from tailrace.ids import TopicPartition
-from tailrace.record_batch import InvalidBatch, read_header
-from tailrace.records import InvalidRecords, decode_records
 from tests.fuzz.formats import NOW, UNPACK_AT_MOST, batches, sealed
 from tests.fuzz.target import Target
 

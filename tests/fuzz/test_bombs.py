@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from fastcrc.crc32 import iscsi as crc32c
 
-from tailrace import mixed_object
-from tailrace.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
+from tailrace.batches import mixed_object
+from tailrace.batches.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
+from tailrace.batches.record_batch import Compression, InvalidBatch, assemble, validate_produced
+from tailrace.batches.records import InvalidRecords, decode_records
 from tailrace.kafka import MalformedRequest, decode_request, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
-from tailrace.record_batch import Compression, InvalidBatch, assemble, validate_produced
-from tailrace.records import InvalidRecords, decode_records
 from tailrace.rpc import ProtocolViolation
 from tailrace.rpc.frames import decode_body, decode_frame
 from tailrace.rpc.hello import Hello

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from tailrace.batches.record_batch import assemble
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
-from tailrace.record_batch import assemble
-from tailrace.records import NewRecord, encode_batch
 from tests.hostile.known import QUIET_GROUP, QUIET_TOPIC, WIDE_GROUP, WIDE_TOPIC, Known, Member, parts_of
 
 READING = frozenset({

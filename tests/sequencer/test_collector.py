@@ -21,8 +21,8 @@ from sequencer.collector import Collection, collect
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.clock import SystemClock
-from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS

@@ -28,8 +28,8 @@ from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.api.values import Empty
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
 
 PRODUCERS = 3

@@ -19,8 +19,8 @@ from sequencer.store.batch_table import NO_OBJECT
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, OpenRangeRow, ProducerRow, RememberedBatch, TransactionRow
 from sequencer.store.state import HotState, replace_row
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.sequencer_bench import Bench, batch

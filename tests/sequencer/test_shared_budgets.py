@@ -21,9 +21,9 @@ from sequencer.api.topics import CreateTopic, Topic
 from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates
-from tailrace.record_batch import read_header
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
 from tests.support.clocks import SeededEntropy
 

@@ -19,8 +19,8 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import CreateTopic, DeleteTopic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.settings import SequencerSettings
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.sequencer_bench import T0, Bench, batch, prepare_swap, run, settle
 from tests.support.sequencers import memory
 

@@ -70,10 +70,10 @@ from sequencer.store.rows import (
 from sequencer.store.sql.store import SqlRowStore
 from sequencer.store.state import HotState, replace_row
 from sequencer.store.sums import PRODUCERS
-from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from tailrace.batches.record_batch import BatchHeader, check_crc, read_header
+from tailrace.batches.records import NewRecord, Record, decode_records, encode_batch
 from tailrace.clock import Entropy
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -38,8 +40,6 @@ from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.record_batch import BatchHeader, check_crc, read_header
-from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.simulation.aborts import AbortWatch
 from tests.simulation.cluster import Cluster
 from tests.simulation.loop import SimulatedClock, SimulatedProcess

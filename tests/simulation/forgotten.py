@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
 from tailrace.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from tailrace.records import NewRecord, decode_records, encode_batch
 from tests.simulation.clients import OUT_OF_SEQUENCE, Log, OutBatch, Producer, Stage
 from tests.simulation.groups import SESSION_MS, GroupMember, GroupWatch, MustJoin
 from tests.simulation.keyed import quiet

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.records import NewRecord, encode_batch
 from tests.simulation.clients import Admin, Got, Log, OutBatch, Reader, Stage
 from tests.simulation.network import NoAnswer
 from tests.simulation.transactions import Progress, TransactionalProducer

@@ -38,9 +38,9 @@ import agent.handlers.dead_letters as dead_letters
 import agent.handlers.list_offsets as list_offsets
 import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
+import compactor.by_key.keyed as keyed_module
 import compactor.erasure.rewrite as erasure_rewrite
 import compactor.erasure.search as erasure_search
-import compactor.keyed as keyed_module
 import compactor.rewrite as rewrite_module
 import compactor.rounds as rounds_module
 import sequencer.bounds as bounds
@@ -134,8 +134,8 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
+from tailrace.batches.record_batch import crc_of, patch_base_offset_and_epoch, read_header
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.record_batch import crc_of, patch_base_offset_and_epoch, read_header
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import (
     COMMITTER_RESTARTS,

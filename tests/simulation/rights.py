@@ -10,7 +10,7 @@ from contextlib import suppress
 from sequencer.api.errors import SequencerError
 from sequencer.api.security import CreateAcls, DeleteAcls, SecurityRequest
 from sequencer.client import SequencerClient
-from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tests.simulation.clients import Client
 
 RIGHT = Acl(

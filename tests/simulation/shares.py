@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequencer.api.share_groups import AcknowledgeType
+from tailrace.batches.record_batch import check_crc, split
+from tailrace.batches.records import decode_records
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_share_group_offsets import (
@@ -38,8 +40,6 @@ from tailrace.kafka.messages.share_fetch import (
     SharePartitionData,
 )
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tailrace.record_batch import check_crc, split
-from tailrace.records import decode_records
 from tests.simulation.clients import Admin, Client, Log, Reader, Stage
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import KafkaStream, NoAnswer

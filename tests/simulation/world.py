@@ -33,9 +33,9 @@ from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.sql.store import SqlRowStore
-from tailrace.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
+from tailrace.batches.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
+from tailrace.batches.record_batch import HEADER_BYTES
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import HEADER_BYTES
 from tests.simulation.aborts import AbortWatch
 from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import (

@@ -33,13 +33,13 @@ from sequencer.api.topics import CreateTopic, MetadataRequest, Topic
 from sequencer.api.transactions import EndTransaction, TransactionRef
 from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
+from tailrace.batches.mixed_object import BatchCoordinates, coordinates, seal
+from tailrace.batches.record_batch import HEADER_BYTES, Compression, crc_of, read_header, split
+from tailrace.batches.records import NewRecord, Record, decode_records, encode_batch
 from tailrace.clock import Clock, SystemClock, SystemEntropy
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
-from tailrace.record_batch import HEADER_BYTES, Compression, crc_of, read_header, split
-from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sequencer.api.reads import AbortedTransaction
+from tailrace.batches.record_batch import MarkerKind, check_crc, split
+from tailrace.batches.records import Record, decode_records
 from tailrace.buffers import Buffer
-from tailrace.record_batch import MarkerKind, check_crc, split
-from tailrace.records import Record, decode_records
 
 
 @dataclass(slots=True)

@@ -25,10 +25,10 @@ from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import recover
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Row
+from tailrace.batches.mixed_object import SealedObject, coordinates, seal
+from tailrace.batches.record_batch import assemble, read_header
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import SealedObject, coordinates, seal
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import assemble, read_header
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore
 from tests.support.row_samples import changes

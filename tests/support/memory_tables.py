@@ -13,7 +13,7 @@ from compactor.columns.arrays import table_fields
 from compactor.columns.derive import QUARANTINE
 from compactor.tables.live import RowRange
 from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
-from tailrace.columns import Columns, columns_text, parse_columns
+from tailrace.configs.columns import Columns, columns_text, parse_columns
 from tailrace.parquet_object.schema import LOG_SCHEMA
 
 

@@ -31,7 +31,7 @@ from sequencer.api.reads import (
 )
 from sequencer.api.topics import CreateTopic, Topic
 from sequencer.settings import SequencerSettings
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.batches.mixed_object import BatchCoordinates
 from tests.support.sequencers import Factory, Opened
 
 SETTINGS = SequencerSettings(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tailrace.kafka.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -23,7 +24,6 @@ from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench
 
 T0 = 1_700_000_000_000

@@ -24,6 +24,7 @@ from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore
 from sequencer.store.sql.store import SqlRowStore
+from tailrace.batches.record_batch import split
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -36,7 +37,6 @@ from tailrace.kafka.messages.produce import (
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
-from tailrace.record_batch import split
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 

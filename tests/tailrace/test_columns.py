@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.columns import (
+from tailrace.configs.columns import (
     MAX_COLUMNS,
     ColumnsConflict,
     DecimalType,
@@ -21,7 +21,7 @@ from tailrace.columns import (
     merged,
     parse_columns,
 )
-from tailrace.topic_config import InvalidConfigValue, check_topic_configs
+from tailrace.configs.topic_config import InvalidConfigValue, check_topic_configs
 
 names = st.text(max_size=20).filter(is_name)
 decimals = st.integers(1, 38).flatmap(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from tailrace.counters import PlainHistogram
+from tailrace.telemetry.counters import PlainHistogram
 
 BUCKETS = (0.5, 1.0, 2.5)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.credentials import BadCredential, make_secret_file, read_secrets
+from tailrace.security.credentials import BadCredential, make_secret_file, read_secrets
 from tests.support.clocks import SeededEntropy
 
 

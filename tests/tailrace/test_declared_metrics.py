@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, generate_latest
 
-from tailrace.declared_metrics import DeclaredMetrics, metric
+from tailrace.telemetry.declared_metrics import DeclaredMetrics, metric
 
 
 class Parent(DeclaredMetrics, prefix="x_"):

@@ -6,7 +6,7 @@ import asyncio
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
-from tailrace.exposition import SAMPLES_IN_A_TURN, exposition
+from tailrace.telemetry.exposition import SAMPLES_IN_A_TURN, exposition
 from tests.support.turns import passes_of
 
 

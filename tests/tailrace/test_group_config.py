@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.group_config import reset_seconds
+from tailrace.configs.group_config import reset_seconds
 
 
 @pytest.mark.parametrize(

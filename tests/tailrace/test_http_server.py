@@ -10,8 +10,8 @@ from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from tailrace.http_connections import HttpBounds, HttpConnection, HttpConnections, HttpTelemetry
-from tailrace.http_server import GAUGES_EVERY_SECONDS, HttpServer, Page, Readiness
+from tailrace.http.http_connections import HttpBounds, HttpConnection, HttpConnections, HttpTelemetry
+from tailrace.http.http_server import GAUGES_EVERY_SECONDS, HttpServer, Page, Readiness
 from tests.support.clocks import ManualClock
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.key_filter import (
     BLOCK_BYTES,
@@ -19,7 +20,6 @@ from tailrace.parquet_object.key_filter import (
 )
 from tailrace.parquet_object.read import ParquetIndex, read_index
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
-from tailrace.records import NewRecord, encode_batch
 
 
 def written(keys: list[bytes | None], path: Path) -> tuple[bytes, ParquetIndex]:

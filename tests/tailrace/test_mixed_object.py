@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.ids import TopicPartition
-from tailrace.mixed_object import (
+from tailrace.batches.mixed_object import (
     InvalidObject,
     RunInput,
     SealedObject,
@@ -17,8 +16,9 @@ from tailrace.mixed_object import (
     read_footer,
     seal,
 )
-from tailrace.record_batch import framed, read_header
-from tailrace.records import NewRecord, encode_batch
+from tailrace.batches.record_batch import framed, read_header
+from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.ids import TopicPartition
 
 PLAIN = settings(deadline=None, max_examples=60, derandomize=True)
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.batches.record_batch import Compression, crc_of, framed, read_header
+from tailrace.batches.records import InvalidRecords, NewRecord, decode_records, encode_batch
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import (
@@ -30,8 +32,6 @@ from tailrace.parquet_object.write import (
     WrittenParquet,
     write_parquet,
 )
-from tailrace.record_batch import Compression, crc_of, framed, read_header
-from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
 
 TOPIC = UUID(int=5)
 PLAIN = settings(deadline=None, max_examples=40, derandomize=True)

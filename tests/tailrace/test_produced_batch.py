@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.mixed_object import BatchCoordinates, coordinates
-from tailrace.produced_batch import usual_batch
-from tailrace.record_batch import (
+from tailrace.batches.mixed_object import BatchCoordinates, coordinates
+from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.record_batch import (
     Compression,
     InvalidBatch,
     InvalidRecordBatch,
     crc_of,
     validate_produced,
 )
-from tailrace.records import NewRecord, encode_batch
+from tailrace.batches.records import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 RECORDS = [NewRecord(b"k", b"v" * 20)] * 3

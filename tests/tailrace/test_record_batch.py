@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace import record_batch as rb
-from tailrace.record_batch import Compression, MarkerKind
-from tailrace.records import NewRecord, decode_records, encode_batch
+from tailrace.batches import record_batch as rb
+from tailrace.batches.record_batch import Compression, MarkerKind
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 
 PLAIN = settings(deadline=None, max_examples=200, derandomize=True)
 BATCH = encode_batch(

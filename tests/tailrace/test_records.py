@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
-from tailrace.record_batch import Compression, InvalidBatch, check_crc, read_header, validate_produced
-from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+from tailrace.batches.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
+from tailrace.batches.record_batch import Compression, InvalidBatch, check_crc, read_header, validate_produced
+from tailrace.batches.records import InvalidRecords, NewRecord, decode_records, encode_batch
 
 INT64 = st.integers(-(2**62), 2**62)
 BYTES = st.none() | st.binary(max_size=40)

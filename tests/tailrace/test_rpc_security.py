@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.credentials import BadCredential
 from tailrace.rpc import (
     CallTimedOut,
     ClusterIdentity,
@@ -46,6 +45,7 @@ from tailrace.rpc.hello import (
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.rpc.openness import is_private
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
+from tailrace.security.credentials import BadCredential
 from tests.support.clocks import SeededEntropy
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -17,7 +17,7 @@ from agent.security import audit_log
 from agent.security.audit_log import MAX_LINES_PER_SECOND, Audit
 from agent.telemetry import AgentTelemetry
 from tailrace.keepers import outlived
-from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
+from tailrace.telemetry.logs import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
 from tests.support.clocks import ManualClock
 
 

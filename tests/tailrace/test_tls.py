@@ -29,7 +29,7 @@ from tailrace.rpc import (
     encode_body,
 )
 from tailrace.rpc.frames import Header
-from tailrace.tls import BadCertificate, Tls, TlsFiles, expiry_s
+from tailrace.security.tls import BadCertificate, Tls, TlsFiles, expiry_s
 from tests.support.certificates import Authority
 from tests.support.patience import PATIENCE_SECONDS
 

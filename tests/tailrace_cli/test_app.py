@@ -16,10 +16,10 @@ import pytest
 import structlog
 import typer
 
+from tailrace.batches.mixed_object import seal
 from tailrace.clock import SystemClock
-from tailrace.mixed_object import seal
 from tailrace.object_store.open import open_store
-from tailrace.telemetry import configure_logging, name_process
+from tailrace.telemetry.logs import configure_logging, name_process
 from tailrace_cli.app import app, main
 
 

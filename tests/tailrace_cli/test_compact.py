@@ -145,8 +145,8 @@ def test_a_compactor_that_is_told_to_stop_logs_no_warning(
             await wait_for_committer(server, runtime.clock)
 
     asyncio.run(make_log())
-    monkeypatch.setattr("compactor.job.spark_runner", started)
-    monkeypatch.setattr("tailrace.telemetry.configure_logging", lambda *_: None)  # it would outlive the test
+    monkeypatch.setattr("compactor.on_spark.job.spark_runner", started)
+    monkeypatch.setattr("tailrace.telemetry.logs.configure_logging", lambda *_: None)  # it outlives the test
     flags = ("--data", str(tmp_path), "--every", "1s", "--http", "127.0.0.1:0")
     monkeypatch.setattr(sys, "argv", ["tailrace", "compact", *flags])
     with capture_logs() as lines, pytest.raises(SystemExit) as ended:

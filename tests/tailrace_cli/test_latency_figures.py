@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.latency import run_open
-from tailrace.topic_config import TOPIC_CONFIGS, Latency
+from tailrace.configs.topic_config import TOPIC_CONFIGS, Latency
 from tailrace_cli.latency_figures import FIGURES, LatencyFigures, in_words
 from tailrace_cli.workload import Workload, objects_per_second
 

@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["tailrace", *arguments])
-    monkeypatch.setattr("tailrace.telemetry.configure_logging", lambda *_: None)
+    monkeypatch.setattr("tailrace.telemetry.logs.configure_logging", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)

@@ -11,7 +11,7 @@ import pytest
 
 from agent.security.settings import SecuritySettings
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.credentials import MIN_SECRET_CHARACTERS
+from tailrace.security.credentials import MIN_SECRET_CHARACTERS
 from tailrace_cli.connections.login import client_properties
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.secure_serve import secured

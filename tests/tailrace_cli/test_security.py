@@ -31,7 +31,7 @@ LONG = "0123456789abcdef"
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["tailrace", *arguments])
-    monkeypatch.setattr("tailrace.telemetry.configure_logging", lambda *_: None)  # it would outlive the test
+    monkeypatch.setattr("tailrace.telemetry.logs.configure_logging", lambda *_: None)  # it outlives the test
     for name in [name for name in os.environ if name.startswith(("TAILRACE_", "PG"))]:
         monkeypatch.delenv(name)
     with pytest.raises(SystemExit) as ended:

@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.clock import SystemClock
 from tailrace.settings import load_settings
-from tailrace.telemetry import configure_logging, name_process
+from tailrace.telemetry.logs import configure_logging, name_process
 from tailrace_cli.running.supervisor import ChildPlan, Supervisor, next_pause, plan_children, run_supervisor
 from tailrace_cli.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS

@@ -133,7 +133,7 @@ def test_duckdb_reads_the_live_rows_as_the_page_says(
 def test_spark_reads_the_live_rows_as_the_page_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from compactor.session import spark_session
+    from compactor.on_spark.session import spark_session
 
     spark = spark_session("local[1]")
     try:

@@ -19,7 +19,8 @@ from agent.client_metrics import pushed
 from agent.client_metrics.otlp import MAX_ATTRIBUTES, MAX_POINTS, BadMetrics, Point, read_points
 from agent.client_metrics.pushed import MAX_SERIES_OF_CLIENT, PushedMetrics
 from agent.client_metrics.subscriptions import EVERYTHING, ClientSubscription, subscription_of
-from tailrace.client_metrics_config import check_client_metrics_configs
+from tailrace.configs.client_metrics_config import check_client_metrics_configs
+from tailrace.configs.topic_config import InvalidConfigValue
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -31,7 +32,6 @@ from tailrace.kafka.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tailrace.kafka.messages.push_telemetry import PushTelemetryRequest
-from tailrace.topic_config import InvalidConfigValue
 from tests.support.agents import AgentBench, run
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import WiredAgent, run_wired

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from agent.gateway.event_text import MAX_PARTITIONS, event, event_id, parse_event_id
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from tailrace.batches.record_batch import assemble_like, read_header
 from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import assemble_like, read_header
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.support.agents import batch
 from tests.support.patience import PATIENCE_SECONDS

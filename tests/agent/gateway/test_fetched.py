@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from agent.gateway.fetched import MAX_UNPACKED_BYTES, ReadRoom, size_in_memory, visible
 from sequencer.api.reads import AbortedTransaction as Aborted
-from tailrace.kafka.messages.fetch import AbortedTransaction
-from tailrace.record_batch import (
+from tailrace.batches.record_batch import (
     HEADER_BYTES,
     Compression,
     MarkerKind,
@@ -17,7 +16,8 @@ from tailrace.record_batch import (
     read_header,
     split,
 )
-from tailrace.records import NewRecord, encode_batch
+from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.kafka.messages.fetch import AbortedTransaction
 from tests.support.consumer import JavaLikeConsumer
 
 T0 = 1_700_000_000_000

@@ -13,7 +13,9 @@ import uvloop
 
 from agent.gateway.client import CLIENT_ID
 from agent.gateway.responses import ResponseStream
-from tailrace.http_connections import HttpConnections
+from tailrace.batches.record_batch import Compression
+from tailrace.batches.records import NewRecord, encode_batch
+from tailrace.http.http_connections import HttpConnections
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -21,8 +23,6 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
-from tailrace.record_batch import Compression
-from tailrace.records import NewRecord, encode_batch
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.wire import wired_agent

@@ -16,8 +16,8 @@ from agent.gateway.routes import ROUTES
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, ScramName
 from sequencer.api.topics import CreateTopic
-from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
-from tailrace.tls import Tls
+from tailrace.security.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.security.tls import Tls
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.agent.security.secured import PASSWORD, Secured, run_secured
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token

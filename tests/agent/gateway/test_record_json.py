@@ -12,8 +12,8 @@ from kafka.partitioner.default import murmur2 as kafkas_murmur2
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.partitioning import murmur2, partition_of
 from agent.gateway.record_json import Format, parse_record, record_read, time_text, timestamp_ms
+from tailrace.batches.records import NewRecord, Record
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.records import NewRecord, Record
 
 
 def stored(**fields: Any) -> NewRecord:

@@ -27,8 +27,8 @@ from agent.groups.consumer_group import (
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import OffsetPosition
 from sequencer.api.topics import Topic
+from tailrace.configs.topic_config import topic_settings
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.topic_config import topic_settings
 from tailrace.turns import at_once
 
 EVENTS, OTHER = UUID(int=1), UUID(int=2)

@@ -8,7 +8,6 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from agent.handlers.audited import LINES_IN_A_TURN
-from tailrace.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.kafka.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -23,6 +22,7 @@ from tailrace.kafka.messages.alter_user_scram_credentials import (
 from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
 from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask, create
 from tests.support.agents import AgentBench, run
 

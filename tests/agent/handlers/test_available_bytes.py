@@ -9,8 +9,8 @@ from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.memory_budget import release
 from sequencer.api.topics import Topic
+from tailrace.batches.record_batch import split
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
-from tailrace.record_batch import split
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run

@@ -10,7 +10,7 @@ from agent.security.doors import ClientSecurity
 from agent.security.kafka_configs import AUTHORIZER, security_configs
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.settings import SecuritySettings
-from tailrace.broker_config import broker_configs
+from tailrace.configs.broker_config import broker_configs
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

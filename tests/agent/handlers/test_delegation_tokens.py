@@ -18,7 +18,6 @@ from agent.security.delegation_tokens import hmac_of
 from agent.security.guarded_handlers import GUARDED
 from agent.security.settings import SecuritySettings
 from sequencer.settings import SequencerSettings
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -29,6 +28,7 @@ from tailrace.kafka.messages.describe_delegation_token import (
 )
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.test_answer_memory import LEAST_BUDGET
 from tests.support.agents import TOKEN_SECRET, AgentBench, connection, run, token_of
 

@@ -18,11 +18,11 @@ from cache.mixed_reader import MixedReader
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
 from sequencer.api.topics import CreateTopic, DeleteTopic, Topic
+from tailrace.batches.record_batch import split
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from tailrace.record_batch import split
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import ALONE, AgentBench, batch, connection, context, made, run, settle
 from tests.support.cancelled import CancelledAt

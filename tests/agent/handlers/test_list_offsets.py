@@ -9,11 +9,11 @@ from msgspec import structs
 
 import agent.handlers.list_offsets as list_offsets
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
+from tailrace.batches.record_batch import HEADER_BYTES, assemble_like, read_header
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tailrace.record_batch import HEADER_BYTES, assemble_like, read_header
-from tailrace.records import NewRecord, encode_batch
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
 

@@ -17,6 +17,8 @@ from agent.services import Deferred
 from sequencer.api.agents import RenewAgent
 from sequencer.api.reads import FindPartition, FindRequest
 from sequencer.api.topics import CreateTopic
+from tailrace.batches.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -29,8 +31,6 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tailrace.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
-from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, batch, run
 from tests.support.agents import context as context_of
 from tests.support.faulty_store import Operation

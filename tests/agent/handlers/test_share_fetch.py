@@ -23,6 +23,8 @@ from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, Con
 from sequencer.api.values import Value
 from sequencer.methods import Method
 from sequencer.pages import all_share_offsets
+from tailrace.batches.record_batch import Compression, framed, hole_batch, split
+from tailrace.batches.records import NewRecord, decode_records, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_share_group_offsets import (
@@ -52,8 +54,6 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
-from tailrace.record_batch import Compression, framed, hole_batch, split
-from tailrace.records import NewRecord, decode_records, encode_batch
 from tailrace.tenants import stored_beside
 from tests.agent.handlers.test_configs import GROUP, SET, alter
 from tests.agent.handlers.test_current_topics import elsewhere_made_anew

@@ -13,6 +13,7 @@ from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import DeleteTopic, Topic
 from sequencer.api.transactions import AddToTransaction
 from sequencer.api.values import Empty
+from tailrace.batches.record_batch import split
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (
@@ -35,7 +36,6 @@ from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tailrace.record_batch import split
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_group_admin import joined
 from tests.agent.handlers.test_group_offsets import located

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from sequencer.api.errors import SequencerUnavailable
-from tailrace.acls import Operation, ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from tailrace.security.acls import Operation, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask
 from tests.support.agents import AgentBench, run
 

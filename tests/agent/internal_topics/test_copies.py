@@ -18,7 +18,9 @@ from agent.internal_topics.records import (
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from sequencer.api.transactions import TransactionState
 from sequencer.settings import SequencerSettings
-from tailrace.internal_topics import GROUPS, KEPT, TRANSACTIONS, partition_of
+from tailrace.batches.record_batch import split
+from tailrace.batches.records import NewRecord, Record, decode_records
+from tailrace.configs.internal_topics import GROUPS, KEPT, TRANSACTIONS, partition_of
 from tailrace.kafka import ApiKey
 from tailrace.kafka.compiler import codec
 from tailrace.kafka.error_codes import ErrorCode
@@ -54,8 +56,6 @@ from tailrace.kafka.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tailrace.record_batch import split
-from tailrace.records import NewRecord, Record, decode_records
 from tailrace.tenants import local_name
 from tailrace.turns import at_once
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of

@@ -7,9 +7,9 @@ from uuid import UUID
 from agent.produce.active_buffer import BufferedBatch
 from agent.produce.gaps import MAX_RETRIED, Gap, gaps_to_retry
 from sequencer.api.commits import BatchError, ObjectDescription, ObjectKind
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates
-from tailrace.record_batch import read_header
 from tests.support.agents import batch
 
 

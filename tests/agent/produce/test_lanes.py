@@ -19,11 +19,11 @@ from sequencer.api.producers import InitProducer
 from sequencer.api.reads import FindPartition, FindRequest
 from sequencer.api.topics import Topic
 from sequencer.settings import SequencerSettings
+from tailrace.batches.mixed_object import coordinates
+from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.mixed_object import coordinates
-from tailrace.record_batch import read_header
 from tests.support.agents import AgentBench, AwaitedSubmission, batch, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 

@@ -12,15 +12,15 @@ from agent.services import Deferred
 from sequencer.api.commits import BatchError
 from sequencer.api.producers import InitProducer
 from sequencer.api.topics import Topic
-from tailrace.broker_config import check_broker_configs
-from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.topic_config import (
+from tailrace.configs.broker_config import check_broker_configs
+from tailrace.configs.topic_config import (
     TOPIC_CONFIGS,
     Flush,
     InvalidConfigValue,
     check_topic_configs,
     topic_settings,
 )
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.produce.test_lanes import high_watermark, objects_of
 from tests.agent.test_usual_produce import Client, produce
 from tests.support.agents import AgentBench, batch, context, run, settle

@@ -23,8 +23,8 @@ from agent.produce.sealing import (
     next_seal,
 )
 from agent.settings import AgentSettings
+from tailrace.configs.topic_config import Latency
 from tailrace.ids import TopicPartition
-from tailrace.topic_config import Latency
 
 SETTINGS = AgentSettings(
     flush_bytes=64 * 1024,

@@ -15,7 +15,7 @@ from agent.security.listeners import parse_listeners
 from agent.security.settings import SecuritySettings
 from agent.security.users import new_credentials
 from sequencer.api.security import AlterScram, ScramMechanism, ScramName
-from tailrace.tls import Tls
+from tailrace.security.tls import Tls
 from tests.support.certificates import Authority
 from tests.support.wire import WiredAgent, run_wired
 

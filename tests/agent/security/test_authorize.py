@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.security.authorize import AclIndex
-from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED

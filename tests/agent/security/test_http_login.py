@@ -7,8 +7,8 @@ import pytest
 
 from agent.http import AgentPages
 from sequencer.api.security import CreateAcls
-from tailrace.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
-from tailrace.http_server import HttpServer
+from tailrace.http.http_server import HttpServer
+from tailrace.security.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.security.secured import PASSWORD, Secured, run_secured
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
 

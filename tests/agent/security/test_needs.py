@@ -21,7 +21,6 @@ from agent.security.needs import NEEDS, READ_TOPIC
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.transactions import AddToTransaction, TransactionRef
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.apis import APIS
@@ -37,6 +36,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.support.agents import AgentBench, connection, run, token_of
 
 TYPES = tuple(kind for kind in ResourceType if kind is not ResourceType.ANY)

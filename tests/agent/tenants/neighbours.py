@@ -20,9 +20,9 @@ from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, Scram
 from sequencer.api.topics import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from sequencer.api.transactions import AddToTransaction, TransactionRef
 from sequencer.pages import all_groups, all_transactions
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.quotas import QuotaEntity
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.tenants import Tenant
 from tests.support.agents import AgentBench, connection, made, token_of
 from tests.support.listings import all_positions, all_tokens

@@ -13,8 +13,6 @@ from agent.tenants.consumer_protocol import translated_bytes
 from agent.tenants.names import inward, outward
 from sequencer.api.producers import InitProducer
 from sequencer.api.security import DeleteAcls, DeletedAcls
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
-from tailrace.counters import PlainCounters
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -46,6 +44,8 @@ from tailrace.kafka.messages.share_fetch import ShareFetchPartition, ShareFetchR
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tailrace.quotas import PRODUCER_BYTE_RATE
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.telemetry.counters import PlainCounters
 from tailrace.tenants import Tenant
 from tests.agent.tenants.neighbours import ACME, OTHER, Client, there_is
 from tests.support.agents import AgentBench, batch, run

@@ -10,13 +10,13 @@ from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED
 from agent.tenants.acl_names import deciding_acls, stored_acl
 from agent.tenants.border import bordered
-from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.kafka import decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from tailrace.kafka.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.tenants.neighbours import ACME, OTHER
 from tests.support.agents import AgentBench, connection, run, token_of
 

@@ -14,7 +14,7 @@ from agent.http import AgentPages
 from agent.security.listeners import BadListener
 from agent.security.placing import NoTenant, TenantRules, parse_tenants
 from sequencer.api.topics import CreateTopic
-from tailrace.http_server import HttpServer
+from tailrace.http.http_server import HttpServer
 from tailrace.tenants import BadTenant, Tenant, is_topic_name, local_name, tenant_of
 from tests.agent.gateway.serving import served
 from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from compactor.java import find_java  # noqa: F401 - fails early where there is no Java
-from compactor.session import spark_session
+from compactor.on_spark.java import find_java  # noqa: F401 - fails early where there is no Java
+from compactor.on_spark.session import spark_session
 
 jars, database, snapshot_id = sys.argv[1:]
 CATALOG = "spark.sql.catalog.tailrace"

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
+from tailrace.batches.record_batch import InvalidBatch, split
+from tailrace.batches.records import InvalidRecords, decode_records
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.record_batch import InvalidBatch, split
-from tailrace.records import InvalidRecords, decode_records
 from tests.compat.differential.steps import Ask
 
 NODES = frozenset(

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import kafka_peer
+from bench.support import kafka_peer
 from tests.compat.differential import servers
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.connection import Connections

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.kafka_peer import kafka
+from bench.support.kafka_peer import kafka
 from tailrace_cli.demo.ports import free_port
 from tests.compat.broker import running_broker
 

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from compactor.session import spark_session
+from compactor.on_spark.session import spark_session
 
 jars, address, folder, name = sys.argv[1:]
 WRITTEN, ADDED, WHOLE, COPY = 2_000, 500, f"{name}-in", f"{name}-out"

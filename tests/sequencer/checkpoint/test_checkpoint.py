@@ -39,7 +39,7 @@ from sequencer.store.rows import (
     Row,
     key_of,
 )
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.batches.mixed_object import BatchCoordinates
 from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tailrace.turns import at_once

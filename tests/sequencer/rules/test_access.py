@@ -26,8 +26,8 @@ from sequencer.rules import access
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import AclRow, ScramRow
 from sequencer.store.state import Draft, HotState
-from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.rpc.frames import encode_body
+from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from tailrace.turns import at_once
 
 SETTINGS = SequencerSettings(max_users=2, max_acls=3)

@@ -10,7 +10,7 @@ from sequencer.api.commits import BatchError, BatchStatus
 from sequencer.rules.assign import RunChecks, assign_offsets
 from sequencer.rules.producers import ProducerState
 from sequencer.store.rows import RememberedBatch
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.batches.mixed_object import BatchCoordinates
 
 BATCHES = st.lists(
     st.builds(

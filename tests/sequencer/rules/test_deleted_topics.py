@@ -33,8 +33,8 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.rules.upload_sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import GroupOffsetRow, PartitionRow, Row, TopicRow
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore
 

@@ -57,8 +57,8 @@ from sequencer.store.rows import (
     TransactionRow,
 )
 from sequencer.store.state import PRODUCER_ID, Draft, HotState, replace_row
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import TRANSACTIONAL_FLAG, MarkerKind, control_batch
+from tailrace.batches.mixed_object import BatchCoordinates
+from tailrace.batches.record_batch import TRANSACTIONAL_FLAG, MarkerKind, control_batch
 from tailrace.turns import at_once
 
 SETTINGS = SequencerSettings()

@@ -27,10 +27,10 @@ from sequencer.engine.committer import Committer
 from sequencer.rules.upload_sessions import WRITER_BROKER_ID
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.batches.mixed_object import coordinates, seal
+from tailrace.batches.record_batch import read_header
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates, seal
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import read_header
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
 

@@ -7,11 +7,11 @@ import time
 from typing import Any
 from uuid import UUID
 
+from tailrace.batches.record_batch import Compression, crc_of
+from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.record_batch import Compression, crc_of
-from tailrace.records import NewRecord, encode_batch
 from tests.compat.differential.known import Known, says_why
 from tests.compat.differential.steps import Ask, Script, Scripts, topic
 
