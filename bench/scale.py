@@ -5,11 +5,11 @@
     python -m bench.scale --outage 60 [--agents 20] [...]
 
 A real committer and a follower (`tailrace sequencer`, a process each) run on PostgreSQL with fsync and a folder for
-checkpoints. Agents are simulated here (bench.support.scale_agents): each has its own connection, lease, upload session
-and windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call
+checkpoints. Agents are simulated here (bench.support.scale_agents): each has its own connection, lease, upload
+session and windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call
 `--calls` times. An agent has one call in flight (eight for offset commits). The figure is the CPU time of the
-committer and of the follower per call (all threads, from /proc), minus the cost of the heartbeats and subscriptions during the calls. It
-does not include PostgreSQL's CPU.
+committer and of the follower per call (all threads, from /proc), minus the cost of the heartbeats and subscriptions
+during the calls. It does not include PostgreSQL's CPU.
 
 Idle things are partitions without writers, groups that committed an offset once, consumers that wait at the end of an
 idle partition (several at the same one if there are fewer partitions), and producers that wrote one batch.

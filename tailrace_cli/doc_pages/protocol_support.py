@@ -29,9 +29,9 @@ version 0 body. As in Kafka, a request with an API or a version that is not list
 
 BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/configs/broker_config.py`). Those
 that follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be
-altered. The defaults of the topic configs below can be altered for the whole cluster (`--entity-default`). Every other
-config that Kafka can change at run time can be altered, too: the value is stored and described, without effect. The same
-holds for a value that is set for a single broker, because any agent serves any partition.
+altered. The defaults of the topic configs below can be altered for the whole cluster (`--entity-default`). Every
+other config that Kafka can change at run time can be altered, too: the value is stored and described, without effect.
+The same holds for a value that is set for a single broker, because any agent serves any partition.
 """
 
 GROUPS = """\
