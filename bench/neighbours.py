@@ -11,10 +11,11 @@ runs at the same time:
     tiny         16 connections send batches of one 1-byte record, 64 requests in flight on each
     large        8 connections send batches of 480 KiB, 4 in flight on each
 
-All clients are C programs (bench.support.replay), each a process. It prints the probes' p50 and p99, and their
-ratio to the same without a neighbour. A neighbour at full speed takes all that is left of the server's core, so the
-ratios show whether it gets more than its share. `--own`: the server has one core and all clients the other, both with priority over
-other work on the machine (a niceness of -20, which needs root). Without it, that work is part of the figures.
+All clients are C programs (bench.support.replay), each a process. It prints the probes' p50 and p99, and their ratio
+to the same without a neighbour. A neighbour at full speed takes all that is left of the server's core, so the ratios
+show whether it gets more than its share. `--own`: the server has one core and all clients the other, both with
+priority over other work on the machine (a niceness of -20, which needs root). Without it, that work is part of the
+figures.
 """
 
 from __future__ import annotations
