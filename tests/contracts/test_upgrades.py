@@ -89,8 +89,9 @@ def assert_extends(new: Any, old: Any, where: str = "") -> None:
 # --- stored and sent structs -------------------------------------------------------------------------------
 
 
-SPLIT = re.compile(r"sequencer\.api\..*")
-"""The version before had the modules of this package as one."""
+def module_before(module: str) -> str:
+    """Return the module of the version before: `sequencer.api` was one, and `tailrace` had no rooms."""
+    return re.sub(r"^sequencer\.api\..*", "sequencer.api", module).replace("tailrace.batches.", "tailrace.")
 
 
 def struct_named(name: str) -> type[Any]:
@@ -99,7 +100,7 @@ def struct_named(name: str) -> type[Any]:
     from tailrace.parquet_object.header import ParquetHeader
 
     kinds: list[type[Any]] = [*structs(), Header, Footer, ParquetHeader, StoredGroup, RunBatch]
-    return {f"{SPLIT.sub('sequencer.api', kind.__module__)}.{kind.__name__}": kind for kind in kinds}[name]
+    return {f"{module_before(kind.__module__)}.{kind.__name__}": kind for kind in kinds}[name]
 
 
 @pytest.mark.parametrize("name", sorted(msgspec.msgpack.decode(golden("values"))))
