@@ -23,9 +23,6 @@ T = TypeVar("T")
 YARDSTICK_ROWS = 50_000
 YARDSTICK_SECONDS = 0.030
 """Measured on an idle core of an AMD EPYC with Python 3.11, the machine of docs/figures.md."""
-YARDSTICK_STEPS = 100_000
-YARDSTICK_STEPS_SECONDS = 0.0033
-"""The same for steps of the interpreter, which take no memory: a machine can be slow in one of the two alone."""
 
 
 @dataclass(slots=True)
@@ -134,16 +131,11 @@ async def passes_of(work: Awaitable[T]) -> int:
 
 
 def _slowness() -> float:
-    """Measure the CPU time of two fixed pieces of work, relative to an idle core of the reference machine."""
+    """Measure the CPU time of a fixed piece of work, relative to an idle core of the reference machine."""
     began = time.thread_time()
     rows = {(number, str(number)): [number] for number in range(YARDSTICK_ROWS)}
     sum(len(row) for row in rows.values())
-    built = time.thread_time()
-    remainders = []
-    for step in range(YARDSTICK_STEPS):
-        remainders.append(step % 7)
-    stepped = time.thread_time()
-    return max(1.0, (built - began) / YARDSTICK_SECONDS, (stepped - built) / YARDSTICK_STEPS_SECONDS)
+    return max(1.0, (time.thread_time() - began) / YARDSTICK_SECONDS)
 
 
 def _sum_of(turns: list[tuple[float, str]]) -> str:
