@@ -92,8 +92,10 @@ def uniform(
                 yield len(some)
     target: dict[str, Assignment] = {}
     for member_id, topics in held.items():
-        target[member_id] = {topic_id: frozenset(of_topic) for topic_id, of_topic in topics.items()}
-        yield len(topics)
+        assigned = target[member_id] = {}
+        for topic_id, of_topic in topics.items():
+            assigned[topic_id] = frozenset(of_topic)
+            yield 1 + len(of_topic)
     return target
 
 
@@ -140,7 +142,7 @@ class _Share:
                     kept = self.free[topic_id] & current[topic_id]
                     self.free[topic_id] -= kept
                     held += [(topic_id, partition) for partition in sorted(kept)]
-                yield len(some)
+                    yield 1 + len(kept)
             loads[member_id] += len(held)
 
     def give(self, loads: dict[str, int]) -> Steps[None]:
@@ -197,9 +199,11 @@ def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]
     by_readers = yield from _by_readers(members, sorted(members), partitions)
     shares = []
     for readers, topics in sorted(by_readers, key=lambda shared: (len(shared[0]), shared[0])):
-        free = {topic_id: set(range(partitions[topic_id])) for topic_id in topics}
+        free: dict[UUID, set[int]] = {}
+        for topic_id in topics:
+            free[topic_id] = set(range(partitions[topic_id]))
+            yield 1 + partitions[topic_id]
         shares.append(_Share({member_id: [] for member_id in readers}, free))
-        yield len(topics)
     return shares
 
 
@@ -214,9 +218,10 @@ def _by_readers(
     }
     readers: dict[UUID, list[int]] = defaultdict(list)
     for topics, number in numbers.items():
-        for topic_id in topics:
-            readers[topic_id].append(number)
-        yield len(topics)
+        for some in in_parts(list(topics), TOPICS_IN_A_STEP):
+            for topic_id in some:
+                readers[topic_id].append(number)
+            yield len(some)
     alike: dict[tuple[int, ...], list[UUID]] = defaultdict(list)
     for some in in_parts(_sorted(readers.keys() & partitions.keys()), TOPICS_IN_A_STEP):
         for topic_id in some:

@@ -40,10 +40,13 @@ from agent.groups.group import Answer
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.turns import Steps
+from tailrace.turns import Steps, at_once, in_parts
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
+
+NAMES_IN_A_STEP = 500
+"""Names matched with a pattern in one step."""
 
 MAX_PATTERNS = 16
 """Limit of different regular expressions in one group: each is matched with all topics whenever these change."""
@@ -355,8 +358,8 @@ class ConsumerGroup:
         member.epoch = member.previous_epoch = 0
         member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
         member.answer_deadline = inf
-        self._release(member, member.assigned)
-        self._release(member, member.revoking)
+        at_once(self._release(member, member.assigned))
+        at_once(self._release(member, member.revoking))
         member.assigned, member.revoking = {}, {}
         self._nothing_before, self.is_dirty = None, True
 
@@ -420,7 +423,7 @@ class ConsumerGroup:
             return _refused(code)
         member = self.members[request.member_id]
         if request.epoch == LEAVES_FOR_NOW:
-            self._release(member, member.revoking)
+            at_once(self._release(member, member.revoking))
             member.epoch, member.phase, member.revoking = LEAVES_FOR_NOW, MemberPhase.STABLE, {}
             member.revocation_deadline, self.is_dirty = inf, True
         else:
@@ -476,17 +479,19 @@ class ConsumerGroup:
     def _match(self, topics: Topics) -> Steps[None]:
         """Find the topics that the patterns match. A known pattern is matched with new names only."""
         patterns = {member.subscription.pattern for member in self.members.values()} - {""}
-        known, before, self._matches = self._known or {}, self._matches, {}
-        if not patterns:
-            return
-        new, gone = topics.keys() - known.keys(), known.keys() - topics.keys()
-        self._matches = {
-            pattern: (before[pattern] - gone) | TopicPattern(pattern).matches(new)
-            if pattern in before
-            else TopicPattern(pattern).matches(topics)
-            for pattern in patterns
-        }
-        yield len(topics)
+        matches: dict[str, frozenset[str]] = {}
+        if patterns:
+            known = self._known or {}
+            new, gone = topics.keys() - known.keys(), known.keys() - topics.keys()
+            yield len(topics)
+            for pattern in patterns:
+                compiled, before = TopicPattern(pattern), self._matches.get(pattern)
+                matched = set() if before is None else set(before - gone)
+                for some in in_parts(list(topics if before is None else new), NAMES_IN_A_STEP):
+                    matched |= compiled.matches(some)
+                    yield len(some)
+                matches[pattern] = frozenset(matched)
+        self._matches = matches
 
     def names_of(self, member: Consumer) -> frozenset[str]:
         """Return the topics that the member reads, whether they exist or not."""
@@ -526,7 +531,7 @@ class ConsumerGroup:
             if owned is None or _overlap(member.revoking, owned):
                 self._take_back_unread(member)
                 return
-            self._release(member, member.revoking)
+            yield from self._release(member, member.revoking)
             yield from self._step(now, member, owned, member.epoch + 1)
         elif member.phase is MemberPhase.UNRELEASED or member.epoch != self.target_epoch:
             yield from self._step(now, member, owned, member.epoch)
@@ -544,9 +549,8 @@ class ConsumerGroup:
             member.phase, next_epoch = MemberPhase.UNREVOKED, min(epoch, self.target_epoch)
             member.revocation_deadline = now + member.rebalance_seconds
         else:
-            self._release(member, leaving)
-            free = self._free_for(member)
-            yield len(member.target)
+            yield from self._release(member, leaving)
+            free = yield from self._free_for(member)
             member.assigned, member.revoking = _union(kept, free), {}
             yield len(member.assigned)
             is_complete = member.assigned == member.target
@@ -569,21 +573,26 @@ class ConsumerGroup:
             member.assigned = _without(member.assigned, unread)
             member.revoking, self.is_dirty = _union(member.revoking, unread), True
 
-    def _free_for(self, member: Consumer) -> Assignment:
+    def _free_for(self, member: Consumer) -> Steps[Assignment]:
         """Return the missing part of the member's target that no other member holds."""
-        return {
-            topic_id: frozenset(
-                partition
-                for partition in partitions
-                if (topic_id, partition) not in self._holders or self._is_held((topic_id, partition), member)
-            )
-            for topic_id, partitions in _without(member.target, member.assigned).items()
-        }
+        free: Assignment = {}
+        missing = _without(member.target, member.assigned)
+        yield len(member.target)
+        for topic_id, partitions in missing.items():
+            free[topic_id] = frozenset(each for each in partitions if self._is_free((topic_id, each), member))
+            yield len(partitions)
+        return free
+
+    def _is_free(self, topic_partition: tuple[UUID, int], member: Consumer) -> bool:
+        """Whether no other member holds this partition."""
+        return topic_partition not in self._holders or self._is_held(topic_partition, member)
 
     def has_a_step(self, member: Consumer) -> bool:
         """Whether the member can get closer to its target when its client reports what it owns."""
-        if member.phase is MemberPhase.UNRELEASED and any(self._free_for(member).values()):
-            return True
+        if member.phase is MemberPhase.UNRELEASED:
+            missing = _without(member.target, member.assigned)
+            if any(self._is_free(each, member) for each in _topic_partitions(missing)):
+                return True
         return member.phase is MemberPhase.UNREVOKED or member.epoch < self.epoch
 
     def await_answer(self, member: Consumer, now: float) -> None:
@@ -602,10 +611,11 @@ class ConsumerGroup:
         classic = member.classic
         member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
-    def _release(self, member: Consumer, partitions: Assignment) -> None:
+    def _release(self, member: Consumer, partitions: Assignment) -> Steps[None]:
         for topic_partition in _topic_partitions(partitions):
             if self._is_held(topic_partition, member):
                 del self._holders[topic_partition]
+            yield 1
 
     def _is_held(self, topic_partition: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
         """Whether the member holds this partition, and has held it since this epoch or earlier."""
@@ -681,8 +691,8 @@ class ConsumerGroup:
         self._read.pop(member.member_id, None)
         if member.instance_id is not None:
             del self._instances[member.instance_id]
-        self._release(member, member.assigned)
-        self._release(member, member.revoking)
+        at_once(self._release(member, member.assigned))
+        at_once(self._release(member, member.revoking))
         self._nothing_before = None
         self._raise_epoch()
 

@@ -74,9 +74,9 @@ log = structlog.get_logger("agent.flush")
 MAX_PAUSE_SECONDS = 0.4
 """The longest pause (up to half as much again, by jitter) before a request to the sequencer is retried. After an
 outage, waiting requests go on within this time."""
-MAX_BUFFERED_PARTITIONS = 10_000
-"""A buffer with this many partitions is sealed. The sequencer refuses objects of more than `max_runs_per_commit`
-(20,000) runs, and then all their batches would fail."""
+MAX_BUFFERED_PARTITIONS = 4_000
+"""A buffer with this many partitions is sealed, because sealing and settling each take one turn of the loop. The
+sequencer refuses objects of more than `max_runs_per_commit` (20,000) runs, and then all their batches would fail."""
 RUNS_IN_A_TURN = 2_000
 """An object of more runs yields to the loop between sealing, upload and description."""
 SESSION_PACE_SECONDS = 3.0

@@ -66,7 +66,7 @@ REQUEST_AS_RUNS = 10
 """The cost of a request in runs, in addition to its content."""
 CHANGED_ROWS_AS_A_RUN = 50
 """The number of changed rows that cost as much as one run, after they are decided."""
-ROWS_OF_A_GROUP = 10_000
+ROWS_OF_A_GROUP = 4_000
 """A group takes no further request once its changes are this many rows, nor a request with which it would look up more
 rows than this."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
