@@ -40,6 +40,10 @@ PARTITION_BYTES = 200
 """Estimated bytes of a transaction's partition, as object and encoded."""
 AGENTS_IN_A_TURN = 20_000
 """Agents compared in one turn of the loop, to place transactional ids."""
+TRANSACTION_AS_AGENTS = 10
+"""The cost of listing a transaction, in compared agents, in addition to those to which it is compared."""
+TRANSACTIONS_IN_A_TURN = 2_000
+"""Transactions filtered, or matched with a pattern, in one turn of the loop."""
 STATES = (
     "Empty",
     "Ongoing",
@@ -136,7 +140,7 @@ async def list_transactions(
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # tools retry after this code
         return response
     passes = _filter(request, services.clock.wall_ms())
-    turns = Turns(AGENTS_IN_A_TURN)
+    turns = Turns(TRANSACTIONS_IN_A_TURN)
     chosen = [transaction async for transaction in turns.over(transactions) if passes(transaction)]
     if request.transactional_id_pattern:
         try:
@@ -144,10 +148,13 @@ async def list_transactions(
         except InvalidPattern:
             response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
             return response
-        names = wanted.matches(transaction.transactional_id for transaction in chosen)
+        names: set[str] = set()
+        async for some in turns.parts(chosen):
+            names |= wanted.matches(transaction.transactional_id for transaction in some)
         chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
+    turns = Turns(AGENTS_IN_A_TURN)
     for transaction in chosen:
-        await turns.did(1 + len(snapshot.ring.members))
+        await turns.did(TRANSACTION_AS_AGENTS + len(snapshot.ring.members))
         if snapshot.replicas.coordinator(transaction.transactional_id) == services.identity.broker_id:
             response.transaction_states.append(
                 listed.TransactionState(

@@ -42,7 +42,11 @@ def test_positions_in_200_000_partitions_are_answered_in_many_turns() -> None:
 
 @pytest.mark.parametrize(
     ("key", "version", "asked"),
-    [(ApiKey.LIST_GROUPS, 4, ListGroupsRequest()), (ApiKey.LIST_TRANSACTIONS, 1, ListTransactionsRequest())],
+    [
+        (ApiKey.LIST_GROUPS, 4, ListGroupsRequest()),
+        (ApiKey.LIST_TRANSACTIONS, 1, ListTransactionsRequest()),
+        (ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="n.*[0-9]")),
+    ],
 )
 @least_of_three
 def test_40_000_names_are_listed_in_many_turns(key: ApiKey, version: int, asked: Any) -> None:
