@@ -137,12 +137,11 @@ class _Share:
         """Keep each partition at its member. If two members claim it, the lower id keeps it."""
         for member_id, held in self.held.items():
             current = members[member_id].current
-            for some in in_parts(_sorted(current.keys() & self.free.keys()), TOPICS_IN_A_STEP):
-                for topic_id in some:
-                    kept = self.free[topic_id] & current[topic_id]
-                    self.free[topic_id] -= kept
-                    held += [(topic_id, partition) for partition in sorted(kept)]
-                    yield 1 + len(kept)
+            for topic_id in _sorted(current.keys() & self.free.keys()):
+                kept = self.free[topic_id] & current[topic_id]
+                self.free[topic_id] -= kept
+                held += [(topic_id, partition) for partition in sorted(kept)]
+                yield 1 + len(kept)
             loads[member_id] += len(held)
 
     def give(self, loads: dict[str, int]) -> Steps[None]:

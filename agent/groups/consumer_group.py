@@ -485,9 +485,9 @@ class ConsumerGroup:
             new, gone = topics.keys() - known.keys(), known.keys() - topics.keys()
             yield len(topics)
             for pattern in patterns:
-                compiled, before = TopicPattern(pattern), self._matches.get(pattern)
-                matched = set() if before is None else set(before - gone)
-                for some in in_parts(list(topics if before is None else new), NAMES_IN_A_STEP):
+                compiled, names = TopicPattern(pattern), new if pattern in self._matches else topics
+                matched = set(self._matches.get(pattern, frozenset()) - gone)
+                for some in in_parts(list(names), NAMES_IN_A_STEP):
                     matched |= compiled.matches(some)
                     yield len(some)
                 matches[pattern] = frozenset(matched)
@@ -612,10 +612,11 @@ class ConsumerGroup:
         member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
     def _release(self, member: Consumer, partitions: Assignment) -> Steps[None]:
-        for topic_partition in _topic_partitions(partitions):
-            if self._is_held(topic_partition, member):
-                del self._holders[topic_partition]
-            yield 1
+        for topic_id, released in partitions.items():
+            for partition in released:
+                if self._is_held((topic_id, partition), member):
+                    del self._holders[topic_id, partition]
+            yield len(released)
 
     def _is_held(self, topic_partition: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
         """Whether the member holds this partition, and has held it since this epoch or earlier."""

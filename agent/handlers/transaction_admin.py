@@ -152,9 +152,9 @@ async def list_transactions(
         async for some in turns.parts(chosen):
             names |= wanted.matches(transaction.transactional_id for transaction in some)
         chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
-    turns = Turns(AGENTS_IN_A_TURN)
+    placed = Turns(AGENTS_IN_A_TURN)
     for transaction in chosen:
-        await turns.did(TRANSACTION_AS_AGENTS + len(snapshot.ring.members))
+        await placed.did(TRANSACTION_AS_AGENTS + len(snapshot.ring.members))
         if snapshot.replicas.coordinator(transaction.transactional_id) == services.identity.broker_id:
             response.transaction_states.append(
                 listed.TransactionState(

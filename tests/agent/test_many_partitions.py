@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from agent.connection import Reply
-from agent.dispatch import Dispatcher
 from agent.groups.coordinator import MAX_POSITIONS
 from agent.handlers.produce import PARTITIONS_IN_A_TURN
 from sequencer.api.groups import FetchOffsets
 from sequencer.api.topics import Topic
 from tailrace.batches.records import NewRecord, encode_batch
-from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, decode_response, encode_request
 from tailrace.kafka.compiler import STEP
 from tailrace.kafka.error_codes import ErrorCode
@@ -27,11 +23,11 @@ from tailrace.kafka.messages.offset_commit import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.test_usual_produce import VERSION, Client, idempotent
-from tests.support.agents import AgentBench, batch, codes, connection, made, run, settle
+from tests.support.agents import AgentBench, batch, codes, run, settle
 from tests.support.frames import frames_of
-from tests.support.turns import least_of_three, measured_turns
+from tests.support.short_turns import asked_together
+from tests.support.turns import least_of_three
 
-HELD_SECONDS = 0.05
 TOPICS = 10
 OF_EACH = range(10_000)
 SMALL = memoryview(batch(b"x"))
@@ -79,18 +75,8 @@ async def topics_of(bench: AgentBench) -> list[Topic]:
 
 async def asked(bench: AgentBench, key: ApiKey, version: int, request: Any) -> Any:
     """The answer. Raises HeldTooLong if a turn was long until it was made."""
-    sent = memoryview(b"".join(encode_request(7, key, version, request)))[4:]
-
-    async def answered() -> tuple[Reply, Sequence[Buffer] | None]:
-        reply = await Dispatcher(bench.services)(sent, connection())
-        return reply, await made(reply)
-
-    with measured_turns() as turns:
-        reply, parts = await bench.until(asyncio.create_task(answered(), name=key.name), 3_600)
-    turns.check(HELD_SECONDS)
-    if reply.on_sent is not None:
-        reply.on_sent()
-    return decode_response(key, version, memoryview(b"".join(parts or ()))[4:])[1]
+    (answer,) = await asked_together(bench, key, version, [request], seconds=3_600)
+    return answer
 
 
 @least_of_three

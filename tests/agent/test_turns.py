@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -21,9 +21,8 @@ from cache.ring import Replicas
 from sequencer.api.agents import Ring
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.topics import Topic
-from tailrace.buffers import Buffer
 from tailrace.configs.topic_config import topic_settings
-from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -57,11 +56,11 @@ from tailrace.kafka.messages.offset_fetch import (
 from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tailrace.turns import Turns, in_turns
-from tests.support.agents import AgentBench, batch, connection, made, run
+from tests.support.agents import AgentBench, batch, connection, run
 from tests.support.compaction import Log
+from tests.support.short_turns import HELD_SECONDS, asked_together
 from tests.support.turns import least_of_three, measured_turns
 
-HELD_SECONDS = 0.05
 """CPU time of one turn of the loop."""
 PARTITIONS = 1_000
 
@@ -214,21 +213,6 @@ def test_members_that_read_the_same_topics_are_assigned_in_short_turns(
         turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())
-
-
-async def asked_together(bench: AgentBench, key: ApiKey, version: int, requests: Sequence[Any]) -> list[Any]:
-    """The answers to requests that came on as many connections in one moment. Raises HeldTooLong if a turn was long
-    until all were made; what the clients do is not measured."""
-    sent = [memoryview(b"".join(encode_request(7, key, version, each)))[4:] for each in requests]
-    dispatch = Dispatcher(bench.services)
-
-    async def answered(frame: memoryview) -> Sequence[Buffer] | None:
-        return await made(await dispatch(frame, connection()))
-
-    with measured_turns() as turns:
-        answers = await bench.until(asyncio.gather(*map(answered, sent)))
-    turns.check(HELD_SECONDS)
-    return [decode_response(key, version, memoryview(b"".join(parts or ()))[4:])[1] for parts in answers]
 
 
 @least_of_three
