@@ -20,6 +20,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -396,7 +397,7 @@ class Lane:
             if answer is None:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
                 return
-            self._settle(buffer, description, proposals, answer)
+            self._settle(session, buffer, description, proposals, answer)
         except Exception:
             buffer.fail(FlushFailure("storage", "the flush was given up"))
             await self._commit(session, number, None, [], deadline=None)  # later numbers wait for this one
@@ -568,6 +569,7 @@ class Lane:
 
     def _settle(
         self,
+        session: UploadSession,
         buffer: ActiveBuffer,
         description: ObjectDescription,
         proposals: list[RunProposal],
@@ -576,7 +578,8 @@ class Lane:
         assert len(answer.runs) == len(proposals), "one outcome a run"
         if not buffer.batches:
             return  # the answer came after the deadline, and all producers were told to retry
-        deadline = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
+        now, waits = self._clock.monotonic(), self._settings.gap_deadline_ms / 1000
+        waits_on_receipt = min(waits, session.by_reference_s / 2)  # the other half is for skipping the gap
         gaps: list[Gap] = []
         for proposal, run in zip(proposals, answer.runs, strict=True):
             partition = TopicPartition(proposal.topic_id, proposal.partition)
@@ -589,7 +592,7 @@ class Lane:
                             start=position,
                             object=description,
                             batch=batch,
-                            deadline=deadline,
+                            deadline=now + (waits_on_receipt if batch.is_answered_on_receipt else waits),
                             error=outcome.error,
                         )
                     )
@@ -621,7 +624,7 @@ class Lane:
                 continue
             retried = gaps_to_retry(gaps)
             answer = await self._commit_gaps(session, retried, gaps)
-            if answer is None or not gaps:
+            if answer is None:
                 continue
             closed = _settled(retried, answer)
             if closed:
@@ -653,8 +656,8 @@ class Lane:
     async def _commit_gaps(
         self, session: UploadSession, retried: list[Gap], gaps: list[Gap]
     ) -> CommitAnswer | None:
-        """Commit gaps by reference, once. If it fails or has no answer in time, all of `gaps` are told to retry and
-        `gaps` is emptied."""
+        """Commit gaps by reference, once. If there is no answer in time, the producers that wait are told to retry, and
+        only the other gaps stay in `gaps`. If the commit fails, none does."""
         number = self._take_number(session)
         try:
             return await self._commit(
@@ -663,7 +666,7 @@ class Lane:
                 description=retried[0].object,
                 proposals=[gap.proposal() for gap in retried],
                 deadline=max(gap.deadline for gap in gaps),
-                on_late=partial(_give_up, gaps),
+                on_late=partial(_give_up_late, gaps),
             )
         except Exception:
             _give_up(gaps)
@@ -686,6 +689,7 @@ class Lane:
             grant.prefix,
             opened_at=asked_at,
             no_put_after=self._no_put_after(grant, asked_at),
+            by_reference_s=grant.by_reference_ms / 1000 or inf,
             predecessor=self._session,
         )
         self._last_session_id = grant.session_id
@@ -783,6 +787,13 @@ def _result_of_gap(outcome: BatchOutcome, log_start_offset: int) -> BatchResult:
     if outcome.error is BatchError.OUT_OF_ORDER_SEQUENCE:
         return BatchResult(failure=_SEND_AGAIN)
     return BatchResult(outcome.error, outcome.base_offset, log_start_offset)
+
+
+def _give_up_late(gaps: list[Gap]) -> None:
+    """Give up the gaps whose producers wait, and keep those that were answered on receipt."""
+    kept = [gap for gap in gaps if gap.batch.is_answered_on_receipt]
+    _give_up([gap for gap in gaps if not gap.batch.is_answered_on_receipt])
+    gaps[:] = kept
 
 
 def _give_up(gaps: list[Gap]) -> None:

@@ -11,11 +11,13 @@ waits until all numbers of a rotated session are answered before it sends the ne
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from uuid import UUID
 
 
 class UploadSession:
-    """An open upload session. `opened_at`, `no_put_after`: monotonic seconds. No PUT starts after `no_put_after`."""
+    """An open upload session. `opened_at`, `no_put_after`: monotonic seconds. No PUT starts after `no_put_after`.
+    `by_reference_s`: how long a stored batch can be committed again by reference."""
 
     def __init__(
         self,
@@ -24,12 +26,14 @@ class UploadSession:
         *,
         opened_at: float,
         no_put_after: float,
+        by_reference_s: float = inf,
         predecessor: UploadSession | None = None,
     ) -> None:
         self.session_id = session_id
         self.prefix = prefix
         self.opened_at = opened_at
         self.no_put_after = no_put_after
+        self.by_reference_s = by_reference_s
         self.last_error = "the sequencer says nothing"
         """Why the last retried commit had no answer."""
         self._predecessor = predecessor

@@ -25,13 +25,15 @@ class OpenSession(Value, frozen=True):
 
 class SessionGrant(Value, frozen=True):
     """The session may write under `prefix` (ends in '/') only. Its commit numbers start at 0. `collected_ms`: objects
-    that are uploaded up to this long after the end of the session are garbage collected."""
+    that are uploaded up to this long after the end of the session are garbage collected. `by_reference_ms`: for so long
+    after its first commit, an object that no row names can be named by a later one; 0 if unknown."""
 
     session_id: UUID
     prefix: str
     lease_ms: int
     incarnation: int
     collected_ms: int = 86_400_000
+    by_reference_ms: int = 0
 
 
 class SessionRef(Value, frozen=True):

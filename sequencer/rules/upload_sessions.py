@@ -136,7 +136,14 @@ def _granted(row: SessionRow, lease_ms: int, identity: Identity, settings: Seque
         lease_ms=lease_ms,
         incarnation=identity.incarnation,
         collected_ms=settings.sweep_interval_ms,
+        by_reference_ms=_by_reference_ms(settings),
     )
+
+
+def _by_reference_ms(settings: SequencerSettings) -> int:
+    """Return how long a run may name a retired object again. Later the collector may be deleting the object, or begin
+    to before the run is written: a database transaction may take half of the grace period."""
+    return settings.deletion_grace_ms // 2
 
 
 def _writers_session(draft: Draft, name: UUID, settings: SequencerSettings) -> UUID | None:
@@ -323,11 +330,7 @@ def commit_object(
         raise InvalidRequest(
             f"object {described.object_id} is stored as {stored.key!r} of {stored.size} bytes"
         )
-    elif (
-        stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms // 2 <= draft.now_ms
-    ):
-        # The collector may be deleting the object, or may begin to before this is written, so no run may name it again.
-        # A database transaction may take half of the grace period.
+    elif stored.retired_ms is not None and stored.retired_ms + _by_reference_ms(settings) <= draft.now_ms:
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[AddedRun] = []

@@ -63,6 +63,9 @@ SLOW_SEQUENCER_SETTINGS = SequencerSettings(
     writer_lease_ms=30_000,
 )
 """Leases as in production: if answers take seconds, shorter ones would end before they are reported."""
+LONG_GRACE_MS = 20_000
+"""For batches that were answered on receipt: they are committed by reference for half of the grace, and wait for up to
+`gap_deadline_ms` and, until it is answered, a commit."""
 FORGOTTEN_AFTER_S = 8.0
 FORGETFUL_SETTINGS = SEQUENCER_SETTINGS.model_copy(
     update={

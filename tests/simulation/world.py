@@ -93,6 +93,7 @@ from tests.simulation.scenario import (
     JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
+    LONG_GRACE_MS,
     NODE_SETTINGS,
     RECEIPT_SEEDS,
     REREAD_SEEDS,
@@ -286,7 +287,10 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
 def _sequencer_settings(scenario: Scenario) -> SequencerSettings:
     if scenario.slow_for_s:
         return SLOW_SEQUENCER_SETTINGS
-    return FORGETFUL_SETTINGS if scenario.forgets else SEQUENCER_SETTINGS
+    settings = FORGETFUL_SETTINGS if scenario.forgets else SEQUENCER_SETTINGS
+    if scenario.receipt_producers:
+        return settings.model_copy(update={"deletion_grace_ms": LONG_GRACE_MS})
+    return settings
 
 
 def _node_settings(scenario: Scenario) -> ServerSettings:

@@ -12,6 +12,7 @@ from agent.services import Deferred
 from sequencer.api.commits import BatchError
 from sequencer.api.producers import InitProducer
 from sequencer.api.topics import Topic
+from sequencer.settings import SequencerSettings
 from tailrace.configs.broker_config import check_broker_configs
 from tailrace.configs.topic_config import (
     TOPIC_CONFIGS,
@@ -188,6 +189,35 @@ def test_a_lost_batch_leaves_a_gap_that_those_behind_it_skip() -> None:
         assert lost(bench) == {} and len(set(objects_of(bench))) == 2
 
     run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_gap_whose_retry_has_no_answer_at_its_deadline_is_skipped_and_not_lost() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        for sequence in (0, 2):
+            assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
+        await bench.advance(0.3)
+        bench.sequencer.may_commit.clear()
+        await bench.advance(3)
+        assert lost(bench) == {}
+        bench.sequencer.may_commit.set()
+        await bench.advance(2)
+        assert await high_watermark(bench, topic) == 2
+        assert lost(bench) == {} and bench.memory.used == 0
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_gap_is_skipped_while_its_object_can_still_be_named() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await async_topic(bench), await producer_of(bench)
+        for sequence in (0, 2):
+            assert await send(bench, batch(b"v", producer=producer, sequence=sequence)) == (0, -1)
+        await bench.advance(3)
+        assert await high_watermark(bench, topic) == 2
+        assert lost(bench) == {}
+
+    run(scenario, SequencerSettings(deletion_grace_ms=8_000), gap_deadline_ms=60_000)
 
 
 def test_a_missing_batch_that_comes_in_time_is_stored_before_those_behind_it() -> None:
