@@ -155,7 +155,7 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
     if not request.member_id and request.instance_id is None and request.requires_known_id:
         return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_id)
     size = len(group.members)
-    member = _member_of(group, request)
+    member = yield from _member_of(group, request)
     member.classic = ClassicClient(request.session_seconds, tuple(request.protocols))
     group.is_dirty = True
     group.describe(
@@ -201,7 +201,7 @@ def _code_of_join(group: ConsumerGroup, request: JoinRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _member_of(group: ConsumerGroup, request: JoinRequest) -> Consumer:
+def _member_of(group: ConsumerGroup, request: JoinRequest) -> Steps[Consumer]:
     member = group.members.get(request.member_id)
     if member is not None:
         return member
@@ -211,7 +211,7 @@ def _member_of(group: ConsumerGroup, request: JoinRequest) -> Consumer:
         group.add(member)
         return member
     group.rename(held_by, request.fresh_id)
-    group.restart(held_by)
+    yield from group.restart(held_by)
     return held_by
 
 
@@ -243,14 +243,14 @@ def heartbeat(
     if member is None:
         return code
     yield from group.retarget(topics)
-    if group.has_a_step(member):
+    if (yield from group.has_a_step(member)):
         group.await_answer(member, now)
         return ErrorCode.REBALANCE_IN_PROGRESS
     group.restart_session(member, now)
     return ErrorCode.NONE
 
 
-def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
+def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> Steps[list[ErrorCode]]:
     """LeaveGroup: return one code per (member id, instance id). An instance id alone names a static member."""
     codes = []
     for member_id, instance_id in leaving:
@@ -258,8 +258,9 @@ def leave(group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[E
         member = group.members.get(member_id) if named is None else named
         code = group.code_of_member(member_id if member is None else member.member_id, instance_id)
         if code is ErrorCode.NONE and member is not None:
-            group.remove(member)
+            yield from group.remove(member)
         codes.append(code)
+        yield 1
     return codes
 
 

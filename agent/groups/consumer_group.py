@@ -40,7 +40,7 @@ from agent.groups.group import Answer
 from agent.groups.topic_pattern import TopicPattern
 from sequencer.api.groups import CONSUMER_GROUP, OffsetPosition
 from tailrace.kafka.error_codes import ErrorCode
-from tailrace.turns import Steps, at_once, in_parts
+from tailrace.turns import Steps, in_parts
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
@@ -175,7 +175,7 @@ class ConsumerAnswer:
 class PartitionHolder(NamedTuple):
     """The member that holds a partition, and the epoch at which it got it."""
 
-    member_id: str
+    member: Consumer
     since: int
 
 
@@ -281,12 +281,12 @@ class ConsumerGroup:
         if self._is_dead:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.epoch in (LEAVES, LEAVES_FOR_NOW):
-            return self._leave(request)
+            return (yield from self._leave(request))
         refusal = self.refusal(request)
         if refusal is not None:
             return refusal
         size = len(self.members)
-        member = self._member_of(request)
+        member = yield from self._member_of(request)
         before = (member.epoch, member.assigned)
         is_changed = self._take(member, request) or len(self.members) > size
         yield from self.retarget(topics, is_changed=is_changed)
@@ -338,7 +338,7 @@ class ConsumerGroup:
             return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{MAX_PATTERNS} in one group are allowed")
         return None
 
-    def _member_of(self, request: ConsumerHeartbeat) -> Consumer:
+    def _member_of(self, request: ConsumerHeartbeat) -> Steps[Consumer]:
         """Return the member of the request: known, new, or a static member that replaces an earlier one."""
         member = self.members.get(request.member_id)
         if member is None and request.instance_id is not None:
@@ -349,19 +349,18 @@ class ConsumerGroup:
             member = Consumer(request.member_id, request.instance_id)
             self.add(member)
         if request.epoch == JOINS:
-            self.restart(member)
+            yield from self.restart(member)
             member.classic = None
         return member
 
-    def restart(self, member: Consumer) -> None:
+    def restart(self, member: Consumer) -> Steps[None]:
         """Reset a member whose client reads nothing yet, whatever it read before."""
         member.epoch = member.previous_epoch = 0
         member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
         member.answer_deadline = inf
-        at_once(self._release(member, member.assigned))
-        at_once(self._release(member, member.revoking))
-        member.assigned, member.revoking = {}, {}
         self._nothing_before, self.is_dirty = None, True
+        yield from self._release_all(member)
+        member.assigned, member.revoking = {}, {}
 
     def add(self, member: Consumer) -> None:
         """Add a member, without a target."""
@@ -372,9 +371,6 @@ class ConsumerGroup:
 
     def rename(self, member: Consumer, member_id: str) -> None:
         """Give the place of a static member to the next client with its instance id."""
-        for topic_partition, holder in self._holders.items():
-            if holder.member_id == member.member_id:
-                self._holders[topic_partition] = holder._replace(member_id=member_id)
         if member.member_id in self._read:
             self._read[member_id] = self._read.pop(member.member_id)
         member.member_id = member_id
@@ -417,17 +413,17 @@ class ConsumerGroup:
         self._is_read = False
         return True
 
-    def _leave(self, request: ConsumerHeartbeat) -> ConsumerAnswer:
+    def _leave(self, request: ConsumerHeartbeat) -> Steps[ConsumerAnswer]:
         code = self.code_of_member(request.member_id, request.instance_id)
         if code is not ErrorCode.NONE:
             return _refused(code)
         member = self.members[request.member_id]
         if request.epoch == LEAVES_FOR_NOW:
-            at_once(self._release(member, member.revoking))
+            yield from self._release(member, member.revoking)
             member.epoch, member.phase, member.revoking = LEAVES_FOR_NOW, MemberPhase.STABLE, {}
             member.revocation_deadline, self.is_dirty = inf, True
         else:
-            self.remove(member)
+            yield from self.remove(member)
         return ConsumerAnswer(ErrorCode.NONE, request.member_id, request.epoch)
 
     def code_of_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -556,7 +552,7 @@ class ConsumerGroup:
             is_complete = member.assigned == member.target
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
-            holder = PartitionHolder(member.member_id, self.target_epoch)
+            holder = PartitionHolder(member, self.target_epoch)
             for topic_partition in _topic_partitions(member.assigned):
                 self._holders.setdefault(topic_partition, holder)
                 yield 1
@@ -587,13 +583,14 @@ class ConsumerGroup:
         """Whether no other member holds this partition."""
         return topic_partition not in self._holders or self._is_held(topic_partition, member)
 
-    def has_a_step(self, member: Consumer) -> bool:
+    def has_a_step(self, member: Consumer) -> Steps[bool]:
         """Whether the member can get closer to its target when its client reports what it owns."""
-        if member.phase is MemberPhase.UNRELEASED:
-            missing = _without(member.target, member.assigned)
-            if any(self._is_free(each, member) for each in _topic_partitions(missing)):
-                return True
-        return member.phase is MemberPhase.UNREVOKED or member.epoch < self.epoch
+        if member.phase is MemberPhase.UNREVOKED or member.epoch < self.epoch:
+            return True
+        if member.phase is MemberPhase.STABLE:
+            return False
+        free = yield from self._free_for(member)
+        return any(free.values())
 
     def await_answer(self, member: Consumer, now: float) -> None:
         """Give a classic client its rebalance timeout for the JoinGroup or SyncGroup that is due."""
@@ -611,6 +608,10 @@ class ConsumerGroup:
         classic = member.classic
         member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
+    def _release_all(self, member: Consumer) -> Steps[None]:
+        yield from self._release(member, member.assigned)
+        yield from self._release(member, member.revoking)
+
     def _release(self, member: Consumer, partitions: Assignment) -> Steps[None]:
         for topic_id, released in partitions.items():
             for partition in released:
@@ -621,7 +622,7 @@ class ConsumerGroup:
     def _is_held(self, topic_partition: tuple[UUID, int], member: Consumer, *, since: float = inf) -> bool:
         """Whether the member holds this partition, and has held it since this epoch or earlier."""
         holder = self._holders.get(topic_partition)
-        return holder is not None and holder.member_id == member.member_id and holder.since <= since
+        return holder is not None and holder.member is member and holder.since <= since
 
     # --- OffsetCommit, OffsetFetch
 
@@ -661,12 +662,13 @@ class ConsumerGroup:
 
     # --- time, and the end
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float) -> Steps[None]:
         """Remove members whose session timed out, and members that did not revoke in time."""
         self._nothing_before = None
         for member in list(self.members.values()):
             if member.deadline <= now:
-                self.remove(member)
+                yield from self.remove(member)
+            yield 1
 
     def resume(self, now: float) -> None:
         """Take over from another coordinator: every session and every revocation gets its full time again. Since when a
@@ -679,23 +681,22 @@ class ConsumerGroup:
                 member.revocation_deadline = now + member.rebalance_seconds
             for held in (member.assigned, member.revoking):
                 self._holders.update(
-                    dict.fromkeys(_topic_partitions(held), PartitionHolder(member.member_id, member.epoch))
+                    dict.fromkeys(_topic_partitions(held), PartitionHolder(member, member.epoch))
                 )
 
     def close(self, code: ErrorCode) -> None:
         """Mark the group as dead. No request waits for an answer of this group."""
         self._is_dead = True
 
-    def remove(self, member: Consumer) -> None:
+    def remove(self, member: Consumer) -> Steps[None]:
         """Remove a member and release what it held."""
         del self.members[member.member_id]
         self._read.pop(member.member_id, None)
         if member.instance_id is not None:
             del self._instances[member.instance_id]
-        at_once(self._release(member, member.assigned))
-        at_once(self._release(member, member.revoking))
         self._nothing_before = None
         self._raise_epoch()
+        yield from self._release_all(member)
 
 
 def _refused(code: ErrorCode, message: str | None = None) -> ConsumerAnswer:

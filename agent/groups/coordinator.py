@@ -279,7 +279,7 @@ class GroupCoordinator:
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: return one code per (member id, instance id)."""
 
-        def act(group: JoinedGroup, now: float) -> list[ErrorCode]:
+        def act(group: JoinedGroup, now: float) -> list[ErrorCode] | Steps[list[ErrorCode]]:
             if isinstance(group, ConsumerGroup):
                 return classic_members.leave(group, leaving)
             return group.leave(now, leaving)

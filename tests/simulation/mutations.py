@@ -1021,11 +1021,20 @@ def _keeps_no_generations(original: Any) -> Any:
 
 
 def _all_is_free(original: Any) -> Any:
-    def free_for(self: Any, member: Any) -> Any:
+    def free_for(self: Any, member: Any) -> Steps[Any]:
+        yield 1
         return {
             topic_id: of_topic - member.assigned.get(topic_id, frozenset())
             for topic_id, of_topic in member.target.items()
         }
+
+    return free_for
+
+
+def _nothing_is_free(original: Any) -> Any:
+    def free_for(self: Any, member: Any) -> Steps[Any]:
+        yield 1
+        return {}
 
     return free_for
 
@@ -1041,8 +1050,7 @@ def _keeps_no_partitions(original: Any) -> Any:
     def restored(*args: Any, **rest: Any) -> Any:
         group = original(*args, **rest)
         for member in group.members.values():
-            group.restart(member)
-            member.assigned = {}
+            at_once(group.restart(member))
         group._holders.clear()
         return group
 
@@ -2456,7 +2464,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a partition is assigned before its previous owner has given it up",
         [(ConsumerGroup, "_free_for", _all_is_free)], CONSUMERS,
     ),
-    Mutation("no member is ever assigned a partition", [(ConsumerGroup, "_free_for", always({}))], CONSUMERS),
+    Mutation("no member is ever assigned a partition", [(ConsumerGroup, "_free_for", _nothing_is_free)], CONSUMERS),
     Mutation(
         "the partitions that a member reports to own are ignored",
         [(ConsumerGroup, "advance", _believes_that_nothing_is_owned)],

@@ -206,7 +206,7 @@ def test_clients_change_one_by_one_and_back() -> None:
     clients: list[Classic | Client] = [*classic, *modern]
     for old, new in zip(classic, modern, strict=True):
         new.join()
-        assert classic_members.leave(group, [(old.member_id, None)]) == [ErrorCode.NONE]
+        assert at_once(classic_members.leave(group, [(old.member_id, None)])) == [ErrorCode.NONE]
         old.reads = set()
         settle(*[client for client in clients if client.member_id in group.members])
     assert {partition for client in modern for partition in client.partitions} == {0, 1, 2, 3}
@@ -272,7 +272,7 @@ def test_a_client_that_does_not_join_again_in_time_goes() -> None:
         second.now = moment
         second.beat()
     group.members["c"].session_deadline = 1e9
-    group.expire(2 * SECONDS)
+    at_once(group.expire(2 * SECONDS))
 
     assert set(group.members) == {"b", "c"}
 
@@ -365,7 +365,7 @@ class AnyOrder(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.clients)))
         client = self.clients.pop(name)
         if isinstance(client, Classic):
-            classic_members.leave(self.group, [(name, client.instance_id)])
+            at_once(classic_members.leave(self.group, [(name, client.instance_id)]))
         else:
             client.request(LEAVES)
 

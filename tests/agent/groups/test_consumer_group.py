@@ -153,7 +153,7 @@ def test_a_member_that_keeps_what_it_must_give_up_goes_when_its_time_is_over() -
     first.beat()
     assert group.next_deadline(0.0) == REBALANCE_SECONDS
 
-    group.expire(REBALANCE_SECONDS)
+    at_once(group.expire(REBALANCE_SECONDS))
 
     assert list(group.members) == ["m-2"]
     settled(second)
@@ -166,7 +166,7 @@ def test_sessions_end() -> None:
     Client(group, known, "m-1").join()
 
     assert group.next_deadline(0.0) == 45.0
-    group.expire(45.0)
+    at_once(group.expire(45.0))
 
     assert group.phase is ConsumerGroupPhase.EMPTY and group.is_idle
 
@@ -513,7 +513,7 @@ class Hostile(RuleBasedStateMachine):
         if not self.clients:
             return
         for absent in self.group.members.keys() - self.clients.keys():
-            self.group.remove(self.group.members[absent])
+            at_once(self.group.remove(self.group.members[absent]))
         for _ in range(12):
             for client in list(self.clients.values()):
                 if client.full_beat().code is not ErrorCode.NONE:

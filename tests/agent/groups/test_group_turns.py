@@ -1,0 +1,130 @@
+"""No turn of the loop is long, however many partitions the members of a group hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent.catalog import KnownTopic
+from agent.groups import classic_members
+from agent.groups.consumer_group import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_NOW,
+    ClassicClient,
+    ConsumerAnswer,
+    ConsumerGroup,
+    ConsumerHeartbeat,
+)
+from agent.groups.coordinator import ASSIGNED_IN_A_TURN
+from sequencer.api.topics import Topic
+from tailrace.configs.topic_config import topic_settings
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps, Turns, at_once, in_turns
+from tests.support.short_turns import HELD_SECONDS
+from tests.support.turns import least_of_three, measured_turns
+
+SHAPES = [(19, 10_000), (9_500, 20)]
+"""Topics, and partitions of each: as many as one member can name in a request."""
+
+
+def topics_of(count: int, partitions: int) -> dict[str, KnownTopic]:
+    settings = topic_settings({})
+    return {
+        f"t{number}": KnownTopic(Topic(UUID(int=number + 1), f"t{number}", partitions, {}, 0), settings)
+        for number in range(count)
+    }
+
+
+def heartbeat(group: ConsumerGroup, member_id: str, epoch: int, **said: Any) -> Steps[ConsumerAnswer]:
+    """A heartbeat that is complete: the client may not know the coordinator's state."""
+    topics = said.pop("topics", group._known)
+    asked = ConsumerHeartbeat(
+        member_id, epoch, **{"rebalance_seconds": 60.0, "pattern": "t.*", "owned": {}, **said}
+    )
+    return group.heartbeat(0.0, asked, topics)
+
+
+def holding_everything(count: int, partitions: int) -> ConsumerGroup:
+    """A group whose member `a`, which is static, holds all partitions, and whose member `b` waits for its half."""
+    group, topics = ConsumerGroup("g"), topics_of(count, partitions)
+    for member_id, instance_id in (("a", "i"), ("b", None)):
+        joining = heartbeat(group, member_id, JOINS, instance_id=instance_id, topics=topics)
+        assert at_once(joining).code is ErrorCode.NONE
+    held = sum(map(len, group.members["a"].assigned.values()))
+    assert held == count * partitions and not group.members["b"].assigned
+    return group
+
+
+def turns_of(steps: Callable[[], Steps[Any]]) -> Any:
+    """Do the work as the coordinator does. Raises HeldTooLong if one of its turns was long."""
+
+    async def done() -> Any:
+        return await in_turns(steps(), Turns(ASSIGNED_IN_A_TURN))
+
+    async def scenario() -> Any:
+        with measured_turns() as turns:
+            result = await asyncio.create_task(done())
+        turns.check(HELD_SECONDS)
+        return result
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_a_member_that_held_all_partitions_leaves_in_short_turns(shape: tuple[int, int]) -> None:
+    group = holding_everything(*shape)
+
+    answer = turns_of(lambda: heartbeat(group, "a", LEAVES, instance_id="i"))
+
+    assert answer.code is ErrorCode.NONE and list(group.members) == ["b"]
+    at_once(heartbeat(group, "b", group.members["b"].epoch))
+    assert sum(map(len, group.members["b"].assigned.values())) == shape[0] * shape[1]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_a_static_member_comes_back_under_another_id_in_short_turns(shape: tuple[int, int]) -> None:
+    group = holding_everything(*shape)
+    at_once(heartbeat(group, "a", LEAVES_FOR_NOW, instance_id="i"))
+
+    answer = turns_of(lambda: heartbeat(group, "a-2", JOINS, instance_id="i"))
+
+    assert answer.code is ErrorCode.NONE and list(group.members) == ["a-2", "b"]
+    half = shape[0] * shape[1] // 2
+    assert sum(map(len, group.members["a-2"].assigned.values())) == half
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_members_that_held_all_partitions_expire_in_short_turns(shape: tuple[int, int]) -> None:
+    group = holding_everything(*shape)
+
+    turns_of(lambda: group.expire(group.session_seconds))
+
+    assert not group.members and not group._holders
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_classic_members_that_wait_for_all_partitions_are_answered_in_short_turns(
+    shape: tuple[int, int],
+) -> None:
+    group = holding_everything(*shape)
+    first, waiting = group.members["a"], group.members["b"]
+    at_once(heartbeat(group, "a", first.epoch, instance_id="i", pattern="none", owned=first.assigned))
+    at_once(heartbeat(group, "b", waiting.epoch))
+    assert sum(map(len, waiting.target.values())) == shape[0] * shape[1] and not waiting.assigned
+    waiting.classic = ClassicClient(45.0, (("range", b""),))
+    topics = group._known or {}
+
+    asked = ("b", None, waiting.epoch)
+    code = turns_of(lambda: classic_members.heartbeat(group, 0.0, asked, topics))
+
+    assert code is ErrorCode.NONE, "nothing that it waits for is free"
+    assert turns_of(lambda: classic_members.leave(group, [("b", None)])) == [ErrorCode.NONE]
