@@ -44,11 +44,12 @@ from sequencer.api.topics import Topic
 from sequencer.pages import all_offsets
 from tailrace.batches.record_batch import BatchHeader, InvalidBatch, check_crc, split
 from tailrace.batches.records import InvalidRecords
+from tailrace.limits import INT64_MAX
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index, row_group_table
-from tailrace.parquet_object.schema import TIME_COLUMNS, within_microseconds
+from tailrace.parquet_object.schema import GREATEST_TIME_MS, TIME_COLUMNS, within_microseconds
 
 log = structlog.get_logger("tailrace.spark")
 
@@ -148,8 +149,12 @@ class LogReader:
         self._schema = pa.schema([pa.field(name, COLUMNS[name].arrow) for name in columns])
         self._limits = limits or Limits()
         stored = {COLUMNS[name].stored for name in columns} - {"topic", "partition"}
-        if self._limits.times_us != EVERYTHING:
+        times_us = self._limits.times_us
+        if times_us != EVERYTHING:
             stored.add("timestamp")
+        self._needs_own_times = times_us.first > GREATEST_TIME_MS * 1000
+        if self._needs_own_times:
+            stored.add("create_timestamp")
         self._stored = sorted(stored | {"offset"})
         self._passes_over_lost = passes_over_lost
         self._passes_over_unreadable = passes_over_unreadable
@@ -557,7 +562,7 @@ class LogReader:
         if statistics is None or not statistics.has_min_max:
             return True
         least, greatest = statistics.min_raw * 1000, statistics.max_raw * 1000
-        return bool(least <= times_us.last and greatest >= times_us.first)
+        return bool(least <= times_us.last and greatest >= min(times_us.first, GREATEST_TIME_MS * 1000))
 
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
@@ -567,20 +572,23 @@ class LogReader:
             begin, length = index.bytes_of(group.number, self._stored)
             data = await self._store.get_range(run.key, begin, length)
             table = row_group_table(index, group.number, data, self._stored)
+            if self._needs_own_times:
+                table = index.with_own_times(group.number, table)
             if index.is_shared(group.number):
                 self._shared.keep((run.key, group.number), table, table.nbytes)
         first, count = index.rows_of(group.number, run.topic_id, run.partition)
         return _between(table.slice(first, count), start, end)
 
     def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
-        for name in set(TIME_COLUMNS).intersection(table.column_names):
-            column_index = table.column_names.index(name)
-            table = table.set_column(column_index, table.field(name), within_microseconds(table.column(name)))
         times_us = self._limits.times_us
         if times_us != EVERYTHING and table.num_rows:
             times = table.column("timestamp").cast(pa.int64())  # ms
-            first_ms, last_ms = -(-times_us.first // 1000), times_us.last // 1000
+            first_ms = max(-(-times_us.first // 1000), -INT64_MAX - 1)
+            last_ms = min(times_us.last // 1000, INT64_MAX)
             table = table.filter(pc.and_(pc.greater_equal(times, first_ms), pc.less_equal(times, last_ms)))
+        for name in set(TIME_COLUMNS).intersection(table.column_names):
+            column_index = table.column_names.index(name)
+            table = table.set_column(column_index, table.field(name), within_microseconds(table.column(name)))
         rows = table.num_rows
         if not rows:
             return []

@@ -20,6 +20,7 @@ from compactor.on_spark.spark_options import (
     security_files,
 )
 from compactor.spark_source.columns import COLUMNS, KAFKA_COLUMNS
+from tailrace.limits import INT64_MAX
 from tailrace.rpc.opened_security import SecurityFiles
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -172,8 +173,10 @@ def _position(given: Mapping[str, str], side: str) -> Position | None:
     if side == "starting" and given.get("startingGroup"):
         return _group_position(given)
     if name := _given(given, f"{side}Timestamp"):
-        if not given[name].isdecimal():
-            raise ValueError(f"option {name!r}: {given[name]!r}; expected a time in ms since 1970")
+        if not given[name].isdecimal() or int(given[name]) > INT64_MAX:
+            raise ValueError(
+                f"option {name!r}: {given[name]!r}; expected a time in ms since 1970, at most {INT64_MAX}"
+            )
         return Position(name, time_ms=int(given[name]))
     if name := _given(given, f"{side}OffsetsByTimestamp"):
         times = _per_partition(name, given[name], least=0)
@@ -212,8 +215,8 @@ def _per_partition(name: str, given: str, *, least: int) -> PerPartition:
             f"option {name!r}: {given!r}; expected {words}a number for each partition as JSON:"
             ' {"topic": {"0": 17}}'
         ) from error
-    if any(number < least for of_topic in numbers.values() for number in of_topic.values()):
-        raise ValueError(f"option {name!r}: {given!r}; no number is below {least}")
+    if any(not least <= number <= INT64_MAX for of_topic in numbers.values() for number in of_topic.values()):
+        raise ValueError(f"option {name!r}: {given!r}; no number is below {least} or above {INT64_MAX}")
     return numbers
 
 

@@ -27,7 +27,8 @@ from pyspark.sql.datasource import (
 
 from compactor.spark_source.columns import NEVER_NULL
 
-MAX_INT64 = (1 << 63) - 1
+_NO_BOUND = 1 << 80
+"""Above every offset and every time in µs: a record's time in ms may have 64 bits."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIELDS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
@@ -37,8 +38,8 @@ _FIELDS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_u
 class IntegerRange:
     """The whole numbers from `first` to `last`, both inclusive."""
 
-    first: int = -MAX_INT64
-    last: int = MAX_INT64
+    first: int = -_NO_BOUND
+    last: int = _NO_BOUND
 
     def within(self, other: IntegerRange) -> IntegerRange:
         return IntegerRange(max(self.first, other.first), min(self.last, other.last))

@@ -72,6 +72,7 @@ from sequencer.store.memory import MemoryRowStore
 from tailrace.batches.record_batch import Compression
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.schema import GREATEST_TIME_MS
 from tailrace.parquet_object.write import write_parquet
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, unreadable_batch
@@ -500,6 +501,41 @@ def test_a_time_is_where_the_first_record_at_or_after_it_stands(is_compacted: bo
         assert late == {first: 9, second: 0}
 
     on_a_log(scenario)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_time_beyond_microseconds_is_where_the_first_record_at_or_after_it_stands(
+    is_compacted: bool,
+) -> None:
+    """Nanoseconds that a producer sends as milliseconds by mistake are such times."""
+
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        times = [-(2**62), GREATEST_TIME_MS, T0 * 10**6, 2**62, 2**63 - 1]
+        for at in times:
+            await log.produce(("t", 0, batch_of([b"v"], at=at)))
+        if is_compacted:
+            await compact(log)
+        reader = LogReader(index, log.store, ["value"])
+        bounds = await reader.bounds(await index.topics())
+        for offset, at in enumerate(times[1:], 1):
+            for time_ms in (max(0, times[offset - 1] + 1), at):
+                found = await offsets_at(Position("o", time_ms=time_ms), bounds, reader, if_none="error")
+                assert found == {LogPartition("t", topic.topic_id, 0): offset}
+        until = LogReader(index, log.store, ["offset"], limits=Limits(times_us=IntegerRange(last=-1)))
+        assert await offsets_read(until, of_topic(topic, 0, 0, 5)) == [0]
+
+    on_a_log(scenario)
+
+
+@pytest.mark.parametrize("form", ["%d", '{"t": {"0": %d}}'])
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_a_time_or_offset_of_more_than_64_bits_is_refused(side: str, form: str) -> None:
+    names = [f"{side}Timestamp"] if form == "%d" else [f"{side}Offsets", f"{side}OffsetsByTimestamp"]
+    for name in names:
+        SourceOptions.of({**STORE, "subscribe": "t", name: form % (2**63 - 1)})
+        with pytest.raises(ValueError, match=f"option '{name}'.*{2**63 - 1}"):
+            SourceOptions.of({**STORE, "subscribe": "t", name: form % 2**63})
 
 
 def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> None:
