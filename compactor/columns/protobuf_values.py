@@ -69,7 +69,6 @@ _MAIN = "tailrace_value.proto"
 _FILE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,200}\.proto")
 _LOGGED = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
 """Lines that protoc's libraries log among its own errors."""
-_TIMESTAMP = "google.protobuf.Timestamp"
 _WRAPPER = re.compile(r"google\.protobuf\.[A-Za-z0-9]+Value")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _F = FieldDescriptor
@@ -154,6 +153,8 @@ def protobuf_columns(schema: RegisteredSchema) -> Columns:
         return parse_columns(columns_text(_struct(_message(schema)).fields))  # checks the limits on columns
     except InvalidColumns as error:
         raise SchemaRefused(str(error)) from error
+    except RecursionError:
+        raise SchemaRefused("its messages are nested too deep") from None
 
 
 def _message(schema: RegisteredSchema) -> Descriptor:
@@ -218,11 +219,26 @@ class _Types:
         message = field.message_type
         if message is None:
             return _SCALARS[field.type]
-        if message.full_name == _TIMESTAMP:
+        if _is_timestamp(message):
             return Scalar.TIMESTAMP
-        if _WRAPPER.fullmatch(message.full_name) and "value" in message.fields_by_name:
-            return _SCALARS[message.fields_by_name["value"].type]
+        if _is_wrapper(message):
+            return _SCALARS[message.fields[0].type]
         return self.struct(message, above)
+
+
+def _is_timestamp(message: Descriptor) -> bool:
+    """Whether the message is Protobuf's own. A schema may define another message of this name."""
+    parts = [(part.name, part.type, part.is_repeated) for part in message.fields]
+    own = [("seconds", _F.TYPE_INT64, False), ("nanos", _F.TYPE_INT32, False)]
+    return message.full_name == "google.protobuf.Timestamp" and parts == own
+
+
+def _is_wrapper(message: Descriptor) -> bool:
+    """Whether the message has only a scalar, as Protobuf's own wrappers do."""
+    if _WRAPPER.fullmatch(message.full_name) is None or [part.name for part in message.fields] != ["value"]:
+        return False
+    (value,) = message.fields
+    return not value.is_repeated and value.message_type is None and value.enum_type is None
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -314,6 +330,6 @@ def _plain(field: FieldDescriptor) -> Callable[[Any], Any] | None:
         return lambda value: names.get(value) or str(value)
     if message is None:
         return None
-    if message.full_name == _TIMESTAMP:
+    if _is_timestamp(message):
         return lambda value: _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
-    return attrgetter("value") if _WRAPPER.fullmatch(message.full_name) else None
+    return attrgetter("value") if _is_wrapper(message) else None

@@ -128,6 +128,11 @@ def test_the_path_names_the_message(flight: RegisteredSchema) -> None:
             'syntax = "proto3"; message A {' + "".join(f"int32 f{n} = {n};" for n in range(1, 1_100)) + "}",
             [], "at most 1000 columns",
         ),
+        (
+            'syntax = "proto3";' + "".join(f"message L{n} {{ L{n + 1} a = 1; }}" for n in range(1_000))
+            + "message L1000 { int32 a = 1; }",
+            [], "nested too deep",
+        ),
     ],
 )  # fmt: skip
 def test_a_schema_without_columns_is_refused_whole(
@@ -273,4 +278,39 @@ def test_a_message_that_doubles_at_each_level_is_refused() -> None:
     text = "\n".join(['syntax = "proto3";', *levels, "message L40 { int32 a = 1; }"])
     schema = RegisteredSchema(7, "protobuf", text, path=(0,))
     with pytest.raises(SchemaRefused, match="more than 10000 types"):
+        protobuf_columns(msgspec.structs.replace(schema, compiled=compiled(schema)))
+
+
+@pytest.mark.parametrize(
+    ("inner", "columns"),
+    [
+        ("OwnValue { int32 value = 1; string more = 2; }", "a struct<value int, more string>"),
+        ("OwnValue { repeated int32 value = 1; }", "a struct<value list<int>>"),
+        ("OwnValue { Part value = 1; } message Part { int32 b = 1; }", "a struct<value struct<b int>>"),
+        ("OwnValue { Kind value = 1; } enum Kind { NONE = 0; }", "a struct<value string>"),
+        ("Timestamp { int32 hour = 1; }", "a struct<hour int>"),
+        ("Timestamp { string seconds = 1; int32 nanos = 2; }", "a struct<seconds string, nanos int>"),
+    ],
+)
+def test_only_the_types_of_protobufs_own_files_have_columns_of_their_own(inner: str, columns: str) -> None:
+    name = inner.partition(" ")[0]
+    text = f'syntax = "proto3"; package google.protobuf; message A {{ {name} a = 1; }} message {inner}'
+    schema = RegisteredSchema(7, "protobuf", text, path=(0,))
+    schema = msgspec.structs.replace(schema, compiled=compiled(schema))
+    found = protobuf_columns(schema)
+    assert columns_text(found) == columns
+    empty = message(schema)
+    empty.a.SetInParent()
+    values = pa.array([stored(empty, b"\x00")], pa.binary())
+    assert fit(found, ProtobufValues(found, [schema]), values).reasons == [None]
+
+
+@pytest.mark.parametrize("name", ["OwnValue", "Timestamp"])
+@pytest.mark.parametrize("part", ["int32 value = 1;", "int64 seconds = 1; int32 nanos = 2;"])
+def test_a_message_that_contains_itself_under_the_name_of_one_of_protobufs_own_is_refused(
+    name: str, part: str
+) -> None:
+    text = f"message A {{ {name} a = 1; }} message {name} {{ {part} {name} again = 5; }}"
+    schema = RegisteredSchema(7, "protobuf", f'syntax = "proto3"; package google.protobuf; {text}', path=(0,))
+    with pytest.raises(SchemaRefused, match="contains itself"):
         protobuf_columns(msgspec.structs.replace(schema, compiled=compiled(schema)))
