@@ -234,7 +234,8 @@ def _schema_keys(kind: str, file: pq.ParquetFile) -> list[SchemaKey]:
 
 
 def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
-    size = 0
+    """Yield the first values, without those for which SAMPLED_BYTES has no room."""
+    left = SAMPLED_BYTES
     values = (
         value
         for batch in file.iter_batches(batch_size=1_000, columns=["value"])
@@ -242,10 +243,9 @@ def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
         if value is not None
     )
     for value in itertools.islice(values, SAMPLED_ROWS):
-        size += len(value)
-        if size > SAMPLED_BYTES:
-            return
-        yield value
+        if len(value) <= left:
+            left -= len(value)
+            yield value
 
 
 def together(metadata: pq.FileMetaData, max_bytes: int = DECODED_BYTES) -> Iterator[list[int]]:

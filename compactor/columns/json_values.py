@@ -12,6 +12,7 @@ import datetime
 import decimal
 import operator
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Optional, TypeAlias
 
 import msgspec
@@ -19,10 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compactor.columns.arrays import column_names
 from compactor.columns.plain_json import PlainJson, PlainValues
 from tailrace.buffers import Buffer
 from tailrace.configs.columns import (
     MAX_COLUMNS,
+    MAX_NAME_CHARACTERS,
     MAX_NESTING,
     Columns,
     ColumnType,
@@ -36,6 +39,7 @@ from tailrace.configs.columns import (
     element_cells,
     is_name,
 )
+from tailrace.parquet_object.schema import SCHEMA
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 _SCALARS: dict[Scalar, Any] = {
@@ -151,10 +155,10 @@ def inferred(values: Iterable[Buffer]) -> Columns:
             continue
         if isinstance(document, dict):
             sample.add(document)
-    return _columns(sample.shape)
+    return _columns(sample.fields, SCHEMA.names)
 
 
-_Shape: TypeAlias = "Scalar | _ListShape | dict[str, _Shape] | None"
+_Shape: TypeAlias = "Scalar | _ListShape | _Fields | None"
 """A type as far as it is known; None if only nulls were seen."""
 
 
@@ -162,33 +166,41 @@ class _ListShape(NamedTuple):
     element: _Shape
 
 
+@dataclass(slots=True)
+class _Fields:
+    """The fields of an object. `lowered`: their names without case."""
+
+    shapes: dict[str, _Shape] = field(default_factory=dict)
+    lowered: set[str] = field(default_factory=set)
+
+
 class _Sample:
     """The shape of the values seen so far."""
 
     def __init__(self) -> None:
-        self.shape: dict[str, _Shape] = {}
+        self.fields = _Fields()
         self._left = MAX_COLUMNS
 
     def add(self, value: dict[str, Any]) -> None:
-        self._add_fields(self.shape, value, 1)
+        self._add_fields(self.fields, value, 1)
 
-    def _add_fields(self, shape: dict[str, _Shape], value: dict[str, Any], depth: int) -> None:
-        names = {name.lower() for name in shape}
-        for name, field in value.items():
-            if name not in shape:
-                if name.lower() in names or not is_name(name) or not self._left:
+    def _add_fields(self, fields: _Fields, value: dict[str, Any], depth: int) -> None:
+        shapes = fields.shapes
+        for name, inner in value.items():
+            if name not in shapes:
+                if not self._left or name.lower() in fields.lowered or not is_name(name):
                     continue
-                names.add(name.lower())
+                fields.lowered.add(name.lower())
                 self._left -= 1
-                shape[name] = None
-            shape[name] = self._with(shape[name], field, depth + 1)
+                shapes[name] = None
+            shapes[name] = self._with(shapes[name], inner, depth + 1)
 
     def _with(self, shape: _Shape, value: Any, depth: int) -> _Shape:
         """Return the shape extended by this value, if they are compatible."""
         if isinstance(value, dict | list) and depth > MAX_NESTING:
             return shape
-        if isinstance(value, dict) and (shape is None or isinstance(shape, dict)):
-            shape = {} if shape is None else shape
+        if isinstance(value, dict) and (shape is None or isinstance(shape, _Fields)):
+            shape = _Fields() if shape is None else shape
             self._add_fields(shape, value, depth)
         elif isinstance(value, list) and (shape is None or isinstance(shape, _ListShape)):
             element = None if shape is None else shape.element
@@ -205,13 +217,16 @@ class _Sample:
 _SHAPES = {bool: Scalar.BOOLEAN, int: Scalar.LONG, float: Scalar.DOUBLE, str: Scalar.STRING}
 
 
-def _columns(shape: dict[str, _Shape]) -> Columns:
-    return tuple(TypedColumn(name, _settled(field_shape)) for name, field_shape in shape.items())
+def _columns(fields: _Fields, taken: Iterable[str] = ()) -> Columns:
+    """Return the columns, without those whose names in a table would be too long because many others are similar."""
+    columns = tuple(TypedColumn(name, _settled(shape)) for name, shape in fields.shapes.items())
+    named = zip(columns, column_names(columns, taken), strict=True)
+    return tuple(column for column, name in named if len(name) <= MAX_NAME_CHARACTERS)
 
 
 def _settled(shape: _Shape) -> ColumnType:
     if isinstance(shape, _ListShape):
         return ListOf(_settled(shape.element))
-    if isinstance(shape, dict):
-        return StructOf(_columns(shape)) if shape else MapOf(Scalar.STRING)
+    if isinstance(shape, _Fields):
+        return StructOf(_columns(shape)) if shape.shapes else MapOf(Scalar.STRING)
     return Scalar.STRING if shape is None else shape

@@ -16,12 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.columns import derive as derive_module
+from compactor.columns import json_values as json_values_module
 from compactor.columns import values as values_module
 from compactor.columns.arrays import column_names, table_fields
 from compactor.columns.derive import DECODED_BYTES, ValuesName, parts, together
 from compactor.columns.json_values import JsonValues, inferred
 from compactor.columns.values import FittedValues, fit
-from tailrace.configs.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
+from tailrace.configs.columns import (
+    MAX_COLUMNS,
+    MAX_NAME_CHARACTERS,
+    Scalar,
+    StructOf,
+    TypedColumn,
+    columns_text,
+    parse_columns,
+)
+from tailrace.parquet_object.schema import SCHEMA
 
 WIDE = ", ".join(f"c{number} long" for number in range(998))
 
@@ -158,6 +168,50 @@ def test_the_columns_of_a_sample() -> None:
         "i double, n boolean, list list<string>, map map<string, string>, in list<struct<x long, y string>>,"
         " `a b` list<double>, s string"
     )
+
+
+class CountedName(str):
+    """A field's name that counts how often it is compared without case."""
+
+    lowered = 0
+
+    def lower(self) -> str:
+        CountedName.lowered += 1
+        return super().lower()
+
+
+def test_the_names_of_a_sample_are_compared_once_for_each_name_not_for_each_object() -> None:
+    sample = json_values_module._Sample()
+    fields = {CountedName(f"f{number}"): number for number in range(900)}
+    sample.add({"list": [fields, *[{}] * 1_000], "more": [fields] * 1_000})
+    assert CountedName.lowered <= 10 * len(fields)
+
+
+@pytest.mark.parametrize("parts", [(), ("in",)])
+def test_fields_that_engines_cannot_tell_apart_give_no_endless_names(parts: tuple[str, ...]) -> None:
+    """Each has the name of the one before with a prefix."""
+    value: Any = {f"a{chr(0x2600 + number)}": number for number in range(200)}
+    for part in parts:
+        value = {part: value}
+    columns = inferred([json.dumps(value).encode()])
+    for _ in parts:
+        assert isinstance(columns[0].type, StructOf)
+        columns = columns[0].type.fields
+    names = column_names(columns, [] if parts else SCHEMA.names)
+    assert max(map(len, names)) <= MAX_NAME_CHARACTERS and 40 < len(names) < 50
+
+
+def test_long_first_values_do_not_hide_the_columns_of_those_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(derive_module, "SAMPLED_BYTES", 100)
+    values = pa.table(
+        {"value": pa.array([b"x" * 101, None, b'{"a": 1}', b"y" * 99, b'{"b": 1}'], pa.binary())}
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(values, sink)
+    sampled = derive_module._sample(pq.ParquetFile(pa.BufferReader(sink.getvalue())))
+    assert list(sampled) == [b'{"a": 1}', b'{"b": 1}']
 
 
 json_values = st.recursive(
