@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from dataclasses import dataclass
 
@@ -93,7 +92,8 @@ class HttpLogins:
         if self.limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
-        digest = hmac.digest(self._key, f"{prefix} {scheme} {value}".encode(), "sha256")
+        given = f"{prefix} {scheme} {value}".encode(errors="surrogatepass")  # a header may be no text
+        digest = hmac.digest(self._key, given, "sha256")
         known, version = self._remembered.get(digest), self._users.version
         if known is not None and known.security_version == version and known.until > self._clock.monotonic():
             return known.login
@@ -114,7 +114,7 @@ class HttpLogins:
             raise LoginFailed("the scheme is not served")
         try:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             raise LoginFailed("the header is not Base64 of USER:PASSWORD") from None
         if not is_name(user) or not password or not await self._users.check_password(prefix + user, password):
             raise LoginFailed("Invalid username or password")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from sequencer.api.topics import CreateTopic
 from tailrace.security.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
 from tailrace.security.tls import Tls
 from tests.agent.gateway.serving import Served, run_served, served
+from tests.agent.gateway.test_gateway_hostile import sent
 from tests.agent.security.secured import PASSWORD, Secured, run_secured
 from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
 from tests.support.certificates import Authority
@@ -234,6 +236,26 @@ def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
         settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
     )
     run_behind_logins(scenario, tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "given", ["Basic é".encode(), b"Basic \xff", b"Bearer \xff", b"\xff \xff"], ids=lambda given: repr(given)
+)
+def test_a_login_that_is_no_text_is_refused_like_any_other(
+    tmp_path: Path, given: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    jwks(tmp_path / "jwks.json", KEY)
+
+    async def scenario(there: Secured, gateway: Served) -> None:
+        head = b"GET /v3/clusters HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + given + b"\r\n\r\n"
+        reader, _ = await sent(gateway, head)
+        assert b" 401 " in await reader.readline()
+        assert mechanisms(there), "it counts as a failed login"
+
+    run_behind_logins(
+        scenario, tmp_path, **dict(settings(tmp_path / "jwks.json", failed_authentication_delay_ms=0))
+    )
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_path: Path) -> None:
