@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from http import HTTPStatus
 from struct import Struct
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,7 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest.response import ErrorResponse
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
@@ -55,7 +58,14 @@ from sqlalchemy import make_url
 from compactor.columns.arrays import table_fields
 from compactor.columns.derive import QUARANTINE
 from compactor.tables.sync import LISTED_MS
-from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
+from compactor.tables.table import (
+    CatalogUnavailable,
+    NewFile,
+    StoredFile,
+    TableChange,
+    TableConflict,
+    TableSnapshot,
+)
 from tailrace.configs.columns import Columns, columns_text
 from tailrace.object_store.open import object_url, s3_location
 from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, LOG_SCHEMA, SCHEMA
@@ -150,11 +160,16 @@ class IcebergTables:
             _delete(table, used)
 
     def find(self, name: str) -> Table | None:
-        """Return the table of this name, no matter who created it; None if there is none."""
+        """Return the table of this name, no matter who created it; None if there is none. Raises CatalogUnavailable."""
         try:
             return self._catalog.load_table((self._namespace, name))
-        except NoSuchTableError:
-            return None
+        except NoSuchTableError as error:
+            response = getattr(error.__cause__, "response", None)  # None: not a REST catalog
+            if response is None or _error_code(response.text) == response.status_code:
+                return None
+            raise _unavailable(name, response.status_code) from error
+        except ValidationError as error:
+            raise _unavailable(name, HTTPStatus.OK) from error
 
     def find_of(self, topic_id: UUID, name: str, *, is_quarantine: bool = False) -> Table | None:
         """Return the topic's table or its quarantine, None if missing. Raises TableConflict for another cluster's."""
@@ -176,6 +191,8 @@ class IcebergTables:
             if TOPIC_ID not in existing.properties:
                 raise TableConflict(f"table {name!r} is there, and not one of Tailrace's; rename it")
             self._check_cluster(name, existing, existing.properties.get(CLUSTER_ID))
+            if existing.properties[TOPIC_ID] == str(wanted.topic_id):
+                return existing  # another writer has just created it
             if wanted.is_quarantine and not _is_quarantine(existing):
                 name = wanted.aside  # a topic has the quarantine's name
             else:
@@ -241,6 +258,22 @@ class _TableName(NamedTuple):
     @property
     def _kind(self) -> str:
         return QUARANTINE if self.is_quarantine else ""
+
+
+def _error_code(answer: str) -> int:
+    """Return the code in an Iceberg catalog's error; 0 if the answer is not one. For pyiceberg, any HTTP 404 means that
+    a table is missing."""
+    try:
+        return int(ErrorResponse.model_validate_json(answer).error.code)
+    except ValidationError:
+        return 0
+
+
+def _unavailable(name: str, status: int) -> CatalogUnavailable:
+    return CatalogUnavailable(
+        f"table {name!r}: an answer with HTTP {status} that is not an Iceberg catalog's; check tables.catalog and the"
+        " proxies before it"
+    )
 
 
 def _is_quarantine(table: Table) -> bool:

@@ -25,6 +25,10 @@ class TableConflict(Exception):
     """Another writer has changed the table since it was opened. This call changed nothing; open the table again."""
 
 
+class CatalogUnavailable(Exception):
+    """The answer did not come from the catalog, so it says nothing about a table. The message says what to do."""
+
+
 class Named(NamedTuple):
     """A data file in a table. `deletes`: the name of the deletes with the rows that are not live; None if all are."""
 

@@ -216,7 +216,7 @@ async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSyn
 
     from compactor.columns.registered import RegistryUnavailable
     from compactor.tables.opening import NoCatalog, opened_tables
-    from compactor.tables.table import TableConflict
+    from compactor.tables.table import CatalogUnavailable, TableConflict
     from tailrace.configs.columns import ColumnsConflict
     from tailrace_cli.errors import CommandFailed
 
@@ -228,7 +228,7 @@ async def _tables(log: OpenedLog) -> AsyncIterator[tuple[CatalogTables, TableSyn
             yield opened
     except (RESTError, SQLAlchemyError) as error:
         raise CommandFailed(f"the tables' catalog can't be used: {str(error).splitlines()[0]}") from error
-    except (NoCatalog, TableConflict, ColumnsConflict, RegistryUnavailable) as error:
+    except (NoCatalog, CatalogUnavailable, TableConflict, ColumnsConflict, RegistryUnavailable) as error:
         raise CommandFailed(str(error)) from error
 
 

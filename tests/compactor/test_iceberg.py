@@ -29,7 +29,7 @@ from pyiceberg.utils.config import Config
 from compactor.columns.derive import ValueFormat
 from compactor.tables.iceberg import IcebergTables, file_statistics, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
-from compactor.tables.table import TableConflict
+from compactor.tables.table import CatalogUnavailable, TableConflict
 from sequencer.api.compaction import TablePinsRequest
 from sequencer.api.retention import DeleteRecords, DeleteRecordsPartition
 from sequencer.api.topics import DeleteTopic
@@ -44,7 +44,7 @@ from tailrace.parquet_object.schema import GREATEST_TIME_MS, LEAST_TIME_MS
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
 from tests.support.registry import MemoryRegistry
-from tests.support.rest_catalog import TOKEN, rest_catalog
+from tests.support.rest_catalog import TOKEN, lost_catalog, rest_catalog
 from tests.support.servers import PostgresServer
 
 LIFE_MS = 600_000
@@ -296,6 +296,69 @@ def test_a_rest_catalog_names_the_same_refuses_who_was_overtaken_and_forgets_the
 
     with rest_catalog(tmp_path) as address:
         asyncio.run(scenario(address))
+
+
+HTML = b"<html><body>Please log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (404, HTML),
+        (404, b""),
+        (404, b'{"message": "no route"}'),
+        (404, b'{"error": {"message": "gone", "type": "Proxy", "code": 502}}'),
+        (200, HTML),
+        (200, b"{}"),
+    ],
+)
+def test_a_proxys_answer_does_not_mean_that_there_is_no_table(
+    tmp_path: Path, status: int, answer: bytes
+) -> None:
+    async def scenario(address: str) -> None:
+        async with opened(tmp_path) as world:
+            topic_id = world.log.topics["a"].topic_id
+
+            async def kept_from() -> list[int]:
+                pins = (await world.log.sequencer.table_pins(TablePinsRequest())).pins
+                return [pin.kept_from_ms for pin in pins]
+
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+            await compacted_here(world.log)
+            await world.sync()
+            pinned = await kept_from()
+            assert len(pinned) == 1
+            lost = IcebergTables(
+                open_catalog(address, str(tmp_path)),
+                namespace=NAMESPACE, store_url=str(tmp_path), cluster_id="c",
+            )  # fmt: skip
+            world.syncing._tables = lost
+            for is_wanted in (True, False):
+                with pytest.raises(CatalogUnavailable, match=r"HTTP \d+ .*tables\.catalog"):
+                    await world.sync(is_wanted=is_wanted)
+            assert await kept_from() == pinned
+            with pytest.raises(CatalogUnavailable):
+                lost.find_of(topic_id, "a")
+            assert world.rows() == expected((0, 0, 5))
+
+    with lost_catalog(status, answer) as address:
+        asyncio.run(scenario(address))
+
+
+def test_a_table_that_another_writer_has_just_created_stays_the_topics_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+            await compacted_here(world.log)
+            await world.sync()
+            with monkeypatch.context() as patched:
+                patched.setattr(IcebergTables, "_find", lambda *_: None)  # it looked before that
+                world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
+            assert world.rows() == expected((0, 0, 5))
+
+    asyncio.run(scenario())
 
 
 def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:

@@ -40,7 +40,39 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     class Handler(_Handler):
         catalog = held
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    with _served(Handler) as address:
+        yield address
+
+
+@contextmanager
+def lost_catalog(status: int, answer: bytes) -> Iterator[str]:
+    """Serve a proxy that lets the catalog's config through, and answers everything else itself."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Log nothing, to keep the tests' output clean."""
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def _answer(self) -> None:
+            is_config = self.path.startswith("/v1/config")
+            data = b'{"defaults": {}, "overrides": {}}' if is_config else answer
+            self.send_response(200 if is_config else status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    with _served(Handler) as address:
+        yield address
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
