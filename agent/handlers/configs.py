@@ -3,6 +3,7 @@ client metrics."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -52,6 +53,7 @@ from tailrace.kafka.messages.list_config_resources import (
 )
 from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.rpc.link import join_address
+from tailrace.tenants import is_topic_name
 from tailrace.turns import Turns
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
@@ -91,7 +93,7 @@ async def describe_configs(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource's configs, with sources, and with synonyms and documentation if asked. A resource that is
-    named repeatedly is described once."""
+    named repeatedly is described once. No keys, or an empty list of them, stand for all."""
     response = DescribeConfigsResponse()
     snapshot = await services.catalog.refresh()
     topic_row = _topic_rows(snapshot.broker_configs, request)
@@ -135,13 +137,12 @@ def _bytes_of(resources: Sequence[DescribeConfigsResource], request: DescribeCon
     for resource in resources:
         every = rows_of.get(resource.resource_type, 0)
         keys = resource.configuration_keys
-        rows += RESOURCE_ROWS + (every if keys is None else min(every, len(keys)))
+        rows += RESOURCE_ROWS + (min(every, len(keys)) if keys else every)
     return rows * (DOCUMENTED_ROW_BYTES if request.include_documentation else ROW_BYTES)
 
 
 def _named(resource: DescribeConfigsResource) -> Hashable:
-    keys = resource.configuration_keys
-    return resource.resource_type, resource.resource_name, None if keys is None else frozenset(keys)
+    return resource.resource_type, resource.resource_name, frozenset(resource.configuration_keys or ())
 
 
 async def _describe(
@@ -152,25 +153,23 @@ async def _describe(
     request: DescribeConfigsRequest,
     topic_row: TopicRow,
 ) -> list[DescribeConfigsResourceResult]:
-    keys = set(resource.configuration_keys) if resource.configuration_keys is not None else None
+    keys = set(resource.configuration_keys or ())
     if resource.resource_type == RESOURCE_TOPIC:
         known = snapshot.by_name.get(resource.resource_name)
         if known is None:
-            raise RequestRefused(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
-            )
+            raise _no_such_topic(resource.resource_name)
         own = known.topic.configs
-        return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if keys is None or name in keys]
+        return [topic_row(name, own.get(name)) for name in TOPIC_CONFIGS if not keys or name in keys]
     if resource.resource_type == RESOURCE_BROKER:
         rows = await _broker_rows(services, snapshot, resource.resource_name, request)
-        return [row for row in rows if keys is None or row.name in keys]
+        return [row for row in rows if not keys or row.name in keys]
     if resource.resource_type == RESOURCE_GROUP:
         _check_group(resource.resource_name)
         own = services.catalog.client_configs.groups.get(resource.resource_name, {})
         return [
             _group_row(definition, own, services.settings, request)
             for name, definition in GROUP_CONFIGS.items()
-            if keys is None or name in keys
+            if not keys or name in keys
         ]
     if resource.resource_type == RESOURCE_CLIENT_METRICS:
         _check_name(resource.resource_name)
@@ -178,9 +177,13 @@ async def _describe(
         return [
             _client_metrics_row(definition, own, request)
             for name, definition in CLIENT_METRICS_CONFIGS.items()
-            if own and (keys is None or name in keys)
+            if not keys or name in keys
         ]
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
+        if _agent_named(resource.resource_name, snapshot) is None:
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, "loggers are asked for without the id of a broker"
+            )
         return []
     raise _of_no_kind(resource.resource_type)
 
@@ -416,7 +419,9 @@ async def alter_configs(
     """Replace all configs that are set for a resource."""
 
     def changes(resource: AlterConfigsResource) -> list[ConfigChange]:
-        return [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+        return _each_once(
+            [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+        )
 
     rows = await _altered(services, request, AlterConfigsResourceResponse, changes, replace=True)
     return AlterConfigsResponse(responses=rows)
@@ -428,18 +433,27 @@ async def incremental_alter_configs(
     """Set, delete, append to or subtract from single configs."""
 
     def changes(resource: IncrementalResource) -> list[ConfigChange]:
-        names = [config.name for config in resource.configs]
-        if len(set(names)) < len(names):
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a config is named more than once")
         if any(not 0 <= config.config_operation <= 3 for config in resource.configs):
             raise RequestRefused(ErrorCode.INVALID_REQUEST, "an operation is not one of 0 to 3")
-        return [
-            ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
-            for config in resource.configs
-        ]
+        return _each_once(
+            [
+                ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
+                for config in resource.configs
+            ]
+        )
 
     rows = await _altered(services, request, IncrementalResourceResponse, changes, replace=False)
     return IncrementalAlterConfigsResponse(responses=rows)
+
+
+def _each_once(changes: list[ConfigChange]) -> list[ConfigChange]:
+    """Return the changes. Raises RequestRefused if a config is named twice, or a value is missing."""
+    if len({change.name for change in changes}) < len(changes):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a config is named more than once")
+    for change in changes:
+        if change.value is None and change.operation is not ConfigOperation.DELETE:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{change.name}: no value was given")
+    return changes
 
 
 async def _altered(
@@ -450,15 +464,19 @@ async def _altered(
     *,
     replace: bool,
 ) -> list[A]:
-    """Return a response for each resource. `changes_of` returns a resource's changes; it may raise RequestRefused."""
+    """Return a response for each resource. `changes_of` returns a resource's changes; it may raise RequestRefused. A
+    resource that is named repeatedly is refused wherever it stands, as in Kafka."""
     rows: list[A] = []
     snapshot = await services.catalog.refresh()
     resources: Sequence[AlterConfigsResource | IncrementalResource] = request.resources
+    mentions = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     async for resource in Turns(RESOURCES_IN_A_TURN).over(resources):
         kind, name = resource.resource_type, resource.resource_name
         row = response(resource_type=kind, resource_name=name, error_message=None)
         rows.append(row)
         try:
+            if mentions[kind, name] > 1:
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name!r} is named more than once")
             changes, scope = changes_of(resource), _scope(kind, name, snapshot)
             for change in changes:
                 _check(_definition(scope, change.name), change)
@@ -491,8 +509,10 @@ def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig
 
 def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_TOPIC:
+        if not name:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a topic's name is empty")
         if name not in snapshot.by_name:
-            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            raise _no_such_topic(name)
         return ConfigScope.TOPIC
     if resource_type == RESOURCE_BROKER:
         _agent_named(name, snapshot)
@@ -506,6 +526,12 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     raise _of_no_kind(resource_type)
 
 
+def _no_such_topic(name: str) -> RequestRefused:
+    if not is_topic_name(name):
+        return RequestRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name[:300]!r} can't be a topic's name")
+    return RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+
+
 def _of_no_kind(resource_type: int) -> RequestRefused:
     kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
     return RequestRefused(
@@ -515,16 +541,15 @@ def _of_no_kind(resource_type: int) -> RequestRefused:
 
 
 def _check(definition: ConfigDefinition | KafkaConfig | None, change: ConfigChange) -> None:
+    if change.operation is ConfigOperation.DELETE:
+        return  # whatever its name: what is not set is not set afterwards
     if definition is None:
         raise InvalidConfigValue(f"Unknown config name: {change.name}")
     if _is_fixed(definition):
         raise RequestRefused(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{change.name}]"
         )
-    if change.operation is ConfigOperation.DELETE:
-        return
-    if change.value is None:
-        raise InvalidConfigValue(f"{change.name}: no value was given")
+    assert change.value is not None, "checked with the request"
     if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         if definition.type is not ConfigType.LIST:
             raise InvalidConfigValue(f"{change.name} is no list: it can be set or deleted, not appended to")

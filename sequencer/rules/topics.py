@@ -35,7 +35,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
 from tailrace.configs.broker_config import broker_configs
-from tailrace.configs.topic_config import TOPIC_CONFIGS
+from tailrace.configs.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_compaction_lags
 from tailrace.tenants import is_topic_name
 from tailrace.turns import Steps
 
@@ -82,7 +82,7 @@ def create_topic(
     topics = draft.count(TopicRow)
     if topics >= settings.max_topics:
         raise LimitReached(f"{topics} topics; max_topics is {settings.max_topics}")
-    validate("topic", request.configs)
+    _check_topic(draft, request.configs, validate)
     row = TopicRow(
         topic_id=topic_id,
         name=request.name,
@@ -134,7 +134,7 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         if topic is None:
             raise UnknownTopic(f"topic {request.name!r} does not exist")
         configs = changed_configs(topic.configs, request)
-        validate("topic", configs)
+        _check_topic(draft, configs, validate)
         changed: TopicRow | BrokerConfigRow = replace_row(topic, configs=configs)
     else:
         if _BROKER.fullmatch(request.name) is None:
@@ -147,6 +147,16 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         draft.put(changed)
         draft.bump_once(METADATA_VERSION)
     return Empty()
+
+
+def _check_topic(draft: Draft, configs: Mapping[str, str], validate: ValidateConfig) -> None:
+    """Raise InvalidConfig if a topic can't have these configs."""
+    validate("topic", configs)
+    cluster = draft.get(BrokerConfigRow, "")
+    try:
+        check_compaction_lags(configs, None if cluster is None else cluster.configs)
+    except InvalidConfigValue as error:
+        raise InvalidConfig(str(error)) from error
 
 
 def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:

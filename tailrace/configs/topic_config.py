@@ -244,6 +244,19 @@ def known_value(name: str, value: str, instead: str | None = None) -> str:
     return value
 
 
+def check_compaction_lags(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> None:
+    """Raise InvalidConfigValue if a topic's min.compaction.lag.ms is above its max.compaction.lag.ms, where either may
+    come from the cluster's defaults."""
+    lowest, highest = (
+        int(known_value(name, effective(name, configs, broker)))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if lowest > highest:
+        raise InvalidConfigValue(
+            f"min.compaction.lag.ms is {lowest}, which is above max.compaction.lag.ms, {highest}"
+        )
+
+
 def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicSettings:
     """Return the typed settings for stored configs (see `known_value`)."""
 

@@ -125,8 +125,8 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
 - Fetch: with `max_wait_ms` of 0, a record may be missing for a moment after its acknowledgement. Batches are sent
   whole; Kafka cuts the last one off. Requests with a newer leader epoch than the partition's are answered, because
   any agent serves any partition.
-- CreateTopics and CreatePartitions do not look at the brokers of assignments. Each config is checked on its own, so
-  `min.compaction.lag.ms` may be above `max.compaction.lag.ms`. Unknown broker configs are refused; Kafka keeps them.
+- CreateTopics and CreatePartitions do not look at the brokers of assignments. Unknown broker configs are refused; Kafka
+  keeps them.
 - `make differential` sends the same 3,500 requests to Kafka 4.3.1 and to Tailrace. All other differences that it
   knows are in `tests/compat/differential/scripts/`, each with its reason.
 - OffsetCommit versions 2 to 4 may set a retention time; `sequencer.max_offsets_retention_ms` bounds it.

@@ -10,9 +10,13 @@ from agent.security.doors import ClientSecurity
 from agent.security.kafka_configs import AUTHORIZER, security_configs
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.settings import SecuritySettings
+from sequencer.api.errors import InvalidConfig
+from sequencer.api.topics import CreateTopic
 from tailrace.configs.broker_config import broker_configs
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages import alter_configs
+from tailrace.kafka.messages.alter_configs import AlterConfigsRequest
 from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.kafka.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -22,7 +26,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.agents import AgentBench, run
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -78,7 +82,11 @@ def test_lists_are_added_to_and_taken_from() -> None:
         (TOPIC, "nowhere", [("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "t", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG),
-        (TOPIC, "t", [("retention.ms", SET, None)], ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", [("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", [("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "nowhere", [("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "", [("retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
+        (TOPIC, "a/b", [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "t", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", [("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
         (TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
@@ -94,6 +102,79 @@ def test_what_can_not_be_set_is_refused_with_its_code(
         before = await value_of(bench, TOPIC, "t", "retention.ms")
         assert await alter(bench, kind, name, *changes) == code
         assert await value_of(bench, TOPIC, "t", "retention.ms") == before
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"),
+    [
+        (TOPIC, "t", "no.such.key"),
+        (TOPIC, "t", ""),
+        (BROKER, "", "no.such.key"),
+        (BROKER, "", "broker.rack"),
+        (CLIENT_METRICS, "s", "no.such.key"),
+        (GROUP, "g", "no.such.key"),
+    ],
+)
+def test_what_is_not_set_can_be_deleted_whatever_its_name(kind: int, name: str, key: str) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert await alter(bench, kind, name, (key, DELETE, None)) == 0
+
+    run(scenario)
+
+
+def test_a_resource_that_is_named_twice_is_not_changed() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        before = await value_of(bench, TOPIC, "t", "retention.ms")
+        changes = [AlterableConfig("retention.ms", SET, value) for value in ("1", "2")]
+        resources = [AlterConfigsResource(TOPIC, "t", [change]) for change in changes]
+        resources.append(AlterConfigsResource(GROUP, "t", [AlterableConfig("share.isolation.level", DELETE)]))
+        request = IncrementalAlterConfigsRequest(resources)
+        rows = (await bench.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)).responses
+        refused = ErrorCode.INVALID_REQUEST
+        assert [row.error_code for row in rows] == [refused, refused, 0]
+        values = [alter_configs.AlterableConfig("retention.ms", value) for value in ("1", "2")]
+        replaced = [alter_configs.AlterConfigsResource(TOPIC, "t", [value]) for value in values]
+        rows = (await bench.ask(ApiKey.ALTER_CONFIGS, 2, AlterConfigsRequest(replaced))).responses
+        assert [row.error_code for row in rows] == [refused, refused]
+        replaced = [alter_configs.AlterConfigsResource(TOPIC, "t", values)]
+        (row,) = (await bench.ask(ApiKey.ALTER_CONFIGS, 2, AlterConfigsRequest(replaced))).responses
+        assert row.error_code == refused
+        assert await value_of(bench, TOPIC, "t", "retention.ms") == before
+
+    run(scenario)
+
+
+def test_a_topics_shortest_compaction_lag_is_not_above_its_longest() -> None:
+    low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert await alter(bench, TOPIC, "t", (low, SET, "6"), (high, SET, "5")) == ErrorCode.INVALID_CONFIG
+        assert await alter(bench, TOPIC, "t", (low, SET, "5"), (high, SET, "5")) == 0
+        assert await alter(bench, TOPIC, "t", (low, SET, "6")) == ErrorCode.INVALID_CONFIG
+        assert await alter(bench, TOPIC, "t", (low, DELETE, None)) == 0
+        assert await alter(bench, BROKER, "", (f"log.cleaner.{low}", SET, "9")) == 0
+        assert await alter(bench, TOPIC, "t", ("retention.ms", SET, "1")) == ErrorCode.INVALID_CONFIG
+        assert await alter(bench, TOPIC, "t", ("retention.ms", SET, "1"), (high, SET, "9")) == 0
+        with pytest.raises(InvalidConfig, match="above max"):
+            await bench.sequencer.create_topic(CreateTopic("u", 1, {high: "8"}))
+
+    run(scenario)
+
+
+def test_an_empty_list_of_keys_stands_for_all() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        for kind, name in ((TOPIC, "t"), (BROKER, str(bench.identity.broker_id)), (GROUP, "g")):
+            asked = [DescribeConfigsResource(kind, name, keys) for keys in ([], None)]
+            for resource in asked:
+                request = DescribeConfigsRequest([resource])
+                (row,) = (await bench.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)).results
+                assert len(row.configs) > 10
 
     run(scenario)
 
@@ -336,8 +417,13 @@ def test_what_is_not_there_can_not_be_described() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST
+        for name in ("", "a/b", "x" * 250):
+            assert (await described(bench, TOPIC, name)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert (await described(bench, 77, "x")).error_code == ErrorCode.INVALID_REQUEST
-        assert (await described(bench, CLIENT_METRICS, "x")).configs == [], "no subscription of this name"
+        for name in ("", "99"):
+            assert (await described(bench, LOGGER, name)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await described(bench, LOGGER, str(bench.identity.broker_id))).configs == []
+        assert await value_of(bench, CLIENT_METRICS, "x", "interval.ms") == ("300000", 5)
         assert (await described(bench, CLIENT_METRICS, "")).error_code == ErrorCode.INVALID_REQUEST
         assert (await described(bench, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
         own = await described(bench, BROKER, str(bench.identity.broker_id), "broker.rack")

@@ -268,12 +268,6 @@ KNOWN = (
     ),
     Known(
         "topics.create_with_configs",
-        "lag bounds v7",
-        "*.error_code",
-        "each bound is checked on its own",
-    ),
-    Known(
-        "topics.create_with_configs",
         "remote storage v7",
         "*.error_code",
         "kept without effect",
