@@ -193,10 +193,15 @@ class IcebergTables:
             self._check_cluster(name, existing, existing.properties.get(CLUSTER_ID))
             if existing.properties[TOPIC_ID] == str(wanted.topic_id):
                 return existing  # another writer has just created it
+            aside = _name_aside(name, UUID(existing.properties[TOPIC_ID]))
             if wanted.is_quarantine and not _is_quarantine(existing):
                 name = wanted.aside  # a topic has the quarantine's name
+            elif name.endswith(aside.removeprefix(name)):  # it would not be found under another name
+                raise TableConflict(
+                    f"table {name!r} of an earlier topic, or a quarantine, is there until it is dropped; a topic of"
+                    " this name has no table meanwhile"
+                )
             else:
-                aside = _name_aside(name, UUID(existing.properties[TOPIC_ID]))
                 self._catalog.rename_table((self._namespace, name), (self._namespace, aside))
         return self._catalog.create_table(
             (self._namespace, name),

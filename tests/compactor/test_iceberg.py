@@ -553,6 +553,25 @@ def test_a_topic_with_the_name_of_a_quarantine_has_a_table_of_its_own(
     assert tables.find("a__quarantine") is None
 
 
+@pytest.mark.parametrize("is_quarantine", [False, True])
+def test_a_topic_with_the_name_of_a_table_that_was_set_aside_is_refused_and_moves_nothing(
+    tmp_path: Path, is_quarantine: bool
+) -> None:
+    root = str(tmp_path)
+    tables = IcebergTables(
+        open_catalog(f"sqlite:///{tmp_path}/c.db", root), namespace=NAMESPACE, store_url=root, cluster_id="c"
+    )
+    old, new, like_it = (UUID(int=number << 100) for number in (1, 2, 3))
+    for topic_id in (old, new):
+        tables.open(topic_id, "a", create=True, is_quarantine=is_quarantine)
+    set_aside = tables.find_of(old, "a", is_quarantine=is_quarantine)
+    assert set_aside is not None
+    with pytest.raises(TableConflict, match="is there until it is dropped"):
+        tables.open(like_it, set_aside.name()[1], create=True)
+    still = tables.find_of(old, "a", is_quarantine=is_quarantine)
+    assert still is not None and still.name() == set_aside.name()
+
+
 def test_a_column_with_a_value_of_unknown_bounds_has_none() -> None:
     schema = Schema(
         NestedField(1, "key", StringType()),
