@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Protocol, TypeVar
 
-from agent.errors import AnswerTooLarge, NoRoomForAnswer
+from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from agent.memory_budget import Grant, MemoryBudget
 from sequencer.api.values import Value
 from sequencer.pages import Page, pages
@@ -76,11 +76,14 @@ class AnswerMemory:
         return self._clock.monotonic() + WAIT_SECONDS
 
     async def take(self, size: int, deadline: float) -> Grant:
-        """Take `size` bytes, or the largest charge if that is less; wait until `deadline`. Raises NoRoomForAnswer."""
+        """Take `size` bytes, or the largest charge if that is less; wait until `deadline`.
+
+        Raises AnswerMemoryExhausted.
+        """
         charge = min(size, self._budget.largest)
         seconds = max(deadline - self._clock.monotonic(), 0.0)
         if not await self._budget.take(charge, self._clock, seconds):
-            raise NoRoomForAnswer(f"there is no memory for an answer of {size} bytes now; try again")
+            raise AnswerMemoryExhausted(f"there is no memory for an answer of {size} bytes now; try again")
         return Grant(self._budget, charge)
 
     def try_take(self, size: int) -> Grant | None:
@@ -118,7 +121,7 @@ class Room:
 
         Raises:
             AnswerTooLarge: the size exceeds the limit of one answer.
-            NoRoomForAnswer: other answers held the memory for too long.
+            AnswerMemoryExhausted: other answers held the memory for too long.
         """
         if size <= self._size:
             return
@@ -145,7 +148,7 @@ class Room:
 
         Raises:
             AnswerTooLarge: the size exceeds the limit of one answer.
-            NoRoomForAnswer: other answers held the memory for too long.
+            AnswerMemoryExhausted: other answers held the memory for too long.
         """
         while True:
             try:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from agent.kept_answers import KeptAnswers
+from agent.answer_cache import AnswerCache
 from cache.ring import Replicas
 from sequencer.api.agents import Member, NewestVersions, Ring
 from sequencer.api.errors import SequencerError
@@ -65,7 +65,7 @@ class Snapshot:
     replicas: Replicas
     departed: tuple[Member, ...] = ()
     partitions: int = 0
-    answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
+    answers: AnswerCache = field(default_factory=AnswerCache, compare=False, repr=False)
     unified_names: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

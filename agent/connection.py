@@ -48,8 +48,8 @@ REQUESTS_IN_A_TURN = 16
 """Requests of one connection handled in one turn of the loop before other connections get theirs."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Unsent bytes above which the connection handles no further request; 0 while the memory budget is exceeded."""
-PRESSED_SECONDS = 5.0
-PRESSED_BYTES_PER_SECOND = 1024 * 1024
+PRESSURE_SECONDS = 5.0
+PRESSURE_BYTES_PER_SECOND = 1024 * 1024
 """While others wait for memory, a request must arrive, and answers must be read, at this rate after these seconds."""
 ADMISSION_SECONDS = 30.0
 """A request that has waited this long for memory is dropped: its client has given up, too."""
@@ -125,7 +125,7 @@ class Dispatch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class MemoryPressure:
     """Which work waits for memory now: reading requests, fetching records, making large answers."""
 
     requests: bool = False
@@ -133,11 +133,11 @@ class Pressed:
     answers: bool = False
 
 
-NOT_PRESSED = Pressed()
+NO_PRESSURE = MemoryPressure()
 
 
 def _patience(size: int) -> float:
-    return PRESSED_SECONDS + size / PRESSED_BYTES_PER_SECOND
+    return PRESSURE_SECONDS + size / PRESSURE_BYTES_PER_SECOND
 
 
 class ConnectionPhase(enum.Enum):
@@ -728,17 +728,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             and not self._is_handling
         )
 
-    def _holds_up(self, pressed: Pressed) -> bool:
+    def _holds_up(self, pressure: MemoryPressure) -> bool:
         """Whether others wait for memory that this client's answers hold, and the client could release it: an answer is
         being written."""
         if self._written is None:
             return False
-        return (pressed.requests and self._counted_bytes > 0) or any(
-            pressed.records if held.has_records else pressed.answers for held in self._held
+        return (pressure.requests and self._counted_bytes > 0) or any(
+            pressure.records if held.has_records else pressure.answers for held in self._held
         )
 
     def staleness(
-        self, idle_seconds: float, stalled_seconds: float, pressed: Pressed = NOT_PRESSED
+        self, idle_seconds: float, stalled_seconds: float, pressure: MemoryPressure = NO_PRESSURE
     ) -> str | None:
         """Return why this connection should be closed now, or None. It is idle for too long, its client neither
         completes a request nor reads its answers, or does so too slowly while others wait for memory. Called every few
@@ -750,7 +750,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._write_progress = (unsent, now)
         elif now - self._write_progress[1] >= stalled_seconds:
             return "answers are not taken"
-        if self._holds_up(pressed) and now - self._written_at >= _patience(self._unsent_bytes):
+        if self._holds_up(pressure) and now - self._written_at >= _patience(self._unsent_bytes):
             return "answers are taken too slowly"
         if self._claim is not None and now - self._claimed_at >= ADMISSION_SECONDS:
             return "no memory for its request"
@@ -758,7 +758,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._paused:
             if quiet >= stalled_seconds and (self._frame is not None or self._rest):
                 return "a request does not end"
-            is_in_the_way = pressed.requests and self._frame is not None
+            is_in_the_way = pressure.requests and self._frame is not None
             if is_in_the_way and now - self._frame_began >= _patience(len(self._frame or b"")):
                 return "a request comes too slowly"
         if quiet >= idle_seconds and (self.is_idle or self._unmuted is not None):

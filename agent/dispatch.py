@@ -26,7 +26,7 @@ from msgspec import structs
 
 from agent.answer_memory import Room
 from agent.connection import KafkaConnection, LikeBefore, Reply
-from agent.errors import AnswerTooLarge, NoRoomForAnswer, NoRoomForRequest, code_of
+from agent.errors import AnswerMemoryExhausted, AnswerTooLarge, RequestMemoryExhausted, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
 from agent.leadership import KnownLeadership
@@ -154,7 +154,7 @@ class Dispatcher:
         """Return the reply to a produce request of many elements; wait for memory before decoding it."""
         try:
             held = await self._services.request_memory.take(elements)
-        except NoRoomForRequest as error:
+        except RequestMemoryExhausted as error:
             log.warning(
                 "closed a connection: no memory for its objects", peer=connection.peer_host, error=str(error)
             )
@@ -205,7 +205,7 @@ class Dispatcher:
             return await self._replied_in_turns(call, response)
         except SequencerError as error:
             return self._refused(call, error, "a request got no answer from the sequencer")
-        except (NoRoomForAnswer, AnswerTooLarge) as error:
+        except (AnswerMemoryExhausted, AnswerTooLarge) as error:
             return self._refused(call, error, "a request's answer takes more memory than there is")
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(call, error)

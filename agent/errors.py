@@ -43,11 +43,11 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.object_store.api import StoreError
 
 
-class NoRoomForAnswer(Exception):
+class AnswerMemoryExhausted(Exception):
     """Other answers held all the memory for large answers for as long as a client waits."""
 
 
-class NoRoomForRequest(Exception):
+class RequestMemoryExhausted(Exception):
     """Other requests' objects held all their memory for as long as a client waits."""
 
 
@@ -84,7 +84,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SequencerError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (NoRoomForAnswer, ErrorCode.REQUEST_TIMED_OUT),
+    (AnswerMemoryExhausted, ErrorCode.REQUEST_TIMED_OUT),
 )
 
 

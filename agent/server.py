@@ -18,18 +18,18 @@ import structlog
 
 from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
-from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
+from agent.connection import NO_PRESSURE, STAGING_BYTES, KafkaConnection, MemoryPressure
 from agent.dispatch import Dispatcher
+from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.fetch_sessions import FetchSessions
-from agent.fetch.given_up import DeadLetters
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.gateway.door import GatewayDoor
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
-from agent.handlers.dead_letters import bury
+from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
 from agent.internal_topics.copies import Copies
 from agent.internal_topics.uncopied import Uncopied
@@ -93,7 +93,7 @@ log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
-PRESSED_SWEEP_SECONDS = 1.0
+PRESSURE_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take. Only answering the requests that were read has its own limit, `drain_ms`."""
 NOTICE_SECONDS = 1.5
@@ -238,7 +238,7 @@ class Agent:
         shown.answer_bytes.set_function(lambda: self._answer_memory.used)
         shown.request_object_bytes.set_function(lambda: self._request_memory.used)
         shown.unsent_bytes.set_function(lambda: self._fetch_memory.used)
-        shown.kept_bytes.set_function(lambda: self._fetch_memory.kept)
+        shown.kept_bytes.set_function(lambda: self._fetch_memory.pinned)
         shown.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )
@@ -326,7 +326,7 @@ class Agent:
             self._sequencer, services.share_sessions, services.groups.configs.share_limits
         )
         self._share_releases.start()
-        services.dead_letters.start(partial(bury, services))
+        services.dead_letters.start(partial(write_dead_letters, services))
         services.uncopied.start(Copies(services).copy, services.groups.used_groups)
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
@@ -388,7 +388,7 @@ class Agent:
             tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
             share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
-            dead_letters=DeadLetters(),
+            dead_letters=DeadLetterQueue(),
             fetch_memory=self._fetch_memory,
             answer_memory=self._answer_memory,
             request_memory=self._request_memory,
@@ -701,30 +701,30 @@ class Agent:
         seldom = min(self._settings.idle_connection_ms, self._settings.stalled_connection_ms) / 4000
         due = self._clock.monotonic() + seldom
         while True:
-            await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
+            await self._clock.sleep(min(seldom, PRESSURE_SWEEP_SECONDS))
             now = self._clock.monotonic()
             looks: list[Callable[[], object]] = [
                 self._close_late_logins,
                 self._close_refused,
                 partial(self.telemetry.client_metrics.forget_silent, now),
             ]
-            pressed = Pressed(
+            pressure = MemoryPressure(
                 requests=self._budget.is_contended,
                 records=self._fetch_memory.is_contended,
                 answers=self._answer_memory.is_contended,
             )
-            if now >= due or pressed != NOT_PRESSED:
+            if now >= due or pressure != NO_PRESSURE:
                 due = now + seldom
-                looks.append(partial(self._close_stale, pressed))
+                looks.append(partial(self._close_stale, pressure))
             for look in looks:
                 with outlived(log, "connections could not be checked"):
                     look()
 
-    def _close_stale(self, pressed: Pressed) -> None:
+    def _close_stale(self, pressure: MemoryPressure) -> None:
         idle, stalled = self._settings.idle_connection_ms / 1000, self._settings.stalled_connection_ms / 1000
         closed: dict[str, list[KafkaConnection]] = {}
         for connection in list(self._connections):
-            reason = connection.staleness(idle, stalled, pressed)
+            reason = connection.staleness(idle, stalled, pressure)
             if reason is not None:
                 closed.setdefault(reason, []).append(connection)
                 connection.abort()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agent.answer_memory import NO_BOUND, AnswerMemory, Room
-from agent.fetch.abreast import Rooms
+from agent.fetch.alignment import RequestSizes
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
 from agent.long_work import LongWork
@@ -22,9 +22,9 @@ from tailrace.clock import Clock, Entropy
 
 if TYPE_CHECKING:
     from agent.catalog import Catalog
+    from agent.fetch.dead_letter_queue import DeadLetterQueue
     from agent.fetch.fetch_memory import FetchMemory
     from agent.fetch.fetch_sessions import FetchSessions
-    from agent.fetch.given_up import DeadLetters
     from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
@@ -58,7 +58,7 @@ class Services:
     tail: Tail
     sessions: FetchSessions
     share_sessions: ShareSessions
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterQueue
     fetch_memory: FetchMemory
     answer_memory: AnswerMemory
     request_memory: RequestMemory
@@ -68,7 +68,7 @@ class Services:
     telemetry: AgentTelemetry
     quotas: Quotas
     long_work: LongWork
-    rooms: Rooms = field(default_factory=Rooms)
+    request_sizes: RequestSizes = field(default_factory=RequestSizes)
 
 
 class RequestContext(msgspec.Struct, frozen=True):

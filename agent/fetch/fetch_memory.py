@@ -4,14 +4,14 @@ A fetch is granted at most a quarter of the free bytes, so that many slow consum
 its turn if not even its minimum is free: LEAST_BYTES, or all it wants if that is less, or its first batch, which must
 be sent whole. Tail fetches want little, and small requests have their own share (`agent.memory_budget`). Used bytes
 exceed the limit only by a first batch that is larger than three quarters of it. The buffers that answers keep in
-addition to their bytes have the same limit again (`agent.fetch.kept_buffers`).
+addition to their bytes have the same limit again (`agent.fetch.pinned_buffers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.fetch.kept_buffers import KeptBuffers
+from agent.fetch.pinned_buffers import PinnedBuffers
 from agent.memory_budget import Grant, MemoryBudget
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock
@@ -20,22 +20,22 @@ LEAST_BYTES = 1024 * 1024
 
 
 class FetchGrant(Grant):
-    """Bytes of the budget, and the buffers that an answer keeps. Both are held until `release`."""
+    """Bytes of the budget, and the buffers that an answer pins. Both are held until `release`."""
 
-    __slots__ = ("_buffers", "_kept")
+    __slots__ = ("_buffers", "_pinned")
 
-    def __init__(self, budget: MemoryBudget, size: int, buffers: KeptBuffers) -> None:
+    def __init__(self, budget: MemoryBudget, size: int, buffers: PinnedBuffers) -> None:
         super().__init__(budget, size)
         self._buffers = buffers
-        self._kept: dict[int, memoryview] = {}
+        self._pinned: dict[int, memoryview] = {}
 
-    def keep(self, parts: Sequence[Buffer]) -> list[int]:
-        """Return the indexes of the parts that must be copied, because the answer may not keep their buffers."""
-        return self._buffers.keep(parts, self._kept)
+    def pin(self, parts: Sequence[Buffer]) -> list[int]:
+        """Return the indexes of the parts that must be copied, because the answer may not pin their buffers."""
+        return self._buffers.pin(parts, self._pinned)
 
     def release(self) -> None:
         super().release()
-        self._buffers.release(self._kept)
+        self._buffers.release(self._pinned)
 
 
 class FetchMemory:
@@ -44,7 +44,7 @@ class FetchMemory:
     def __init__(self, limit: int, clock: Clock) -> None:
         self.limit = limit
         self._budget = MemoryBudget(limit)
-        self._buffers = KeptBuffers(limit)
+        self._buffers = PinnedBuffers(limit)
         self._clock = clock
 
     @property
@@ -57,8 +57,8 @@ class FetchMemory:
         return self._budget.is_contended
 
     @property
-    def kept(self) -> int:
-        """Bytes of the buffers that answers keep."""
+    def pinned(self) -> int:
+        """Bytes of the buffers that answers pin."""
         return self._buffers.size
 
     def try_grant(self, wanted: int, first_batch: int = 0) -> FetchGrant | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
-from agent.fetch.window import SubscriptionOver, Window, WindowBroken
-from agent.fetch.windows import FRESH_S, MAX_WINDOWS, NothingNew, Windows
+from agent.fetch.window import SubscriptionEnded, Window, WindowOutOfSync
+from agent.fetch.windows import FRESH_S, MAX_WINDOWS, EmptyAnswer, Windows
 from agent.telemetry import AgentTelemetry
 from sequencer.api.errors import SequencerError, SequencerUnavailable
 from sequencer.api.interface import Sequencer
@@ -92,7 +92,7 @@ class Tail:
         if is_at_end:
             now = self._clock.monotonic()
             self._windows.want(
-                partition, now, NothingNew.said(offset, found, number, asked_at=asked_at, now=now)
+                partition, now, EmptyAnswer.of(offset, found, number, asked_at=asked_at, now=now)
             )
             if self._windows.has_additions and self._additions is not None and not self._additions.done():
                 self._additions.set_result(None)
@@ -148,7 +148,7 @@ class Tail:
                 log,
                 "the subscription failed: windows are dropped, and fetches call the sequencer",
                 SequencerError,
-                WindowBroken,
+                WindowOutOfSync,
             ):
                 is_sound = await self._take_turn()
             if not is_sound:
@@ -164,7 +164,7 @@ class Tail:
 
     async def _take_turn(self) -> bool:
         """Make one call of the subscription. Return whether the windows are current. Raises SequencerError,
-        WindowBroken."""
+        WindowOutOfSync."""
         sent_at = self._clock.monotonic()
         request = self._windows.next_request(sent_at, BEAT_MS)
         call = asyncio.ensure_future(self._sequencer.watch(request))
@@ -176,7 +176,7 @@ class Tail:
                     self._windows.note_added(self._clock.monotonic() - sent_at)
                 await self._wake(self._windows.apply(answer, sent_at))
             return True
-        except SubscriptionOver as over:
+        except SubscriptionEnded as over:
             log.info("the subscription is over: windows are dropped and subscribed again", cause=str(over))
             return False
         finally:

@@ -5,7 +5,7 @@ Invariants:
 - no bound falls, and the commit number rises, from one change to the next;
 - the aborted ranges are all those that end within the runs, as of the same commit.
 
-A change that would break one of these is refused: WindowBroken. Pure.
+A change that would break one of these is refused: WindowOutOfSync. Pure.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_WINDOW_BYTES = 256 * 1024
 _base_offset = attrgetter("base_offset")
 
 
-class WindowBroken(Exception):
+class WindowOutOfSync(Exception):
     """A change does not follow the previous ones: a change was lost, or this one is from another committer."""
 
 
-class SubscriptionOver(WindowBroken):
+class SubscriptionEnded(WindowOutOfSync):
     """There is a new committer, or the committer has dropped the subscription. A new subscription must begin."""
 
 
@@ -53,19 +53,19 @@ class Window:
 
 
 def begin(change: PartitionChange) -> Window:
-    """Return the first window of a subscription. Raises WindowBroken."""
+    """Return the first window of a subscription. Raises WindowOutOfSync."""
     runs = change.runs
     _check_adjacent(runs, runs[0].base_offset if runs else change.high_watermark, change.high_watermark)
     return _window(change, tuple(runs), tuple(change.aborted))
 
 
 def follow(window: Window, change: PartitionChange) -> Window:
-    """Return the window after one more change. Raises WindowBroken."""
+    """Return the window after one more change. Raises WindowOutOfSync."""
     if change.commit_number <= window.commit_number:
-        raise WindowBroken(f"commit {change.commit_number} after {window.commit_number}")
+        raise WindowOutOfSync(f"commit {change.commit_number} after {window.commit_number}")
     for name in ("log_start_offset", "high_watermark", "last_stable_offset"):
         if getattr(change, name) < getattr(window, name):
-            raise WindowBroken(f"{name} fell from {getattr(window, name)} to {getattr(change, name)}")
+            raise WindowOutOfSync(f"{name} fell from {getattr(window, name)} to {getattr(change, name)}")
     _check_adjacent(change.runs, window.high_watermark, change.high_watermark)
     kept = [
         run
@@ -113,10 +113,10 @@ def _check_adjacent(runs: Sequence[Run], begin_offset: int, end_offset: int) -> 
     at = begin_offset
     for run in runs:
         if run.base_offset != at:
-            raise WindowBroken(f"a run begins at {run.base_offset}, but the runs before it end at {at}")
+            raise WindowOutOfSync(f"a run begins at {run.base_offset}, but the runs before it end at {at}")
         at = run.end_offset
     if at != end_offset:
-        raise WindowBroken(f"the runs end at {at}, the partition at {end_offset}")
+        raise WindowOutOfSync(f"the runs end at {at}, the partition at {end_offset}")
 
 
 def _window(

@@ -6,7 +6,7 @@ The rules, without I/O: the caller sends `next_request`, passes the answer to `a
 - A window answers only while it is fresh: the last answered call was sent at most FRESH_S ago. So an answer was true
   when the fetch arrived, or at most FRESH_S before.
 - Until a partition has its window, the sequencer's last answer about its end serves further fetches there, for FRESH_S,
-  or longer if the sequencer is slow (`NothingNew`). So while many agents wait for their windows, fetches that find
+  or longer if the sequencer is slow (`EmptyAnswer`). So while many agents wait for their windows, fetches that find
   nothing do not crowd out the calls that bring the windows.
 - Answers never go back. A window whose commit number is below that of an answer already given for its partition does
   not answer until it has caught up.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
-from agent.fetch.window import SubscriptionOver, Window, WindowBroken, begin, emptied, find, follow
+from agent.fetch.window import SubscriptionEnded, Window, WindowOutOfSync, begin, emptied, find, follow
 from sequencer.api.reads import FoundPartition, PartitionChange, PartitionError, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 
@@ -49,7 +49,7 @@ MAX_WINDOWS_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class NothingNew:
+class EmptyAnswer:
     """The sequencer's answer that nothing follows `offset`, as of a commit. `until`: when it expires."""
 
     offset: int
@@ -58,9 +58,9 @@ class NothingNew:
     until: float
 
     @classmethod
-    def said(
+    def of(
         cls, offset: int, found: FoundPartition, number: int, *, asked_at: float, now: float
-    ) -> NothingNew | None:
+    ) -> EmptyAnswer | None:
         """Return the reusable answer to a request sent at `asked_at`; None if it has something to send."""
         if found.error is not PartitionError.NONE or found.runs or offset != found.high_watermark:
             return None
@@ -70,7 +70,7 @@ class NothingNew:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedPartition:
     """`last_sent`: the commit number of the newest answer for this partition. `readers`: how many fetches wait for it.
     `is_added`: whether the sequencer was asked to watch it. `nothing`: the answer to fetches at its end until it has a
     window."""
@@ -80,14 +80,14 @@ class _Watched:
     window: Window | None = None
     is_added: bool = False
     readers: int = 0
-    nothing: NothingNew | None = None
+    nothing: EmptyAnswer | None = None
 
 
 class Windows:
     """See the module. `subscriber`: the id of the first subscription."""
 
     def __init__(self, subscriber: UUID) -> None:
-        self._watched: OrderedDict[TopicPartition, _Watched] = OrderedDict()
+        self._watched: OrderedDict[TopicPartition, _WatchedPartition] = OrderedDict()
         """The least recently read partition first."""
         self._subscriber = subscriber
         self._turn = 0
@@ -130,7 +130,7 @@ class Windows:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int, now: float
     ) -> tuple[FoundPartition, int] | None:
-        """Return the window's answer for this offset and its commit number, or without a window the kept `NothingNew`;
+        """Return the window's answer for this offset and its commit number, or without a window the kept `EmptyAnswer`;
         None if the sequencer must be asked."""
         watched = self._watched.get(partition)
         if watched is None:
@@ -156,7 +156,7 @@ class Windows:
         if watched is not None:
             watched.last_sent = max(watched.last_sent, number)
 
-    def want(self, partition: TopicPartition, now: float, nothing: NothingNew | None = None) -> None:
+    def want(self, partition: TopicPartition, now: float, nothing: EmptyAnswer | None = None) -> None:
         """Start to watch a partition after a fetch that the sequencer answered reached its end. `nothing`: if the fetch
         began at the end.
 
@@ -167,7 +167,7 @@ class Windows:
             self._refused.popitem(last=False)
         may_add = partition not in self._refused and len(self._watched) < MAX_WINDOWS
         if may_add and partition not in self._watched:
-            self._watched[partition] = _Watched(now, self._newest_sent)
+            self._watched[partition] = _WatchedPartition(now, self._newest_sent)
             self._to_add[partition] = None
         if (watched := self._watched.get(partition)) is not None:
             watched.nothing = nothing
@@ -189,7 +189,7 @@ class Windows:
         if watched is not None:
             watched.readers = max(0, watched.readers + by)
 
-    def _usable(self, watched: _Watched, now: float) -> Window | None:
+    def _usable(self, watched: _WatchedPartition, now: float) -> Window | None:
         window = watched.window
         if window is None or now > self._fresh_until or watched.last_sent > self._number_of(window):
             return None
@@ -251,7 +251,7 @@ class Windows:
     def apply(self, answer: WatchAnswer, sent_at: float) -> list[TopicPartition]:
         """Apply the answer to a call that was sent at `sent_at`. Return the partitions whose windows changed.
 
-        Raises WindowBroken; then call `restart`.
+        Raises WindowOutOfSync; then call `restart`.
         """
         self._check(answer)
         self._epoch = answer.epoch
@@ -269,16 +269,18 @@ class Windows:
 
     def _check(self, answer: WatchAnswer) -> None:
         if answer.is_reset:
-            raise SubscriptionOver("the sequencer does not know this subscription")
+            raise SubscriptionEnded("the sequencer does not know this subscription")
         if self._epoch is not None and answer.epoch != self._epoch:
-            raise SubscriptionOver(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
+            raise SubscriptionEnded(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
         if answer.taken != self._taken:
-            raise WindowBroken(f"the changes start at {answer.taken}, but {self._taken} was expected")
+            raise WindowOutOfSync(f"the changes start at {answer.taken}, but {self._taken} was expected")
         if answer.commit_number < self._commit_number:
-            raise WindowBroken(f"the commit number fell from {self._commit_number} to {answer.commit_number}")
+            raise WindowOutOfSync(
+                f"the commit number fell from {self._commit_number} to {answer.commit_number}"
+            )
 
     def _changed(
-        self, partition: TopicPartition, watched: _Watched, change: PartitionChange, now: float
+        self, partition: TopicPartition, watched: _WatchedPartition, change: PartitionChange, now: float
     ) -> bool:
         if change.is_gone:
             self._leave(partition)
@@ -292,7 +294,7 @@ class Windows:
             return False  # dropped and wanted again: its new start is on the way
         return True
 
-    def _put(self, watched: _Watched, window: Window | None) -> None:
+    def _put(self, watched: _WatchedPartition, window: Window | None) -> None:
         self._size += (0 if window is None else window.size) - (
             0 if watched.window is None else watched.window.size
         )

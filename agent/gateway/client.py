@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.answer_memory import Room
 from agent.connection import ADMISSION_SECONDS, Reply
-from agent.errors import AnswerTooLarge, NoRoomForAnswer
+from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
 from agent.gateway.door import GatewayDoor
 from agent.gateway.errors import HttpRefusal, refusal_of
@@ -113,7 +113,7 @@ class GatewayClient:
             while not await self._has_room(reply):
                 reply = await self._answered(request)
             return self._response(request, reply)
-        except NoRoomForAnswer as error:
+        except AnswerMemoryExhausted as error:
             raise HttpRefusal(503, f"{error}.") from None
         except AnswerTooLarge as error:
             raise HttpRefusal(413, f"{error}.") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from aiohttp import web
 
-from agent.connection import PRESSED_BYTES_PER_SECOND, PRESSED_SECONDS
+from agent.connection import PRESSURE_BYTES_PER_SECOND, PRESSURE_SECONDS
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.responses import ReaderGone, ResponseStream
 
@@ -54,6 +54,6 @@ class PacedStream(ResponseStream):
 
     def check(self) -> None:
         seconds = self._call.parts.clock.monotonic() - self._began
-        patience = PRESSED_SECONDS + self._taken_bytes / PRESSED_BYTES_PER_SECOND
+        patience = PRESSURE_SECONDS + self._taken_bytes / PRESSURE_BYTES_PER_SECOND
         if self._call.client.others_wait and seconds > patience:
             raise ReaderGone("others wait for memory")

@@ -16,8 +16,8 @@ from functools import partial
 import structlog
 
 from agent.catalog import KnownTopic
+from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import PartitionKey, RequestedPartition
-from agent.fetch.given_up import GivenUp
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.produce.own_records import is_written, size_of
 from agent.services import Services
@@ -44,29 +44,29 @@ Content = tuple[bytes | None, bytes | None]
 """A record's key and value."""
 
 
-async def bury(services: Services, given_up: GivenUp) -> None:
+async def write_dead_letters(services: Services, undeliverable: UndeliverableRecords) -> None:
     """Write records to the group's dead-letter topic, and report to the sequencer that the group is done with them."""
     snapshot = await services.catalog.refresh()
-    name = services.groups.configs.text(given_up.group_id, DEAD_LETTER_TOPIC)
+    name = services.groups.configs.text(undeliverable.group_id, DEAD_LETTER_TOPIC)
     if not name:
         return  # the group no longer has a dead-letter topic
     prefix = snapshot.broker_configs.get(DEAD_LETTER_PREFIX.name, DEAD_LETTER_PREFIX.default)
-    target = snapshot.by_name.get(stored_beside(given_up.group_id, name))
+    target = snapshot.by_name.get(stored_beside(undeliverable.group_id, name))
     problem = why_unusable(name, target, prefix)
-    count = sum(record.last_offset - record.first_offset + 1 for record in given_up.records)
+    count = sum(record.last_offset - record.first_offset + 1 for record in undeliverable.records)
     if problem is not None or target is None:
         log.warning("a share group gives records up without its dead-letter topic",
-                    group=given_up.group_id, topic=name, reason=problem, records=count)  # fmt: skip
+                    group=undeliverable.group_id, topic=name, reason=problem, records=count)  # fmt: skip
         services.telemetry.dead_letters.labels("dropped").inc(count)
-    elif await _is_stored(services, given_up, target):
+    elif await _is_stored(services, undeliverable, target):
         services.telemetry.dead_letters.labels("written").inc(count)
     else:
         services.telemetry.dead_letters.labels("failed").inc(count)
         return  # the sequencer assigns them again after the lock expires
-    written = [(record.first_offset, record.last_offset + 1) for record in given_up.records]
-    work = ShareWork(*given_up.topic_partition, written=written)
+    written = [(record.first_offset, record.last_offset + 1) for record in undeliverable.records]
+    work = ShareWork(*undeliverable.topic_partition, written=written)
     await services.sequencer.share_records(
-        ShareRequest(given_up.group_id, given_up.member_id, given_up.limits, [work])
+        ShareRequest(undeliverable.group_id, undeliverable.member_id, undeliverable.limits, [work])
     )
 
 
@@ -85,34 +85,36 @@ def why_unusable(name: str, topic: KnownTopic | None, prefix: str) -> str | None
     return None
 
 
-async def _is_stored(services: Services, given_up: GivenUp, target: KnownTopic) -> bool:
+async def _is_stored(services: Services, undeliverable: UndeliverableRecords, target: KnownTopic) -> bool:
     """Write all records, in parts of bounded size. Return whether all of them are stored."""
-    is_copying = services.groups.configs.text(given_up.group_id, DEAD_LETTER_COPY) == "true"
-    for record in given_up.records:
+    is_copying = services.groups.configs.text(undeliverable.group_id, DEAD_LETTER_COPY) == "true"
+    for record in undeliverable.records:
         first = record.first_offset
         while first <= record.last_offset:
             end = min(record.last_offset + 1, first + MAX_RECORDS)
             contents: Mapping[int, Content] = {}
             if is_copying:
-                contents, end = await _contents(services, given_up, first, end)
+                contents, end = await _contents(services, undeliverable, first, end)
             letters = [
-                _letter(given_up, record, offset, contents.get(offset, (None, None)))
+                _letter(undeliverable, record, offset, contents.get(offset, (None, None)))
                 for offset in range(first, end)
             ]
-            if not await _write(services, target, given_up.topic_partition.partition, letters):
+            if not await _write(services, target, undeliverable.topic_partition.partition, letters):
                 return False
             first = end
     return True
 
 
-def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: Content) -> NewRecord:
+def _letter(
+    undeliverable: UndeliverableRecords, records: AcquiredRecords, offset: int, content: Content
+) -> NewRecord:
     """Return Kafka's dead letter: headers that identify the record, and its key and value if they are copied."""
-    is_rejected = records.deliveries < given_up.limits.max_deliveries
+    is_rejected = records.deliveries < undeliverable.limits.max_deliveries
     headers = {
-        "topic": local_name(given_up.topic.topic.name),
-        "partition": str(given_up.topic_partition.partition),
+        "topic": local_name(undeliverable.topic.topic.name),
+        "partition": str(undeliverable.topic_partition.partition),
         "offset": str(offset),
-        "group": local_name(given_up.group_id),
+        "group": local_name(undeliverable.group_id),
         "delivery.count": str(records.deliveries),
         "message": REJECTED if is_rejected else DELIVERED_TOO_OFTEN,
     }
@@ -120,14 +122,14 @@ def _letter(given_up: GivenUp, records: AcquiredRecords, offset: int, content: C
 
 
 async def _contents(
-    services: Services, given_up: GivenUp, first: int, end: int
+    services: Services, undeliverable: UndeliverableRecords, first: int, end: int
 ) -> tuple[dict[int, Content], int]:
     """Return the contents of the records from `first` to before `end`, and where they end: possibly earlier, at the end
     of one read or of the bytes that may be copied. Unreadable records have no contents."""
     read = PartitionFetch(
-        RequestedPartition(PartitionKey("", *given_up.topic_partition), first, MAX_COPIED_BYTES, -1, -1),
-        given_up.topic,
-        PartitionData(given_up.topic_partition.partition, aborted_transactions=None),
+        RequestedPartition(PartitionKey("", *undeliverable.topic_partition), first, MAX_COPIED_BYTES, -1, -1),
+        undeliverable.topic,
+        PartitionData(undeliverable.topic_partition.partition, aborted_transactions=None),
         read_committed=False,
         limit=end,
     )

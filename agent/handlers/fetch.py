@@ -19,7 +19,7 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
-from agent.fetch.abreast import NO_END, ends_abreast
+from agent.fetch.alignment import NO_END, aligned_ends
 from agent.fetch.fetch_memory import FetchGrant
 from agent.fetch.fetch_sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
@@ -83,7 +83,7 @@ class PartitionFetch:
 
     `commit_number`: the commit as of which it was `found`. `available_bytes`: bytes that could be sent now, as far as
     the rows show. `read_bytes`: bytes that are sent; they end at `read_end`. `limit`: the requester wants nothing from
-    this offset on. `abreast_end`: this answer sends nothing from this offset on (agent.fetch.abreast).
+    this offset on. `aligned_end`: this answer sends nothing from this offset on (agent.fetch.alignment).
     """
 
     requested: RequestedPartition
@@ -96,7 +96,7 @@ class PartitionFetch:
     read_bytes: int = 0
     read_end: int = -1
     limit: int = NO_END
-    abreast_end: int = NO_END
+    aligned_end: int = NO_END
 
     @property
     def is_failed(self) -> bool:
@@ -127,12 +127,12 @@ class PartitionFetch:
         """No batch that begins at or after this offset is read."""
         assert self.found is not None, "only what was found is read"
         end = self.found.last_stable_offset if self.read_committed else self.found.high_watermark
-        return min(end, self.limit, self.abreast_end)
+        return min(end, self.limit, self.aligned_end)
 
     @property
     def is_held_back(self) -> bool:
         """Whether it waits for other partitions, with all or some of its available bytes."""
-        return self.abreast_end < NO_END
+        return self.aligned_end < NO_END
 
 
 async def handle(
@@ -170,11 +170,11 @@ async def _filled(
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
             return await _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
-        grant = await fill(services, request, partitions, is_abreast=True)
+        grant = await fill(services, request, partitions, is_aligned=True)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             release(grant)
             partitions = await _partitions(services, context, fetch, read_committed)
-            grant = await fill(services, request, partitions, is_abreast=True)
+            grant = await fill(services, request, partitions, is_aligned=True)
     except SequencerError as error:
         release(grant)
         code = code_of(error)
@@ -308,14 +308,14 @@ async def _sums(reader: BatchReader, readable: list[PartitionFetch]) -> _Sums:
 
 
 async def fill(
-    services: Services, request: FetchRequest, partitions: list[PartitionFetch], *, is_abreast: bool = False
+    services: Services, request: FetchRequest, partitions: list[PartitionFetch], *, is_aligned: bool = False
 ) -> Grant | None:
     """Wait until there is enough to send, then read it. Plan again if an object was deleted meanwhile.
 
     Returns the memory taken for the records, if any.
 
     Args:
-        is_abreast: hold back partitions that would get too far ahead of others (agent.fetch.abreast).
+        is_aligned: hold back partitions that would get too far ahead of others (agent.fetch.alignment).
     """
     settings = services.settings
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
@@ -323,7 +323,7 @@ async def fill(
     max_bytes = min(max(request.max_bytes, 0), settings.fetch_max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.row.error_code]:
-        await _find(services, readable, max_bytes, is_new_plan=plans > 0, is_abreast=is_abreast)
+        await _find(services, readable, max_bytes, is_new_plan=plans > 0, is_aligned=is_aligned)
         sums = await _sums(services.reader, readable)
         remaining_s = deadline - services.clock.monotonic()
         is_enough = sums.available_bytes >= request.min_bytes or sums.is_cut
@@ -337,10 +337,10 @@ async def fill(
             return None
         try:
             if any(partition.found is None for partition in readable):
-                await _find(services, readable, max_bytes, is_abreast=is_abreast)
+                await _find(services, readable, max_bytes, is_aligned=is_aligned)
             is_read = await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS)
             if is_read and _waits_for_failed(readable):
-                is_read = is_abreast = False
+                is_read = is_aligned = False
             if is_read:
                 grant.resize(sum(partition.read_bytes for partition in readable))
                 await _keep(readable, grant)
@@ -359,28 +359,28 @@ def _waits_for_failed(readable: list[PartitionFetch]) -> bool:
     )
 
 
-async def _keep_abreast(services: Services, readable: list[PartitionFetch]) -> None:
+async def _align(services: Services, readable: list[PartitionFetch]) -> None:
     """Hold back the partitions that would get too far ahead of the others that read old runs."""
-    reader, rooms = services.reader, services.rooms
+    reader, request_sizes = services.reader, services.request_sizes
     turns = Turns(PARTITIONS_IN_A_TURN)
     old: list[PartitionFetch] = []
     for some in in_parts(readable, PARTITIONS_IN_A_TURN):
         for partition in some:
             if _reads_old_runs(reader, partition):
                 old.append(partition)
-            elif rooms:
-                rooms.given_all(partition.topic_partition, partition.requested.max_bytes)
+            elif request_sizes:
+                request_sizes.given_all(partition.topic_partition, partition.requested.max_bytes)
         if turns.fills(len(some)):
             await turns.give()
     found = [partition.found.runs for partition in old if partition.found is not None]
-    for partition, end in zip(old, ends_abreast(found, reader.reach_bytes), strict=True):
+    for partition, end in zip(old, aligned_ends(found, reader.reach_bytes), strict=True):
         if end < partition.end_limit:
-            partition.abreast_end = end
+            partition.aligned_end = end
             partition.available_bytes = _available_bytes(reader, partition)
-            rooms.held_back(partition.topic_partition, partition.available_bytes)
+            request_sizes.held_back(partition.topic_partition, partition.available_bytes)
             await turns.did()
-        elif rooms:
-            rooms.given_all(partition.topic_partition, partition.requested.max_bytes)
+        elif request_sizes:
+            request_sizes.given_all(partition.topic_partition, partition.requested.max_bytes)
 
 
 def _reads_old_runs(reader: BatchReader, partition: PartitionFetch) -> bool:
@@ -394,7 +394,7 @@ async def _keep(partitions: list[PartitionFetch], grant: FetchGrant) -> None:
     turns, copies = Turns(PARTITIONS_IN_A_TURN), Turns(COPIED_IN_A_TURN)
     async for partition in turns.over(partitions):
         if isinstance(records := partition.row.records, list):
-            for number in grant.keep(records):
+            for number in grant.pin(records):
                 records[number] = bytes(records[number])
                 await copies.did(len(records[number]))
 
@@ -432,10 +432,10 @@ async def _find(
     max_bytes: int,
     *,
     is_new_plan: bool = False,
-    is_abreast: bool,
+    is_aligned: bool,
 ) -> None:
     """Fill in the partitions' bounds and runs from their windows, else from the sequencer. A new plan asks the
-    sequencer about all partitions, because a window whose object was deleted is out of date. `is_abreast`: see
+    sequencer about all partitions, because a window whose object was deleted is out of date. `is_aligned`: see
     `fill`."""
     turns = Turns(BATCHES_IN_A_TURN)
     to_ask: list[PartitionFetch] = []
@@ -452,8 +452,8 @@ async def _find(
     for some in in_parts(to_ask, ASKED_AT_ONCE):
         await _ask(services, some, max_bytes, turns)
         max_bytes = max(0, max_bytes - sum(partition.available_bytes for partition in some))
-    if is_abreast:
-        await _keep_abreast(services, readable)
+    if is_aligned:
+        await _align(services, readable)
 
 
 async def _ask(
@@ -468,7 +468,7 @@ async def _ask(
                     partition.topic_id,
                     partition.number,
                     partition.requested.fetch_offset,
-                    services.rooms.of(partition.topic_partition, _room(partition, max_bytes)),
+                    services.request_sizes.of(partition.topic_partition, _room(partition, max_bytes)),
                 )
                 for partition in partitions
             ],
@@ -495,7 +495,7 @@ def _take_found(
     services: Services, partition: PartitionFetch, found: FoundPartition, commit_number: int
 ) -> int:
     """Record what was found of a partition. Return how many runs, and rows of batch tables, were processed."""
-    partition.found, partition.commit_number, partition.abreast_end = found, commit_number, NO_END
+    partition.found, partition.commit_number, partition.aligned_end = found, commit_number, NO_END
     partition.row.error_code = code = PARTITION_CODES[found.error]
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
         services.telemetry.fetch_failures.labels(code.name).inc()

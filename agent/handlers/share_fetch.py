@@ -15,9 +15,9 @@ import structlog
 
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of
-from agent.fetch.abreast import NO_END
+from agent.fetch.alignment import NO_END
+from agent.fetch.dead_letter_queue import UndeliverableRecords
 from agent.fetch.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
-from agent.fetch.given_up import GivenUp
 from agent.fetch.share_sessions import Outlook, ShareSession
 from agent.handlers import list_offsets
 from agent.handlers.fetch import PartitionFetch, fill
@@ -436,7 +436,7 @@ async def _ask(
             _take(part, work, outcome)
             if outcome.refused and part.topic is not None:
                 services.dead_letters.take(
-                    GivenUp(
+                    UndeliverableRecords(
                         group_id=member.group_id,
                         member_id=member.member_id,
                         limits=member.limits,

@@ -13,7 +13,7 @@ a time. So all requests together take at most this memory plus the elements of o
 
 from __future__ import annotations
 
-from agent.errors import NoRoomForRequest
+from agent.errors import RequestMemoryExhausted
 from agent.memory_budget import Grant, MemoryBudget
 from tailrace.clock import Clock
 
@@ -40,10 +40,12 @@ class RequestMemory:
         return self._budget.used
 
     async def take(self, elements: int) -> Grant:
-        """Take memory for a request of `elements` topics and partitions; wait for it. Raises NoRoomForRequest."""
+        """Take memory for a request of `elements` topics and partitions; wait for it. Raises RequestMemoryExhausted."""
         charge = self._charge(elements)
         if not await self._budget.take(charge, self._clock, WAIT_SECONDS):
-            raise NoRoomForRequest(f"there is no memory for a request of {elements} topics and partitions")
+            raise RequestMemoryExhausted(
+                f"there is no memory for a request of {elements} topics and partitions"
+            )
         return Grant(self._budget, charge)
 
     def try_take(self, elements: int) -> Grant | None:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, Room
 from agent.dispatch import Dispatcher
-from agent.errors import AnswerTooLarge, NoRoomForAnswer
+from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition, OffsetPositions
 from sequencer.api.topics import CreateTopic
 from sequencer.api.values import Value
@@ -94,7 +94,7 @@ def test_who_waits_for_too_long_is_told_so_and_is_not_in_the_way() -> None:
         await settle(5)
         assert memory.is_contended
         clock.advance(31)
-        with pytest.raises(NoRoomForAnswer):
+        with pytest.raises(AnswerMemoryExhausted):
             await waiting
         first.release()
         await third.needs(MIB)
@@ -232,7 +232,7 @@ def test_a_request_that_begins_anew_waits_no_longer_in_all() -> None:
         await settle(5)
         assert memory.used == 4 * MIB, "it waits once more"
         clock.advance(11)
-        with pytest.raises(NoRoomForAnswer):
+        with pytest.raises(AnswerMemoryExhausted):
             await making
         third.release()
         assert memory.used == 0

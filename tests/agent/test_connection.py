@@ -12,11 +12,11 @@ from typing import Any
 from agent.connection import (
     ADMISSION_SECONDS,
     MAX_QUEUED_FRAMES,
-    PRESSED_SECONDS,
+    PRESSURE_SECONDS,
     REQUESTS_IN_A_TURN,
     STAGING_BYTES,
     KafkaConnection,
-    Pressed,
+    MemoryPressure,
     Reply,
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
@@ -668,18 +668,18 @@ def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
 
 def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
     async def scenario() -> None:
-        def staleness(line: Line, seconds: float, **pressed: bool) -> str | None:
+        def staleness(line: Line, seconds: float, **pressure: bool) -> str | None:
             line.now = seconds
-            return line.connection.staleness(600, 60, Pressed(**pressed))
+            return line.connection.staleness(600, 60, MemoryPressure(**pressure))
 
         half = Line()
         half.feed(framed(PRODUCE + bytes(100_000))[:50_000])
-        late = PRESSED_SECONDS + 1
+        late = PRESSURE_SECONDS + 1
         assert staleness(half, late) is None
-        assert staleness(half, PRESSED_SECONDS, requests=True) is None
+        assert staleness(half, PRESSURE_SECONDS, requests=True) is None
         assert staleness(half, late, requests=True) == "a request comes too slowly"
 
-        for pressed, expected in (
+        for pressure, expected in (
             ({"answers": True}, "answers are taken too slowly"),
             ({"records": True}, None),
             ({"requests": True}, None),
@@ -688,8 +688,8 @@ def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
             deaf.connection.pause_writing()
             deaf.feed(framed(b"large"))
             await settle()
-            assert staleness(deaf, PRESSED_SECONDS + 1, **pressed) is None, "3 MB at 1 MiB/s"
-            assert staleness(deaf, PRESSED_SECONDS + 4, **pressed) == expected
+            assert staleness(deaf, PRESSURE_SECONDS + 1, **pressure) is None, "3 MB at 1 MiB/s"
+            assert staleness(deaf, PRESSURE_SECONDS + 4, **pressure) == expected
             deaf.connection.abort()
 
         waiting = Line()
@@ -707,7 +707,7 @@ def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
 
 def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_their_way() -> None:
     async def scenario() -> None:
-        late = PRESSED_SECONDS + 4
+        late = PRESSURE_SECONDS + 4
         for asked, wanted, other in (
             (b"large", {"answers": True}, {"records": True}),
             (b"large records", {"records": True}, {"answers": True}),
@@ -717,8 +717,10 @@ def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_thei
             deaf.feed(framed(asked))
             await settle()
             deaf.now = late
-            assert deaf.connection.staleness(600, 60, Pressed(**other)) is None
-            assert deaf.connection.staleness(600, 60, Pressed(**wanted)) == "answers are taken too slowly"
+            assert deaf.connection.staleness(600, 60, MemoryPressure(**other)) is None
+            assert (
+                deaf.connection.staleness(600, 60, MemoryPressure(**wanted)) == "answers are taken too slowly"
+            )
             deaf.connection.abort()
             await settle()
 
@@ -728,7 +730,7 @@ def test_only_those_who_hold_the_kind_of_memory_that_others_wait_for_are_in_thei
 def test_an_answer_that_can_not_be_written_yet_is_not_taken_slowly() -> None:
     async def scenario() -> None:
         line = Line()
-        everybody = Pressed(requests=True, records=True, answers=True)
+        everybody = MemoryPressure(requests=True, records=True, answers=True)
         line.feed(framed(b"later", b"large"))
         await settle()
         line.now = 100.0
@@ -739,7 +741,7 @@ def test_an_answer_that_can_not_be_written_yet_is_not_taken_slowly() -> None:
         line.later[b"later"].made([b"a"])
         await settle()
         assert line.connection.staleness(600, 60, everybody) is None, "it has only now been written"
-        line.now += PRESSED_SECONDS + 4
+        line.now += PRESSURE_SECONDS + 4
         assert line.connection.staleness(600, 60, everybody) == "answers are taken too slowly"
         line.connection.abort()
         await settle()

@@ -72,7 +72,7 @@ import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection
-from agent.fetch import abreast
+from agent.fetch import alignment
 from agent.fetch.fetch_sessions import FetchContext, FetchSessions
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
@@ -2160,7 +2160,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the slowest partition of a fetch is held back too",
-        [(abreast, "_end", lambda original: lambda runs, reach: runs[0].base_offset)],
+        [(alignment, "_end", lambda original: lambda runs, reach: runs[0].base_offset)],
         {"readers": 3},
     ),
     # --- transactions

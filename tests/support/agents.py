@@ -14,13 +14,13 @@ from agent.answer_memory import AnswerMemory
 from agent.catalog import Catalog
 from agent.connection import KafkaConnection, Reply
 from agent.dispatch import Dispatcher
+from agent.fetch.dead_letter_queue import DeadLetterQueue
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.fetch_sessions import FetchSessions
-from agent.fetch.given_up import DeadLetters
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
-from agent.handlers.dead_letters import bury
+from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
 from agent.internal_topics.copies import Copies
 from agent.internal_topics.uncopied import Uncopied
@@ -177,7 +177,7 @@ class AgentBench:
             transactional_producers=TransactionalProducers(sequencer),
             reader=BatchReader(self.cache, clock, self._pool, find=sequencer.find_batches),
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
-            dead_letters=DeadLetters(),
+            dead_letters=DeadLetterQueue(),
             fetch_memory=FetchMemory(256 << 20, clock),
             answer_memory=AnswerMemory(self.settings.memory_budget_bytes, clock),
             request_memory=RequestMemory(self.settings.memory_budget_bytes, clock),
@@ -193,7 +193,7 @@ class AgentBench:
         await self.services.lanes.start()
         await self.services.groups.start()
         self.services.tail.start()
-        self.services.dead_letters.start(partial(bury, self.services))
+        self.services.dead_letters.start(partial(write_dead_letters, self.services))
         uncopied.start(Copies(self.services).copy, groups.used_groups)
         await catalog.refresh()
 

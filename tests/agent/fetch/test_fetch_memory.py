@@ -144,19 +144,19 @@ def test_a_buffer_is_kept_once_by_however_many_answers_and_none_beyond_the_limit
         def answered(chunk: bytes, *starts: int) -> tuple[FetchGrant, list[int]]:
             grant = memory.try_grant(1_000)
             assert grant is not None
-            return grant, grant.keep([memoryview(chunk)[start : start + 100] for start in starts])
+            return grant, grant.pin([memoryview(chunk)[start : start + 100] for start in starts])
 
         first = [answered(chunk, 0, 500) for chunk in chunks[:4]]
         again = answered(chunks[0], 7_000)
-        assert memory.kept == 4 * MIB
+        assert memory.pinned == 4 * MIB
         late, copied = answered(chunks[4], 0, 500)
-        assert memory.kept == 4 * MIB and copied == [0, 1]
+        assert memory.pinned == 4 * MIB and copied == [0, 1]
         assert [*first[0][1], *again[1]] == []
         first[0][0].release()
-        assert memory.kept == 4 * MIB, "another answer has a view of it"
+        assert memory.pinned == 4 * MIB, "another answer has a view of it"
         again[0].release()
         again[0].release()
-        assert memory.kept == 3 * MIB
+        assert memory.pinned == 3 * MIB
         late.release()
         assert answered(chunks[4], 0)[1] == []
 
@@ -170,11 +170,11 @@ def test_a_buffer_is_kept_until_the_answer_has_left_even_if_no_part_of_it_is_sen
         grant, buffer = memory.try_grant(1_000), array("b", bytes(MIB))
         assert grant is not None
         held = weakref.ref(buffer)
-        grant.keep([memoryview(buffer)[:100]])
+        grant.pin([memoryview(buffer)[:100]])
         del buffer
-        assert memory.kept == MIB and held() is not None
+        assert memory.pinned == MIB and held() is not None
         grant.release()
-        assert memory.kept == 0 and held() is None
+        assert memory.pinned == 0 and held() is None
 
     run(scenario)
 
@@ -184,6 +184,6 @@ def test_views_of_most_of_their_buffer_and_bytes_of_the_answers_own_keep_nothing
         grant, own = memory.try_grant(1_000), bytes(100)
         assert grant is not None
         whole = memoryview(bytearray(MIB))[: MIB * 3 // 4]
-        assert grant.keep([whole, own]) == [] and memory.kept == 0
+        assert grant.pin([whole, own]) == [] and memory.pinned == 0
 
     run(scenario)

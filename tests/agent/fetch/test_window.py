@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from agent.fetch.window import MAX_WINDOW_RUNS, Window, WindowBroken, begin, emptied, find, follow
+from agent.fetch.window import MAX_WINDOW_RUNS, Window, WindowOutOfSync, begin, emptied, find, follow
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import AbortedTransaction, PartitionChange, Run, RunBatch
 
@@ -84,20 +84,20 @@ def test_a_window_that_begins_without_runs_begins_at_the_partitions_end() -> Non
     ids=["a gap", "an overlap", "a gap within", "an end without runs", "an end above the runs"],
 )
 def test_a_hole_is_refused(bad: PartitionChange) -> None:
-    with pytest.raises(WindowBroken):
+    with pytest.raises(WindowOutOfSync):
         follow(window_of(run_at(5, 12)), bad)
 
 
 @pytest.mark.parametrize("bound", ["log_start_offset", "last_stable_offset"])
 def test_a_bound_that_goes_back_is_refused(bound: str) -> None:
     window = window_of(run_at(5, 12), log_start_offset=6)
-    with pytest.raises(WindowBroken, match=bound):
+    with pytest.raises(WindowOutOfSync, match=bound):
         follow(window, change(9, end=12, **{"log_start_offset": 6, bound: 5}))
 
 
 @pytest.mark.parametrize("number", [7, 8])
 def test_a_commit_number_that_does_not_rise_is_refused(number: int) -> None:
-    with pytest.raises(WindowBroken):
+    with pytest.raises(WindowOutOfSync):
         follow(window_of(run_at(5, 12)), change(number, end=12))
 
 

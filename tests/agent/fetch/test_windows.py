@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import agent.fetch.windows as windows_module
-from agent.fetch.window import WindowBroken
+from agent.fetch.window import WindowOutOfSync
 from agent.fetch.windows import (
     ADDED_AT_FIRST,
     ADDED_AT_ONCE,
@@ -23,7 +23,7 @@ from agent.fetch.windows import (
     PROMPT_S,
     REFUSED_S,
     WAIT_SHARE,
-    NothingNew,
+    EmptyAnswer,
     Windows,
 )
 from sequencer.api.reads import (
@@ -73,8 +73,8 @@ def found_at(
     )  # fmt: skip
 
 
-def nothing_at(offset: int, number: int, asked_at: float = 0.0, now: float = 0.0) -> NothingNew | None:
-    return NothingNew.said(offset, found_at(0, offset, offset), number, asked_at=asked_at, now=now)
+def nothing_at(offset: int, number: int, asked_at: float = 0.0, now: float = 0.0) -> EmptyAnswer | None:
+    return EmptyAnswer.of(offset, found_at(0, offset, offset), number, asked_at=asked_at, now=now)
 
 
 def test_until_there_is_a_window_what_was_said_of_the_end_is_told_again() -> None:
@@ -97,12 +97,12 @@ def test_until_there_is_a_window_what_was_said_of_the_end_is_told_again() -> Non
 
 
 def test_what_is_told_again_had_nothing_to_send_and_is_good_for_longer_where_it_took_long() -> None:
-    assert NothingNew.said(5, found_at(0, 6, 6, [run_at(5, 6)]), 7, asked_at=0.0, now=0.0) is None
-    assert NothingNew.said(4, found_at(0, 4, 5), 7, asked_at=0.0, now=0.0) is None, (
+    assert EmptyAnswer.of(5, found_at(0, 6, 6, [run_at(5, 6)]), 7, asked_at=0.0, now=0.0) is None
+    assert EmptyAnswer.of(4, found_at(0, 4, 5), 7, asked_at=0.0, now=0.0) is None, (
         "read_committed below the end"
     )
     gone = found_at(0, 5, 5, error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
-    assert NothingNew.said(5, gone, 7, asked_at=0.0, now=0.0) is None
+    assert EmptyAnswer.of(5, gone, 7, asked_at=0.0, now=0.0) is None
     for took, good_for in ((0.1, FRESH_S), (1.0, WAIT_SHARE * 1.0), (60.0, MAX_WAIT_S)):
         said = nothing_at(5, 7, asked_at=10.0, now=10.0 + took)
         assert said is not None and said.until == 10.0 + good_for
@@ -203,7 +203,7 @@ def test_a_change_that_was_not_told_yet_is_known_without_asking() -> None:
 )
 def test_what_does_not_follow_ends_the_subscription(bad: WatchAnswer) -> None:
     windows = watching()
-    with pytest.raises(WindowBroken):
+    with pytest.raises(WindowOutOfSync):
         windows.apply(bad, 0.0)
     windows.restart(SECOND)
     assert windows.live() == {} and end_of(windows) is None
@@ -381,7 +381,7 @@ class Machine(RuleBasedStateMachine):
             self.told[place] = (log.start, log.stable, log.end)
             self.windows.note_sent(place, self.number)
             there = found_at(log.start, log.stable, log.end)
-            nothing = NothingNew.said(log.end, there, self.number, asked_at=self.now, now=self.now)
+            nothing = EmptyAnswer.of(log.end, there, self.number, asked_at=self.now, now=self.now)
             self.windows.want(place, self.now, nothing)
 
     @rule(room=st.integers(1, 9), is_lost=st.booleans())
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
             return
         try:
             self.windows.apply(told, self.now)
-        except WindowBroken:
+        except WindowOutOfSync:
             is_of_another = self.known_epoch not in (None, told.epoch)
             assert told.is_reset or is_of_another or request.subscriber != self.subscriber
             self._restart()

@@ -11,7 +11,7 @@ import pytest
 
 import agent.gateway.client as gateway_client
 from agent.answer_memory import Room
-from agent.connection import PRESSED_SECONDS
+from agent.connection import PRESSURE_SECONDS
 from agent.gateway.listings import PART_BYTES, PacedStream
 from agent.gateway.responses import ReaderGone, ResponseStream
 from agent.gateway.settings import GatewaySettings
@@ -106,7 +106,7 @@ def test_a_reader_that_stops_is_cut_off_soon_while_others_wait(monkeypatch: pyte
     async def scenario() -> None:
         assert await _seconds_until_cut(monkeypatch, others_wait=False) == (30, "stalled")
         found = await _seconds_until_cut(monkeypatch, others_wait=True)
-        assert found == (PRESSED_SECONDS + 1, "others wait for memory")
+        assert found == (PRESSURE_SECONDS + 1, "others wait for memory")
 
     asyncio.run(scenario())
 

@@ -10,7 +10,7 @@ import pytest
 
 import agent.handlers.fetch as fetch_module
 from agent.dispatch import Dispatcher
-from agent.fetch.abreast import LEAST_ROOM_BYTES
+from agent.fetch.alignment import LEAST_REQUEST_BYTES
 from agent.handlers.fetch import handle
 from cache.chunk import ObjectCorrupt
 from cache.chunk_cache import ChunkCache
@@ -257,10 +257,10 @@ def test_an_answer_on_its_way_counts_the_chunks_that_it_keeps_until_it_has_left(
         reply = await Dispatcher(bench.services)(memoryview(asked)[4:], connection())
         memory = bench.services.fetch_memory
         assert await made(reply) is not None
-        assert memory.used < 80_000 and 500_000 < memory.kept < 600_000
+        assert memory.used < 80_000 and 500_000 < memory.pinned < 600_000
         assert reply.on_sent is not None
         reply.on_sent()
-        assert (memory.used, memory.kept) == (0, 0)
+        assert (memory.used, memory.pinned) == (0, 0)
 
     run(scenario)
 
@@ -349,9 +349,9 @@ def test_nobody_waits_for_a_partition_that_cannot_be_read(monkeypatch: pytest.Mo
         _, waits = rows_of(await fetch(bench, asked))
         assert offsets(waits) == []
         asked_for = [
-            bench.services.rooms.of(TopicPartition(topic.topic_id, each), 1 << 20) for each in (0, 1)
+            bench.services.request_sizes.of(TopicPartition(topic.topic_id, each), 1 << 20) for each in (0, 1)
         ]
-        assert asked_for == [LEAST_ROOM_BYTES, LEAST_ROOM_BYTES]
+        assert asked_for == [LEAST_REQUEST_BYTES, LEAST_REQUEST_BYTES]
         monkeypatch.setattr(bench.services.reader, "read_held", lambda runs, request: None)
         read = BatchReader.read
 

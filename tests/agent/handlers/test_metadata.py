@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 import agent.handlers.metadata as metadata_handler
+from agent.answer_cache import AnswerCache
 from agent.handlers.metadata import MIN_PARTITIONS_OF_KEPT
-from agent.kept_answers import KeptAnswers
 from tailrace.kafka import ApiKey, decode_response, encode_response
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -127,9 +127,9 @@ def test_a_large_answer_is_what_the_codec_gives() -> None:
     run(scenario)
 
 
-def test_kept_answers_stay_within_their_bytes() -> None:
+def test_cached_answers_stay_within_their_limit() -> None:
     async def scenario() -> None:
-        answers, made = KeptAnswers(max_bytes=10), []
+        answers, made = AnswerCache(max_bytes=10), []
 
         async def get(asked: str, length: int) -> None:
             async def make() -> bytes:

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.fetch.abreast import LEAST_ROOM_BYTES, MAX_ROOMS, NO_END, Rooms, ends_abreast
+from agent.fetch.alignment import LEAST_REQUEST_BYTES, MAX_SIZES, NO_END, RequestSizes, aligned_ends
 from sequencer.api.commits import ObjectKind
 from sequencer.api.reads import Run
 from tailrace.ids import TopicPartition
@@ -42,7 +42,7 @@ def runs_at(*commits: int, partition: int = 0) -> list[Run]:
 
 
 def ends(reach: int, *found: Sequence[Run]) -> list[int]:
-    return ends_abreast(found, reach * OBJECT_BYTES)
+    return aligned_ends(found, reach * OBJECT_BYTES)
 
 
 def test_who_is_alone_or_ends_within_the_reach_gets_all() -> None:
@@ -99,22 +99,22 @@ def test_all_positions_come_to_the_end_and_the_slowest_moves_in_each_answer(
     assert not any(left)
 
 
-def test_twice_what_there_was_room_for_is_asked_for_until_there_is_room_for_all() -> None:
-    rooms, place = Rooms(), TopicPartition(UUID(int=1), 0)
-    assert rooms.of(place, 1 << 20) == 1 << 20
-    rooms.held_back(place, 100_000)
-    assert (rooms.of(place, 1 << 20), rooms.of(place, 1)) == (200_000, 1)
-    rooms.held_back(place, 0)
-    assert rooms.of(place, 1 << 20) == LEAST_ROOM_BYTES
+def test_after_a_hold_back_the_request_size_doubles_until_it_covers_all() -> None:
+    sizes, partition = RequestSizes(), TopicPartition(UUID(int=1), 0)
+    assert sizes.of(partition, 1 << 20) == 1 << 20
+    sizes.held_back(partition, 100_000)
+    assert (sizes.of(partition, 1 << 20), sizes.of(partition, 1)) == (200_000, 1)
+    sizes.held_back(partition, 0)
+    assert sizes.of(partition, 1 << 20) == LEAST_REQUEST_BYTES
     asked = []
-    while rooms:
-        rooms.given_all(place, 1 << 18)
-        asked.append(rooms.of(place, 1 << 18))
+    while sizes:
+        sizes.given_all(partition, 1 << 18)
+        asked.append(sizes.of(partition, 1 << 18))
     assert asked == [1 << 17, 1 << 18]
 
 
-def test_rooms_are_known_of_a_bounded_number_of_partitions() -> None:
-    rooms = Rooms()
-    for number in range(MAX_ROOMS + 10):
-        rooms.held_back(TopicPartition(UUID(int=1), number), 0)
-    assert len(rooms) == MAX_ROOMS and rooms.of(TopicPartition(UUID(int=1), 9), 1 << 20) == 1 << 20
+def test_request_sizes_are_kept_for_a_bounded_number_of_partitions() -> None:
+    sizes = RequestSizes()
+    for number in range(MAX_SIZES + 10):
+        sizes.held_back(TopicPartition(UUID(int=1), number), 0)
+    assert len(sizes) == MAX_SIZES and sizes.of(TopicPartition(UUID(int=1), 9), 1 << 20) == 1 << 20

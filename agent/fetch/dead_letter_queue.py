@@ -1,5 +1,5 @@
-"""Records that share groups have given up, queued for the groups' dead-letter topics
-(`agent.handlers.dead_letters`)."""
+"""The dead-letter queue: records that share groups could not process, until `agent.handlers.dead_letters` writes them
+to the groups' dead-letter topics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Records of a partition that a group gave up, and the member on whose behalf the sequencer is asked."""
+class UndeliverableRecords:
+    """Records of a partition that a group could not process, and the member in whose name the sequencer is asked."""
 
     group_id: str
     member_id: str
@@ -36,21 +36,21 @@ class GivenUp:
     records: Sequence[AcquiredRecords]
 
 
-Bury = Callable[[GivenUp], Awaitable[None]]
+WriteDeadLetters = Callable[[UndeliverableRecords], Awaitable[None]]
 """Writes records to the group's dead-letter topic. Raises SequencerError; then another agent writes them later."""
 
 
-class DeadLetters:
+class DeadLetterQueue:
     """The dead-letter queue of one agent. `start` before use, `close` at the end."""
 
     def __init__(self) -> None:
-        self._waiting: deque[GivenUp] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[UndeliverableRecords] = deque(maxlen=MAX_WAITING)
         self._is_waiting = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, bury: Bury) -> None:
+    def start(self, write_dead_letters: WriteDeadLetters) -> None:
         """Start writing."""
-        self._task = asyncio.create_task(self._run(bury), name="agent: dead letters")
+        self._task = asyncio.create_task(self._run(write_dead_letters), name="agent: dead letters")
 
     async def close(self) -> None:
         """Stop writing."""
@@ -59,20 +59,20 @@ class DeadLetters:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def take(self, given_up: GivenUp) -> None:
+    def take(self, given_up: UndeliverableRecords) -> None:
         """Queue records to be written."""
         self._waiting.append(given_up)
         self._is_waiting.set()
 
-    async def _run(self, bury: Bury) -> None:
+    async def _run(self, write_dead_letters: WriteDeadLetters) -> None:
         while True:
             await self._is_waiting.wait()
             self._is_waiting.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(_outlived(bury, given_up) for given_up in some))
+                await asyncio.gather(*(_write(write_dead_letters, given_up) for given_up in some))
 
 
-async def _outlived(bury: Bury, given_up: GivenUp) -> None:
+async def _write(write_dead_letters: WriteDeadLetters, given_up: UndeliverableRecords) -> None:
     with outlived(log, "dead letters could not be written; they are retried", SequencerError):
-        await bury(given_up)
+        await write_dead_letters(given_up)

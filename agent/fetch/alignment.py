@@ -1,4 +1,4 @@
-"""Keeps partitions that are read together abreast in the log, so that each object is fetched once for all of them.
+"""Aligns the partitions of a fetch in the log, so that each object is fetched once for all of them.
 
 An object holds runs of many partitions. A consumer that reads 1 MiB of each partition per fetch gets ahead in the thin
 ones, because their MiB covers more of the log. Once its positions lie farther apart than the cache can hold, each
@@ -14,8 +14,8 @@ the cache can hold. Partitions that are farther ahead get nothing until the slow
 No partition waits for long: sight ends at twice the distance between the slowest partition and the reach, and the
 slowest gets something in each answer. A partition beyond sight would gain nothing by waiting.
 
-If an object has little of each partition, an answer has room for a few runs only. `Rooms` remembers for how many, so
-that the sequencer isn't asked for thousands each time.
+If an object has little of each partition, an answer takes only a few runs. `RequestSizes` remembers how many, so that
+the sequencer isn't asked for thousands each time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sequencer.api.reads import Run
 from tailrace.ids import TopicPartition
 
 NO_END = 1 << 63
-LEAST_ROOM_BYTES = 64 * 1024
-MAX_ROOMS = 10_000
+LEAST_REQUEST_BYTES = 64 * 1024
+MAX_SIZES = 10_000
 
 _commit_number = attrgetter("commit_number")
 
 
-def ends_abreast(found: Sequence[Sequence[Run]], reach_bytes: int) -> list[int]:
+def aligned_ends(found: Sequence[Sequence[Run]], reach_bytes: int) -> list[int]:
     """Return the offset at which each partition's answer ends: the base offset of a run, or NO_END if all its runs are
     sent.
 
@@ -83,31 +83,31 @@ def _end(runs: Sequence[Run], reach: int) -> int:
     return runs[given].base_offset if given < len(runs) else NO_END
 
 
-class Rooms:
+class RequestSizes:
     """Remembers how many bytes of runs to request for partitions that were held back recently."""
 
     def __init__(self) -> None:
-        self._rooms: OrderedDict[TopicPartition, int] = OrderedDict()
+        self._sizes: OrderedDict[TopicPartition, int] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._rooms)
+        return len(self._sizes)
 
     def of(self, partition: TopicPartition, wanted_bytes: int) -> int:
         """Return how many bytes to request, of the `wanted_bytes` that the client would take."""
-        return min(wanted_bytes, self._rooms.get(partition, wanted_bytes))
+        return min(wanted_bytes, self._sizes.get(partition, wanted_bytes))
 
     def held_back(self, partition: TopicPartition, given_bytes: int) -> None:
         """Note that the partition was held back after `given_bytes`: request twice as much next time."""
-        self._rooms[partition] = max(LEAST_ROOM_BYTES, 2 * given_bytes)
-        self._rooms.move_to_end(partition)
-        if len(self._rooms) > MAX_ROOMS:
-            self._rooms.popitem(last=False)
+        self._sizes[partition] = max(LEAST_REQUEST_BYTES, 2 * given_bytes)
+        self._sizes.move_to_end(partition)
+        if len(self._sizes) > MAX_SIZES:
+            self._sizes.popitem(last=False)
 
     def given_all(self, partition: TopicPartition, wanted_bytes: int) -> None:
         """Note that the partition got all that was requested: request twice as much next time."""
-        room = self._rooms.get(partition)
-        if room is not None:
-            if 2 * room < wanted_bytes:
-                self._rooms[partition] = 2 * room
+        size = self._sizes.get(partition)
+        if size is not None:
+            if 2 * size < wanted_bytes:
+                self._sizes[partition] = 2 * size
             else:
-                del self._rooms[partition]
+                del self._sizes[partition]
