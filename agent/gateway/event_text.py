@@ -15,9 +15,13 @@ _ONE = r"[0-9]{1,10}-[0-9]{1,19}"
 _ID = re.compile(rf"{_ONE}(\.{_ONE}){{0,{MAX_PARTITIONS - 1}}}")
 _INT64 = 2**63
 RETRY_MS = 2_000
-BEGIN = b"retry: %d\n\n" % RETRY_MS
 """How long a reader waits before it reconnects."""
 HEARTBEAT = b": nothing new\n\n"
+
+
+def beginning(offsets: Mapping[int, int]) -> bytes:
+    """Encode the start of a stream: a reader that gets no event resumes at these offsets."""
+    return b"retry: %d\nid: %s\n\n" % (RETRY_MS, event_id(offsets).encode())
 
 
 def event(name: str, data: bytes, offsets: Mapping[int, int] | None = None) -> bytes:

@@ -21,7 +21,7 @@ from aiohttp import web
 from agent.gateway.body_memory import KeptBody
 from agent.gateway.call import HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
-from agent.gateway.event_text import BEGIN, HEARTBEAT, MAX_PARTITIONS, event, parse_event_id
+from agent.gateway.event_text import HEARTBEAT, MAX_PARTITIONS, beginning, event, parse_event_id
 from agent.gateway.reading import HowToRead, PartitionRead, offsets_at, read, shown
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ReaderGone, ResponseStream
 from agent.gateway.topics import topic_of
@@ -42,7 +42,7 @@ async def get_events(call: HttpCall) -> web.StreamResponse:
         stream = ResponseStream(call, "text/event-stream", **_HEADERS)
         reason = "left"
         try:
-            await stream.write(BEGIN)
+            await stream.write(beginning(offsets))
             await _Tail(call, how, offsets, stream).run()
         except HttpRefusal as refusal:
             reason = "draining" if call.parts.draining.done() else f"{refusal.status}"

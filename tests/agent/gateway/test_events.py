@@ -78,6 +78,13 @@ class Reader:
                         self.comments.append(value)
         return None
 
+    async def beginning(self) -> None:
+        """Read what comes before the first event."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while line := (await self.answer.content.readline()).decode().rstrip("\n"):
+                if line.startswith("id: "):
+                    self.last = line.removeprefix("id: ")
+
     async def values(self, count: int) -> list[str]:
         """The values of so many records."""
         events = [await self.next() for _ in range(count)]
@@ -120,6 +127,19 @@ def test_records_come_as_they_are_produced_and_a_reader_goes_on_after_any_of_the
         async with reading(there, query="&offset=earliest&partitions=0") as first:
             assert await first.values(1) == ["old"]
         assert there.wired.metric("gateway_records_total", kind="read") == 6
+
+    run_served(scenario, tmp_path)
+
+
+def test_a_reader_that_got_no_record_yet_goes_on_where_it_began(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t", partitions=2)
+        await put(there, "old")
+        async with reading(there) as tail:
+            await tail.beginning()
+        await put(there, "a")
+        async with reading(there, last=tail.last) as again:
+            assert await again.values(1) == ["a"]
 
     run_served(scenario, tmp_path)
 
