@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -38,7 +39,8 @@ class OpenStreams:
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What all requests of a gateway share. `draining` is done once the gateway is shutting down."""
+    """What all requests of a gateway share. `draining` is done once the gateway is shutting down. `groups` numbers the
+    groups of records that are stored together."""
 
     settings: GatewaySettings
     clock: Clock
@@ -50,6 +52,7 @@ class GatewayParts:
     long_work: LongWork
     decodes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODES_AT_ONCE))
     streams: OpenStreams = field(default_factory=OpenStreams)
+    groups: Iterator[int] = field(default_factory=count)
 
     def seen_by(self, tenant: Tenant | None) -> GatewayParts:
         """Return the parts as a tenant's client sees them."""

@@ -69,29 +69,28 @@ class _Producing:
         self._call = call
         self._topic = call.name("topic_name")
         self._partitions = partitions
-        self._groups = 0
         self.count = 0
 
     async def reports(self, objects: Sequence[bytes]) -> list[object]:
         """Store the records of these objects. Return a report for each, in order."""
-        given = [self._given(text) for text in objects]
+        keyless = next(self._call.parts.groups)
+        given = [self._given(text, keyless) for text in objects]
         by_partition: dict[int, list[_Given]] = defaultdict(list)
         for record in given:
             if isinstance(record, _Given):
                 by_partition[record.partition].append(record)
         if by_partition:
             await self._store(list(by_partition.values()))
-        self._groups += 1
         self.count += len(given)
         return [record.report if isinstance(record, _Given) else record.body for record in given]
 
-    def _given(self, text: bytes) -> _Given | HttpRefusal:
+    def _given(self, text: bytes, keyless: int) -> _Given | HttpRefusal:
         try:
             record, stored = parse_record(text)
             timestamp = timestamp_ms(record, self._call.parts.clock.wall_ms())
         except HttpRefusal as refusal:
             return refusal
-        partition = partition_of(record.partition_id, stored.key, self._partitions, keyless=self._groups)
+        partition = partition_of(record.partition_id, stored.key, self._partitions, keyless)
         if not 0 <= partition < self._partitions:
             return HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
         return _Given(record, stored, partition, timestamp)

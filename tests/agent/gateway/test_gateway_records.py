@@ -70,6 +70,17 @@ def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path
     run_served(scenario, tmp_path)
 
 
+def test_records_without_a_key_that_come_in_requests_of_their_own_go_to_all_partitions(
+    tmp_path: Path,
+) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t", partitions=3)
+        reports = [report for _ in range(6) for report in await there.produce("t", {}, {})]
+        assert [report["partition_id"] for report in reports] == [0, 0, 1, 1, 2, 2] * 2
+
+    run_served(scenario, tmp_path)
+
+
 def test_a_stream_of_records_gets_its_reports_while_it_goes_on(tmp_path: Path) -> None:
     async def scenario(there: Served) -> None:
         await there.wired.topic("t")
