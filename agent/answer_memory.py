@@ -1,11 +1,11 @@
 """The memory of large answers: it is held while an answer is made, and until its client has received it.
 
-A handler whose answer may be large says how large before it makes it, and waits for that much memory (`Room.needs`).
-Once it has made a part, it gets more only if that is free at once. Otherwise it drops what it has made, releases its
-memory, waits for twice as much and starts over (`not_kept`). So a request that waits holds none of this memory and has
-made nothing, and a request that holds some of it waits for no other budget. A client that reads its answer too slowly
-while others wait is disconnected (`KafkaConnection.staleness`). An answer of less than FREE_BYTES needs no room: its
-request's charge covers it.
+A handler whose answer may be large says how large before it makes it, and waits for that much memory
+(`AnswerReservation.needs`). Once it has made a part, it gets more only if that is free at once. Otherwise it drops what
+it has made, releases its memory, waits for twice as much and starts over (`not_kept`). So a request that waits holds
+none of this memory and has made nothing, and a request that holds some of it waits for no other budget. A client that
+reads its answer too slowly while others wait is disconnected (`KafkaConnection.staleness`). An answer of less than
+FREE_BYTES needs no reservation: its request's charge covers it.
 
 An answer that needs more than all of this memory is charged `MemoryBudget.largest`. Only one such answer is made at a
 time, so all answers together take no more than this memory's budget plus `AnswerMemory.most`.
@@ -46,7 +46,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-class _Outgrown(Exception):
+class _ReservationTooSmall(Exception):
     """There is no memory for more, so what was made so far must be dropped. `size`: how many bytes to wait for."""
 
     def __init__(self, size: int) -> None:
@@ -102,7 +102,7 @@ class AnswerMemory:
         return grant
 
 
-class Room:
+class AnswerReservation:
     """One answer's part of the memory. `used`: bytes that the answer takes so far, as far as its handler knows."""
 
     __slots__ = ("_deadline", "_grant", "_is_begun", "_memory", "_size", "used")
@@ -144,7 +144,7 @@ class Room:
         return size <= self._size
 
     async def made(self, make: Callable[[], Awaitable[R]]) -> R:
-        """Return the result of `make`. If it outgrows its room, start it again with more, as often as needed.
+        """Return the result of `make`. If its memory is not enough, start it again with more, as often as needed.
 
         Raises:
             AnswerTooLarge: the size exceeds the limit of one answer.
@@ -153,8 +153,8 @@ class Room:
         while True:
             try:
                 return await make()
-            except _Outgrown as outgrown:
-                size = outgrown.size
+            except _ReservationTooSmall as too_small:
+                size = too_small.size
             self.release()
             self.used = 0
             self._is_begun = False
@@ -203,11 +203,14 @@ class Room:
             self._extend(size)
 
     def _extend(self, size: int) -> None:
-        """Reserve more without waiting, because a part of the answer was made. Raises AnswerTooLarge, _Outgrown."""
+        """Reserve more without waiting, because a part of the answer was made.
+
+        Raises AnswerTooLarge, _ReservationTooSmall.
+        """
         self._check(size)
         grant = self._memory.extended(self._grant, size)
         if grant is None:
-            raise _Outgrown(self._enlarged(size))
+            raise _ReservationTooSmall(self._enlarged(size))
         self._grant, self._size = grant, size
 
     def _enlarged(self, size: int) -> int:
@@ -238,8 +241,8 @@ class Room:
             self._size = FREE_BYTES
 
 
-class _NoBound(Room):
-    """The room of callers that call a handler without a dispatcher. It holds nothing, so all of them share it."""
+class _Unreserved(AnswerReservation):
+    """The reservation of callers that use a handler without a dispatcher. It holds nothing, so all of them share it."""
 
     __slots__ = ()
 
@@ -259,23 +262,23 @@ class _NoBound(Room):
         return
 
 
-NO_BOUND: Room = _NoBound()
+UNRESERVED: AnswerReservation = _Unreserved()
 
 
 class _Context(Protocol):
     @property
-    def room(self) -> Room: ...
+    def reservation(self) -> AnswerReservation: ...
 
 
 C = TypeVar("C", bound=_Context)
 
 
 def not_kept(handler: Callable[[S, C, A], Awaitable[R]]) -> Callable[[S, C, A], Awaitable[R]]:
-    """Wrap a handler whose answer grows while it is made (see `Room.made`). It must change nothing, so that it can
-    start again."""
+    """Wrap a handler whose answer grows while it is made (see `AnswerReservation.made`). It must change nothing, so
+    that it can start again."""
 
     @wraps(handler)
     async def handle(services: S, context: C, request: A) -> R:
-        return await context.room.made(lambda: handler(services, context, request))
+        return await context.reservation.made(lambda: handler(services, context, request))
 
     return handle

@@ -99,7 +99,7 @@ class Reply(msgspec.Struct, eq=False):
         self.made(None)
 
 
-class LikeBefore(Protocol):
+class FastPath(Protocol):
     """Takes requests that look like their connection's last one."""
 
     def begin(self) -> bool:
@@ -120,7 +120,7 @@ class Dispatch(Protocol):
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """As `__call__`, if the request needs no wait; otherwise return None, without side effects."""
 
-    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
         """Return what handles requests like the connection's last one in this turn of the loop, or None."""
 
 
@@ -198,7 +198,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_limits", "_max_inflight", "_monotonic", "_on_close", "_on_open", "_passes", "_paused", "_phase",
         "_pieces", "_replies", "_rest", "_sends_soon", "_sent", "_staging", "_transport", "_turns_left", "_unmuted",
         "_unsent_bytes", "_write_progress", "_written", "_written_at", "access", "client_software", "deferred",
-        "last_active", "leadership", "muted_until", "peer_host", "produce_shape", "usual",
+        "last_active", "leadership", "muted_until", "peer_host", "produce_shape", "fast_path",
     )  # fmt: skip
 
     sees_all_groups = False
@@ -263,7 +263,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.access: Access = ANYBODY
         self.produce_shape: ProduceShape | None = None
         """The shape of the last produce request that was fully decoded."""
-        self.usual: LikeBefore | None = None
+        self.fast_path: FastPath | None = None
         """Set by the dispatcher: handles requests that look like the last one."""
         self.deferred = 0
         """Produce requests that wait for their answers."""
@@ -328,7 +328,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             _give_back(self._held.pop(0))
         self._pieces = None
         self._replies.clear()  # replies that are made later refer to this connection
-        self.usual = self.produce_shape = None  # these refer to it, too
+        self.fast_path = self.produce_shape = None  # these refer to it, too
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)
@@ -351,7 +351,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             granted: the bytes that are already charged for the first frame.
         """
         self._turns_left = REQUESTS_IN_A_TURN
-        position = 0 if granted else self._take_usual(data)
+        position = 0 if granted else self._take_fast_path(data)
         while (
             self._handles_frames
             and (granted or len(self._frames) < MAX_QUEUED_FRAMES)
@@ -378,11 +378,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             position = end
         self._keep_rest(bytes(data[position:]))
 
-    def _take_usual(self, data: memoryview) -> int:
+    def _take_fast_path(self, data: memoryview) -> int:
         """Handle the whole frames at the front that look like the last request. Return where the next begins."""
         if self._frames or self._is_handling or self._passes.is_full or not self._may_handle():
             return 0
-        requests = self._dispatch.usual(self)
+        requests = self._dispatch.fast_path(self)
         if requests is None:
             return 0
         position, received = 0, len(data)

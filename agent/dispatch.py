@@ -24,8 +24,8 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from agent.answer_memory import Room
-from agent.connection import KafkaConnection, LikeBefore, Reply
+from agent.answer_memory import AnswerReservation
+from agent.connection import FastPath, KafkaConnection, Reply
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge, RequestMemoryExhausted, code_of
 from agent.handlers import AT_ONCE, HANDLERS, LARGE
 from agent.handlers.produce import answer_of_one
@@ -34,6 +34,7 @@ from agent.long_work import LONG_FRAME_BYTES
 from agent.memory_budget import Grant, release
 from agent.produce.active_buffer import BatchResult
 from agent.produce.request_memory import FREE_ELEMENTS
+from agent.produce_fast_path import FastPathReply, ProduceFastPath
 from agent.security.access import Access
 from agent.services import (
     MUST_WAIT,
@@ -47,7 +48,6 @@ from agent.services import (
     Services,
     zone_of_client,
 )
-from agent.usual_produce import UsualReply, UsualRequests
 from sequencer.api.errors import SequencerError
 from tailrace.buffers import Buffer
 from tailrace.kafka import (
@@ -183,16 +183,16 @@ class Dispatcher:
 
     async def _in_room(self, call: _Call) -> Reply:
         """As `_handled`, for an answer that may be large: it holds its part of the answer memory until it is sent."""
-        room = Room(self._services.answer_memory)
+        reservation = AnswerReservation(self._services.answer_memory)
         try:
             reply = await self._handled(
-                structs.replace(call, context=structs.replace(call.context, room=room))
+                structs.replace(call, context=structs.replace(call.context, reservation=reservation))
             )
         except BaseException:
-            room.release()
+            reservation.release()
             raise
-        if reply.on_sent is None and room.written(sum(map(len, reply.parts or ()))):
-            reply.on_sent = room.release
+        if reply.on_sent is None and reservation.written(sum(map(len, reply.parts or ()))):
+            reply.on_sent = reservation.release
         return reply
 
     async def _handled(self, call: _Call) -> Reply:
@@ -211,16 +211,16 @@ class Dispatcher:
             self._failed(call, error)
             return Reply(close=True)
 
-    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
         """Return the handler of requests that look like the connection's last one, if its decisions still hold."""
-        requests = connection.usual
+        requests = connection.fast_path
         if requests is not None and not requests.begin():
-            requests = connection.usual = None
+            requests = connection.fast_path = None
         return requests
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """Return the reply if the API has an immediate handler and this request needs no wait, else None."""
-        requests = self.usual(connection)
+        requests = self.fast_path(connection)
         if requests is not None and (reply := requests.take(frame, 0, len(frame), is_kept=True)) is not None:
             return reply
         if int.from_bytes(frame[:2], "big") not in self._at_once:
@@ -273,12 +273,12 @@ class Dispatcher:
         kept = structs.replace(
             call, request=TopicProduceData(named.name, named.topic_id)
         )  # without the records
-        connection.usual = UsualRequests.like(
+        connection.fast_path = ProduceFastPath.like(
             self._services, call.context, shape=shape, named=kept.request, acks=call.request.acks,
-            on_unusual=partial(self._unusual, kept),
+            on_not_stored=partial(self._leave_fast_path, kept),
         )  # fmt: skip
 
-    def _unusual(self, call: _Call, reply: UsualReply, result: BatchResult) -> None:
+    def _leave_fast_path(self, call: _Call, reply: FastPathReply, result: BatchResult) -> None:
         """Make the answer to a request for the topic of `call` whose batch was not simply stored."""
         header = structs.replace(call.header, correlation_id=reply.correlation_id)
         deferred = Deferred(

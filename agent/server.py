@@ -26,7 +26,7 @@ from agent.fetch.fetch_sessions import FetchSessions
 from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
-from agent.gateway.door import GatewayDoor
+from agent.gateway.context import GatewayContext
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.dead_letters import write_dead_letters
@@ -462,12 +462,12 @@ class Agent:
         if acls is not None:
             self.http_login = HttpLogin(self._http_logins)
 
-    def door_of_gateway(self, listener: str) -> GatewayDoor:
-        """Return the door for a gateway's clients: they log in as clients of the listener of this name, or of the first
+    def gateway_context(self, listener: str) -> GatewayContext:
+        """Return what the gateway needs: its clients log in as clients of the listener of this name, or of the first
         listener. Call it after the agent has started."""
         assert self._http_logins is not None, "the agent was not started"
         names = [served.name for served in self._options.listeners]
-        return GatewayDoor(
+        return GatewayContext(
             listener=listener or names[0],
             logins=self._http_logins,
             dispatch_for=lambda access: (

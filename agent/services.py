@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.answer_memory import NO_BOUND, AnswerMemory, Room
+from agent.answer_memory import UNRESERVED, AnswerMemory, AnswerReservation
 from agent.fetch.alignment import RequestSizes
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
@@ -77,7 +77,7 @@ class RequestContext(msgspec.Struct, frozen=True):
     `is_first_waiting`: whether no other produce request of the connection waits for its answer. `sees_all_groups`: the
     client asks one agent for what Kafka's tools ask all agents. `access`: who the client is, and what it may do.
     `charge`: the request's use of the client's quotas, if any. `connection`: an object that identifies the connection.
-    `room`: the answer's part of the memory for large answers."""
+    `reservation`: the answer's part of the memory for large answers."""
 
     api_version: int
     client_id: str
@@ -90,7 +90,7 @@ class RequestContext(msgspec.Struct, frozen=True):
     access: Access = ANYBODY
     charge: Charge | None = None
     connection: object = None
-    room: Room = NO_BOUND
+    reservation: AnswerReservation = UNRESERVED
 
     @property
     def is_librdkafka(self) -> bool:

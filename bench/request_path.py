@@ -30,7 +30,7 @@ from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
 from tailrace.batches.mixed_object import coordinates
-from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.produced_batch import plain_batch
 from tailrace.batches.record_batch import crc_of, validate_produced
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.kafka import ApiKey, decode_request, encode_request, encode_response, parse_request_header
@@ -201,7 +201,7 @@ def parts(rounds: int) -> dict[str, float]:
         "validate": lambda: validate_produced(records, max_message_bytes=1 << 20),
         "of which CRC": lambda: crc_of(records),
         "coordinates": lambda: coordinates(checked),
-        "validate and coordinates, in one look": lambda: usual_batch(
+        "validate and coordinates, in one look": lambda: plain_batch(
             records, max_message_bytes=1 << 20, oldest_timestamp=0, newest_timestamp=1 << 62
         ),
         "encode, by the codec": lambda: encode_response(1, ApiKey.PRODUCE, VERSION, response),

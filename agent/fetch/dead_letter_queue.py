@@ -59,9 +59,9 @@ class DeadLetterQueue:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def take(self, given_up: UndeliverableRecords) -> None:
+    def take(self, undeliverable: UndeliverableRecords) -> None:
         """Queue records to be written."""
-        self._waiting.append(given_up)
+        self._waiting.append(undeliverable)
         self._is_waiting.set()
 
     async def _run(self, write_dead_letters: WriteDeadLetters) -> None:
@@ -70,9 +70,9 @@ class DeadLetterQueue:
             self._is_waiting.clear()
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-                await asyncio.gather(*(_write(write_dead_letters, given_up) for given_up in some))
+                await asyncio.gather(*(_write(write_dead_letters, undeliverable) for undeliverable in some))
 
 
-async def _write(write_dead_letters: WriteDeadLetters, given_up: UndeliverableRecords) -> None:
+async def _write(write_dead_letters: WriteDeadLetters, undeliverable: UndeliverableRecords) -> None:
     with outlived(log, "dead letters could not be written; they are retried", SequencerError):
-        await write_dead_letters(given_up)
+        await write_dead_letters(undeliverable)

@@ -24,9 +24,9 @@ class BodyMemory:
     kept_bytes: int = 0
 
     @contextmanager
-    def body(self) -> Iterator[KeptBody]:
+    def body(self) -> Iterator[BodyCharge]:
         """Open the accounting of one more body. Its memory is given back at the end."""
-        body = KeptBody(self)
+        body = BodyCharge(self)
         try:
             yield body
         finally:
@@ -45,8 +45,8 @@ class BodyMemory:
 
 
 @dataclass(slots=True)
-class KeptBody:
-    """One body, which keeps `size` bytes."""
+class BodyCharge:
+    """The `size` bytes that one body uses of the memory budget."""
 
     memory: BodyMemory
     size: int = 0

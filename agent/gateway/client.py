@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from agent.answer_memory import Room
+from agent.answer_memory import AnswerReservation
 from agent.connection import ADMISSION_SECONDS, Reply
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from agent.framing import DECODED_FACTOR, REQUEST_BYTES
-from agent.gateway.door import GatewayDoor
+from agent.gateway.context import GatewayContext
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.leadership import KnownLeadership
 from agent.security.access import Access
@@ -72,7 +72,7 @@ def _give_back(reply: Reply) -> None:
 class GatewayClient:
     """The counterpart of a Kafka client's connection, for one HTTP request; see `agent.dispatch.Requester`."""
 
-    def __init__(self, door: GatewayDoor, access: Access, clock: Clock) -> None:
+    def __init__(self, context: GatewayContext, access: Access, clock: Clock) -> None:
         self.access = access
         self.client_software = CLIENT_ID
         self.deferred = 0
@@ -81,9 +81,9 @@ class GatewayClient:
         self.peer_host = access.host
         self.produce_shape: ProduceShape | None = None
         self.sees_all_groups = True
-        self._door = door
-        self._room = Room(door.memory)
-        self._dispatch = door.dispatch_for(access)
+        self._context = context
+        self._reservation = AnswerReservation(context.memory)
+        self._dispatch = context.dispatch_for(access)
         self._clock = clock
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -108,9 +108,9 @@ class GatewayClient:
         HttpRefusal."""
         self.release()
         reply = await self._answered(request)
-        self._room = Room(self._door.memory)
+        self._reservation = AnswerReservation(self._context.memory)
         try:
-            while not await self._has_room(reply):
+            while not await self._has_memory(reply):
                 reply = await self._answered(request)
             return self._response(request, reply)
         except AnswerMemoryExhausted as error:
@@ -123,27 +123,27 @@ class GatewayClient:
     @property
     def others_wait(self) -> bool:
         """Whether others wait for the gateway's memory of responses."""
-        return self._door.memory.is_contended
+        return self._context.memory.is_contended
 
     def release(self) -> None:
         """Give back the memory of the last `ask`'s response."""
-        self._room.release()
+        self._reservation.release()
 
     async def hold(self, request: Any) -> Answer:
         """Return the response and the agent's memory that it holds: for a fetch, its records. Raises HttpRefusal."""
         reply = await self._answered(request)
         return Answer(self._response(request, reply), reply)
 
-    async def _has_room(self, reply: Reply) -> bool:
+    async def _has_memory(self, reply: Reply) -> bool:
         """Reserve memory for what is made from a reply. Return False if a reply that holds the agent's memory had to be
         dropped to wait for the gateway's: the request, which only reads, is sent again."""
         size = RESPONSE_FACTOR * sum(map(len, reply.parts or ()))
-        if reply.on_sent is not None and not self._room.has(size):
+        if reply.on_sent is not None and not self._reservation.has(size):
             reply.parts = None
             _give_back(reply)
-            await self._room.needs(size)
+            await self._reservation.needs(size)
             return False
-        await self._room.needs(size)
+        await self._reservation.needs(size)
         return True
 
     async def _answered(self, request: Any) -> Reply:
@@ -166,7 +166,7 @@ class GatewayClient:
 
     def _give_back_when_made(self, reply: Reply | None, charge: int) -> None:
         """Give back a request's memory once nothing refers to its bytes: a buffer does until a late reply is made."""
-        budget = self._door.budget
+        budget = self._context.budget
         if reply is None or reply.is_made:
             budget.give(charge)
         else:
@@ -179,7 +179,7 @@ class GatewayClient:
 
     async def _charge(self, size: int) -> None:
         """Take memory for a request, waiting as a connection would. Raises HttpRefusal."""
-        budget = self._door.budget
+        budget = self._context.budget
         if size > budget.largest:
             raise HttpRefusal(413, "The request is larger than the agent has memory for.")
         if not await budget.take(size, self._clock, ADMISSION_SECONDS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp.web_protocol import _ErrInfo
 
-from agent.gateway.door import GatewayDoor
+from agent.gateway.context import GatewayContext
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from tailrace.clock import Clock
@@ -41,7 +41,7 @@ class GatewayConnections(HttpConnections):
     """All connections of the gateway. They count towards the listener's limits, and have their own limits, too."""
 
     def __init__(
-        self, door: GatewayDoor, settings: GatewaySettings, telemetry: GatewayTelemetry, clock: Clock
+        self, context: GatewayContext, settings: GatewaySettings, telemetry: GatewayTelemetry, clock: Clock
     ) -> None:
         bounds = HttpBounds(
             max_connections=settings.max_connections,
@@ -51,15 +51,15 @@ class GatewayConnections(HttpConnections):
             head_bytes=None,
         )
         super().__init__(bounds, telemetry, clock, GatewayConnection)
-        self._door = door
+        self._context = context
 
     def opened(self, connection: HttpConnection) -> str | None:
-        of_listener = self._door.logins.limits.opened(connection.address)
+        of_listener = self._context.logins.limits.opened(connection.address)
         reason = super().opened(connection) or of_listener
-        if reason is None and self._door.opened(connection.address) > 0:
+        if reason is None and self._context.opened(connection.address) > 0:
             return "connection_creation_rate"
         return reason
 
     def ended(self, connection: HttpConnection) -> None:
         super().ended(connection)
-        self._door.logins.limits.closed(connection.address, None)
+        self._context.logins.limits.closed(connection.address, None)

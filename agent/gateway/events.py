@@ -18,12 +18,12 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import web
 
-from agent.gateway.body_memory import KeptBody
+from agent.gateway.body_memory import BodyCharge
 from agent.gateway.call import HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.event_text import HEARTBEAT, MAX_PARTITIONS, beginning, event, parse_event_id
-from agent.gateway.reading import HowToRead, PartitionRead, offsets_at, read, shown
-from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ReaderGone, ResponseStream
+from agent.gateway.reading import PartitionRead, ReadOptions, offsets_at, read, shown
+from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ClientDisconnected, ResponseStream
 from agent.gateway.topics import topic_of
 from tailrace.kafka.error_codes import ErrorCode
 
@@ -35,7 +35,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 async def get_events(call: HttpCall) -> web.StreamResponse:
     """Send the records of some partitions as they arrive."""
-    how = HowToRead.of(call)
+    how = ReadOptions.of(call)
     topic = await topic_of(call)
     offsets = await _beginning(call, how, len(topic.partitions))
     with _counted(call):
@@ -47,7 +47,7 @@ async def get_events(call: HttpCall) -> web.StreamResponse:
         except HttpRefusal as refusal:
             reason = "draining" if call.parts.draining.done() else f"{refusal.status}"
             await stream.write(_end(refusal))
-        except ReaderGone as gone:
+        except ClientDisconnected as gone:
             reason = str(gone)
             stream.push(_end(HttpRefusal(408, "You read too slowly. Connect again; nothing is lost.")))
         finally:
@@ -74,7 +74,7 @@ def _counted(call: HttpCall) -> Iterator[None]:
         parts.streams.count -= 1
 
 
-async def _beginning(call: HttpCall, how: HowToRead, count: int) -> dict[int, int]:
+async def _beginning(call: HttpCall, how: ReadOptions, count: int) -> dict[int, int]:
     """Return each partition's first offset: after `Last-Event-ID`, else as the query says. Raises HttpRefusal."""
     wanted = _partitions(call, count)
     given = call.request.headers.get("Last-Event-ID", "")
@@ -111,7 +111,7 @@ class _Tail:
     """One stream. `_offsets`: each partition's next offset; partitions that returned records move to the end."""
 
     def __init__(
-        self, call: HttpCall, how: HowToRead, offsets: dict[int, int], stream: ResponseStream
+        self, call: HttpCall, how: ReadOptions, offsets: dict[int, int], stream: ResponseStream
     ) -> None:
         self._call = call
         self._how = how
@@ -119,7 +119,7 @@ class _Tail:
         self._stream = stream
 
     async def run(self) -> None:
-        """Send events until something ends the stream. Raises HttpRefusal, ReaderGone."""
+        """Send events until something ends the stream. Raises HttpRefusal, ClientDisconnected."""
         while True:
             with self._call.parts.bodies.body() as kept:
                 is_new = await self._call.shared(self._take(await self._next(kept)))
@@ -143,7 +143,7 @@ class _Tail:
                 self._offsets[part.partition] = part.found.next_offset
         return is_new
 
-    async def _next(self, kept: KeptBody) -> list[PartitionRead]:
+    async def _next(self, kept: BodyCharge) -> list[PartitionRead]:
         """Return what comes next; nothing if no record arrives for a while."""
         settings = self._call.parts.settings
         fetching = asyncio.ensure_future(

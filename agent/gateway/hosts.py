@@ -21,7 +21,7 @@ LOCAL = "localhost"
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]*)?")
 
 
-class Hosts:
+class AllowedHosts:
     """The names that a request's Host header may have: no public name, except those in the settings.
 
     `has_logins`: whether every request identifies its client. A web page can't do that, so such a gateway checks names

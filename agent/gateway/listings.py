@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agent.connection import PRESSURE_BYTES_PER_SECOND, PRESSURE_SECONDS
 from agent.gateway.call import JSON, HttpCall
-from agent.gateway.responses import ReaderGone, ResponseStream
+from agent.gateway.responses import ClientDisconnected, ResponseStream
 
 PART_BYTES = 32 * 1024
 
@@ -18,7 +18,7 @@ PART_BYTES = 32 * 1024
 async def listing(
     call: HttpCall, kind: str, path: Sequence[object], items: Iterable[object]
 ) -> web.StreamResponse:
-    """Return the response with several resources. Raises ReaderGone if its client reads too slowly."""
+    """Return the response with several resources. Raises ClientDisconnected if its client reads too slowly."""
     head = msgspec.json.encode({"kind": kind, "metadata": {"self": call.url(*path), "next": None}})
     part = bytearray(head[:-1] + b',"data":[')
     stream: PacedStream | None = None
@@ -56,4 +56,4 @@ class PacedStream(ResponseStream):
         seconds = self._call.parts.clock.monotonic() - self._began
         patience = PRESSURE_SECONDS + self._taken_bytes / PRESSURE_BYTES_PER_SECOND
         if self._call.client.others_wait and seconds > patience:
-            raise ReaderGone("others wait for memory")
+            raise ClientDisconnected("others wait for memory")

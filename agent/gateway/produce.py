@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from agent.gateway.body_memory import KeptBody
+from agent.gateway.body_memory import BodyCharge
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.json_objects import JsonObjects, NotAnObject, ObjectTooLarge
@@ -52,7 +52,7 @@ STORED = 200
 
 
 @dataclass(slots=True)
-class _Given:
+class _PendingRecord:
     """A record to store. `report`: its result, once known."""
 
     record: RecordToProduce
@@ -62,7 +62,7 @@ class _Given:
     report: object = None
 
 
-class _Producing:
+class _RecordProducer:
     """The records of one HTTP request."""
 
     def __init__(self, call: HttpCall, partitions: int) -> None:
@@ -75,16 +75,16 @@ class _Producing:
         """Store the records of these objects. Return a report for each, in order."""
         keyless = next(self._call.parts.groups)
         given = [self._given(text, keyless) for text in objects]
-        by_partition: dict[int, list[_Given]] = defaultdict(list)
+        by_partition: dict[int, list[_PendingRecord]] = defaultdict(list)
         for record in given:
-            if isinstance(record, _Given):
+            if isinstance(record, _PendingRecord):
                 by_partition[record.partition].append(record)
         if by_partition:
             await self._store(list(by_partition.values()))
         self.count += len(given)
-        return [record.report if isinstance(record, _Given) else record.body for record in given]
+        return [record.report if isinstance(record, _PendingRecord) else record.body for record in given]
 
-    def _given(self, text: bytes, keyless: int) -> _Given | HttpRefusal:
+    def _given(self, text: bytes, keyless: int) -> _PendingRecord | HttpRefusal:
         try:
             record, stored = parse_record(text)
             timestamp = timestamp_ms(record, self._call.parts.clock.wall_ms())
@@ -93,9 +93,9 @@ class _Producing:
         partition = partition_of(record.partition_id, stored.key, self._partitions, keyless)
         if not 0 <= partition < self._partitions:
             return HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
-        return _Given(record, stored, partition, timestamp)
+        return _PendingRecord(record, stored, partition, timestamp)
 
-    async def _store(self, batches: list[list[_Given]]) -> None:
+    async def _store(self, batches: list[list[_PendingRecord]]) -> None:
         """Store a batch for each partition, and fill in the reports. Too large a batch is halved and retried."""
         data = [PartitionProduceData(batch[0].partition, memoryview(_batch(batch))) for batch in batches]
         topic = TopicProduceData(self._topic, partition_data=data)
@@ -117,7 +117,7 @@ class _Producing:
             else:
                 self._fill_in(batch, row)
 
-    def _fill_in(self, batch: list[_Given], row: PartitionProduceResponse) -> None:
+    def _fill_in(self, batch: list[_PendingRecord], row: PartitionProduceResponse) -> None:
         refusal = refusal_of(row.error_code, row.error_message) if row.error_code else None
         for number, record in enumerate(batch):
             record.report = (
@@ -138,7 +138,7 @@ class _Producing:
             )
 
 
-def _batch(given: Sequence[_Given]) -> bytes:
+def _batch(given: Sequence[_PendingRecord]) -> bytes:
     return encode_batch([sent.stored for sent in given], timestamps=[sent.timestamp for sent in given])
 
 
@@ -146,7 +146,7 @@ async def produce(call: HttpCall) -> web.StreamResponse:
     """Store the records of the body as they arrive, and report each."""
     if call.request.headers.get("Content-Encoding", "identity") != "identity":
         raise HttpRefusal(415, "The body must not be compressed.")
-    producing = _Producing(call, len((await topic_of(call)).partitions))
+    producing = _RecordProducer(call, len((await topic_of(call)).partitions))
     stream = ResponseStream(call, JSON)
     try:
         await _store_body(call, producing, stream)
@@ -160,11 +160,11 @@ async def produce(call: HttpCall) -> web.StreamResponse:
     return await stream.end()
 
 
-async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStream) -> None:
+async def _store_body(call: HttpCall, producing: _RecordProducer, stream: ResponseStream) -> None:
     """Read the body and store its records. Raises HttpRefusal, NotAnObject, ObjectTooLarge."""
     objects = JsonObjects(call.parts.settings.max_record_bytes)
     with call.parts.bodies.body() as kept:
-        storing = _Storing(call, producing, stream, objects=objects, kept=kept)
+        storing = _BodyWriter(call, producing, stream, objects=objects, kept=kept)
         while chunk := await call.read():
             await call.shared(storing.store(chunk))
             kept.keep(objects.held_bytes)
@@ -174,14 +174,14 @@ async def _store_body(call: HttpCall, producing: _Producing, stream: ResponseStr
 
 
 @dataclass(frozen=True, slots=True)
-class _Storing:
+class _BodyWriter:
     """Stores a body's records and sends their reports."""
 
     call: HttpCall
-    producing: _Producing
+    producing: _RecordProducer
     stream: ResponseStream
     objects: JsonObjects
-    kept: KeptBody
+    kept: BodyCharge
 
     async def store(self, chunk: bytes) -> None:
         """Store the objects that end in this chunk, as many together as allowed. Raises as `_store_body`."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from agent.gateway.body_memory import SMALL_BYTES, BodyMemory, KeptBody
+from agent.gateway.body_memory import SMALL_BYTES, BodyCharge, BodyMemory
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, check, refusal_of
-from agent.gateway.fetched import ReadRoom, Visible, visible
 from agent.gateway.record_json import Format, RecordRead, record_read
 from agent.gateway.responses import WRITTEN_TOGETHER_BYTES, ResponseStream
+from agent.gateway.visible_records import ReadBudget, VisibleRecords, visible
 from tailrace.batches.record_batch import InvalidBatch
 from tailrace.batches.records import InvalidRecords
 from tailrace.kafka.error_codes import ErrorCode
@@ -39,7 +39,7 @@ COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class HowToRead:
+class ReadOptions:
     """The options of a read, other than partitions and offsets."""
 
     key: Format
@@ -48,7 +48,7 @@ class HowToRead:
     max_bytes: int
 
     @classmethod
-    def of(cls, call: HttpCall) -> HowToRead:
+    def of(cls, call: HttpCall) -> ReadOptions:
         """Read the options from the query. Raises HttpRefusal."""
         largest = call.parts.settings.max_answer_bytes
         return cls(
@@ -64,7 +64,7 @@ class PartitionRead:
     """The records of one partition. `is_out_of_range`: it has none at this offset, and never will."""
 
     partition: int
-    found: Visible
+    found: VisibleRecords
     is_out_of_range: bool = False
 
 
@@ -86,8 +86,8 @@ async def offsets_at(call: HttpCall, partitions: Sequence[int], given: str, isol
 async def read(
     call: HttpCall,
     offsets: Mapping[int, int],
-    how: HowToRead,
-    kept: KeptBody,
+    how: ReadOptions,
+    kept: BodyCharge,
     *,
     max_records: int,
     wait_ms: int,
@@ -109,11 +109,11 @@ async def read(
     answer = await call.client.hold(request)
     try:
         async with call.parts.decodes:
-            room = ReadRoom(max_records, _bytes_to_unpack(kept.memory, how))
+            budget = ReadBudget(max_records, _bytes_to_unpack(kept.memory, how))
             parts = await asyncio.get_running_loop().run_in_executor(
-                call.parts.decoding, _decoded, answer.response, offsets, room
+                call.parts.decoding, _decoded, answer.response, offsets, budget
             )
-            kept.keep(COPIES * room.used)
+            kept.keep(COPIES * budget.used)
         return parts
     except (InvalidBatch, InvalidRecords) as error:
         raise _unreadable(str(error)) from None
@@ -125,29 +125,29 @@ def _unreadable(why: str) -> HttpRefusal:
     return HttpRefusal(500, f"A record batch can't be read: {why}.", 50002)
 
 
-def _bytes_to_unpack(memory: BodyMemory, how: HowToRead) -> int:
+def _bytes_to_unpack(memory: BodyMemory, how: ReadOptions) -> int:
     """Return how many bytes a read's records may decompress to: few if there is no memory for more."""
     wanted = UNPACKED_FACTOR * how.max_bytes
     return wanted if memory.has_room(COPIES * wanted, 0) else min(wanted, SMALL_BYTES // COPIES)
 
 
-def _decoded(response: FetchResponse, offsets: Mapping[int, int], room: ReadRoom) -> list[PartitionRead]:
+def _decoded(response: FetchResponse, offsets: Mapping[int, int], budget: ReadBudget) -> list[PartitionRead]:
     check(response.error_code)
     found = []
     for row in [row for part in response.responses for row in part.partitions]:
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            nothing = Visible([], offsets[row.partition_index])
+            nothing = VisibleRecords([], offsets[row.partition_index])
             found.append(PartitionRead(row.partition_index, nothing, is_out_of_range=True))
             continue
         check(row.error_code)
         data = memoryview(row.records or b"")  # type: ignore[arg-type]
         aborted = row.aborted_transactions or ()
-        part = visible(data, aborted, offsets[row.partition_index], room)
+        part = visible(data, aborted, offsets[row.partition_index], budget)
         found.append(PartitionRead(row.partition_index, part))
     return found
 
 
-def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> Iterator[RecordRead]:
+def shown(call: HttpCall, how: ReadOptions, read: PartitionRead) -> Iterator[RecordRead]:
     """Return the records in their JSON form."""
     return (
         record_read(
@@ -164,7 +164,7 @@ def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> Iterator[Recor
 
 async def get_records(call: HttpCall) -> web.StreamResponse:
     """Return records of one partition, and where the next ones begin."""
-    how = HowToRead.of(call)
+    how = ReadOptions.of(call)
     partition = call.number("partition_id")
     max_records = call.query_number("max_records", DEFAULT_RECORDS, MAX_RECORDS) or DEFAULT_RECORDS
     wait_ms = call.query_number("timeout_ms", 0, MAX_WAIT_MS)
@@ -181,7 +181,7 @@ async def get_records(call: HttpCall) -> web.StreamResponse:
         return await _written(call, msgspec.json.encode(await _record_list(call, how, part)))
 
 
-async def _record_list(call: HttpCall, how: HowToRead, part: PartitionRead) -> dict[str, object]:
+async def _record_list(call: HttpCall, how: ReadOptions, part: PartitionRead) -> dict[str, object]:
     path = ("topics", call.name("topic_name"), "partitions", part.partition, "records")
     data, turns = [], Turns(SHOWN_TOGETHER)
     for record in shown(call, how, part):

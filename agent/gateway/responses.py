@@ -16,7 +16,7 @@ STREAM = web.RequestKey("stream", web.StreamResponse)
 """The key under which a request keeps its streamed response."""
 
 
-class ReaderGone(Exception):
+class ClientDisconnected(Exception):
     """The client reads no more of its response, or has left."""
 
 
@@ -35,25 +35,25 @@ class ResponseStream:
         return self._response.prepared
 
     async def write(self, data: bytes) -> None:
-        """Send these bytes. Raises ReaderGone."""
+        """Send these bytes. Raises ClientDisconnected."""
         writing = asyncio.ensure_future(self._write(data))
         try:
             await self._until_taken(writing)
             writing.result()
         except ConnectionError as error:
-            raise ReaderGone("left") from error
+            raise ClientDisconnected("left") from error
         finally:
             writing.cancel()
 
     def check(self) -> None:
-        """Check whether the reader may be this slow. Called while a write waits for it. Raises ReaderGone."""
+        """Check whether the reader may be this slow. Called while a write waits for it. Raises ClientDisconnected."""
 
     async def _until_taken(self, writing: asyncio.Future[None]) -> None:
         seconds = self._call.parts.settings.stalled_ms / 1000
         while not await wait_for(self._call.parts.clock, writing, min(seconds, CHECK_SECONDS)):
             seconds -= CHECK_SECONDS
             if seconds <= 0:
-                raise ReaderGone("stalled")
+                raise ClientDisconnected("stalled")
             self.check()
 
     async def _write(self, data: bytes) -> None:

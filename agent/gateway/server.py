@@ -20,8 +20,8 @@ from agent.gateway.call import JSON, GatewayParts, HttpCall, answered
 from agent.gateway.client import GatewayClient
 from agent.gateway.connections import GatewayConnections
 from agent.gateway.errors import HttpRefusal
-from agent.gateway.hosts import Hosts
-from agent.gateway.responses import STREAM, ReaderGone
+from agent.gateway.hosts import AllowedHosts
+from agent.gateway.responses import STREAM, ClientDisconnected
 from agent.gateway.routes import EVENTS, ROOTS, ROUTES, Route
 from agent.gateway.server_log import ServerLog
 from agent.gateway.settings import GatewaySettings
@@ -50,8 +50,8 @@ class Gateway:
     def __init__(self, agent: Agent, settings: GatewaySettings, telemetry: GatewayTelemetry) -> None:
         services = agent.services
         self.port = 0
-        self._door = agent.door_of_gateway(settings.listener)
-        self._hosts = Hosts(settings, has_logins=agent.http_login is not None)
+        self._context = agent.gateway_context(settings.listener)
+        self._hosts = AllowedHosts(settings, has_logins=agent.http_login is not None)
         self._clock = services.clock
         self._settings = settings
         self._telemetry = telemetry
@@ -62,10 +62,10 @@ class Gateway:
             telemetry=telemetry,
             cluster_id=lambda: agent.catalog.snapshot.cluster_id,
             draining=asyncio.get_running_loop().create_future(),
-            bodies=BodyMemory(self._door.budget),
+            bodies=BodyMemory(self._context.budget),
             long_work=services.long_work,
         )
-        self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
+        self._connections = GatewayConnections(self._context, settings, telemetry, services.clock)
         telemetry.streams.set_function(lambda: self._parts.streams.count)
         self._runner = web.AppRunner(
             self._application(),
@@ -123,7 +123,7 @@ class Gateway:
                 raise HttpRefusal(404, f"There is no cluster {request.match_info['cluster_id']} here.")
             if self._parts.draining.done():
                 raise HttpRefusal(503, "The agent is shutting down. Use another one.", 50302)
-            client = GatewayClient(self._door, access, self._clock)
+            client = GatewayClient(self._context, access, self._clock)
             call = HttpCall(
                 request=request,
                 client=client,
@@ -146,8 +146,8 @@ class Gateway:
         """Return who the client is. Raises HttpRefusal."""
         given = request.headers.get("Authorization", "")
         try:
-            return await self._door.logins.access(
-                given, plain_address(request.remote or "?"), self._door.listener
+            return await self._context.logins.access(
+                given, plain_address(request.remote or "?"), self._context.listener
             )
         except LoginFailed:
             raise HttpRefusal(401, "The login failed." if given else "A login is needed.", 40101) from None
@@ -184,7 +184,7 @@ class Gateway:
             return self._refused(request, refusal)
         except web.HTTPException as error:
             return self._refused(request, HttpRefusal(error.status, f"{error.reason}."))
-        except ReaderGone:
+        except ClientDisconnected:
             return self._cut(request, request[STREAM])
         except Exception as error:
             log.error("a request failed unexpectedly", path=request.path, exc_info=error)

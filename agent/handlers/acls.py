@@ -64,7 +64,7 @@ async def describe_acls(
         await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
-    await context.room.needs(ACL_BYTES * len(services.catalog.security.acls))
+    await context.reservation.needs(ACL_BYTES * len(services.catalog.security.acls))
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
     for acl in services.catalog.security.acls:
         if wanted.matches(acl):

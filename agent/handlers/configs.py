@@ -100,7 +100,7 @@ async def describe_configs(
     turns = Turns(ROWS_IN_A_TURN)
     resources = list({_named(resource): resource for resource in request.resources}.values())
     try:
-        await context.room.needs(_bytes_of(resources, request))
+        await context.reservation.needs(_bytes_of(resources, request))
     except AnswerTooLarge as error:
         response.results = [_too_large(resource, error) for resource in resources]
         return response
@@ -383,7 +383,7 @@ async def list_config_resources(
         RESOURCE_GROUP: list(services.catalog.client_configs.groups),
         RESOURCE_CLIENT_METRICS: list(services.catalog.client_configs.metrics),
     }
-    await context.room.needs(ENTRY_BYTES * sum(len(names.get(kind, ())) for kind in kinds))
+    await context.reservation.needs(ENTRY_BYTES * sum(len(names.get(kind, ())) for kind in kinds))
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(name, kind) for kind in sorted(kinds) for name in names.get(kind, ())

@@ -221,7 +221,7 @@ async def _seen(
     if sees_others and owners is not None and len(owners) == 1:
         (principal,) = owners
     asked = TokensRequest(principal=principal)
-    await context.room.needs(PAGE_BYTES)
+    await context.reservation.needs(PAGE_BYTES)
     turns = Turns(TOKENS_IN_A_TURN)
     async for page in pages(services.sequencer.tokens, asked):
         async for token in turns.over(page.tokens):
@@ -229,7 +229,7 @@ async def _seen(
             if owners is not None and owners.isdisjoint(concerned):
                 continue
             if access.principal in concerned or _may_describe(access, token):
-                context.room.grow(TOKEN_BYTES + RENEWER_BYTES * len(token.renewers))
+                context.reservation.grow(TOKEN_BYTES + RENEWER_BYTES * len(token.renewers))
                 yield token
 
 

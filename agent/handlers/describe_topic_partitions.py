@@ -33,7 +33,7 @@ async def handle(
     names = sorted({topic.name for topic in request.topics} or snapshot.by_name)
     start = request.cursor
     left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
-    await context.room.needs(NAME_BYTES * len(names) + PARTITION_BYTES * left)
+    await context.reservation.needs(NAME_BYTES * len(names) + PARTITION_BYTES * left)
     response = DescribeTopicPartitionsResponse()
     turns = Turns(snapshot.replicas.in_a_turn(context.zone, PARTITIONS_IN_A_TURN))
     for name in names:

@@ -74,9 +74,9 @@ async def refusal_of_all(
 ) -> AnswerTooLarge | None:
     """Reserve memory for the descriptions. If they are too large, reserve it for refusals, and return the error."""
     try:
-        await context.room.needs(await _bytes_of_groups(services, group_ids, turns))
+        await context.reservation.needs(await _bytes_of_groups(services, group_ids, turns))
     except AnswerTooLarge as error:
-        await context.room.needs(MEMBER_BYTES * len(group_ids))
+        await context.reservation.needs(MEMBER_BYTES * len(group_ids))
         return error
     return None
 

@@ -112,7 +112,7 @@ async def list_groups(
         live = {member.broker_id for member in snapshot.ring.members}
         me = services.identity.broker_id
         turns = Turns(snapshot.replicas.in_a_turn(None, ROWS_IN_A_TURN))
-        pages = await context.room.listing(services.sequencer.list_groups, ListGroups(), _bytes_of)
+        pages = await context.reservation.listing(services.sequencer.list_groups, ListGroups(), _bytes_of)
         for row in (group for page in pages for group in page.groups):
             await turns.did()
             owner = row.owner if row.owner in live else snapshot.replicas.coordinator(row.group_id)

@@ -129,8 +129,8 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """Return the committed positions of one group, or (from version 8 on) of several; -1 for none."""
     turns = Turns(POSITIONS_IN_A_TURN)
-    context.room.used = POSITION_BYTES * _named_partitions(request)
-    await context.room.needs(context.room.used)
+    context.reservation.used = POSITION_BYTES * _named_partitions(request)
+    await context.reservation.needs(context.reservation.used)
     if context.api_version >= MANY_GROUPS:
         return OffsetFetchResponse(
             groups=[
@@ -271,7 +271,7 @@ async def _asked_positions(
         await turns.did()
     if partitions:
         positions = await positions_at(services.sequencer, group_id, partitions)
-        context.room.grow(sum(len(position.metadata) for position in positions))
+        context.reservation.grow(sum(len(position.metadata) for position in positions))
         for row, position in zip(rows, positions, strict=True):
             await turns.did()
             _fill(row, position, require_stable)
@@ -287,7 +287,7 @@ async def _all_positions(
     services: Services, context: RequestContext, group_id: str, *, require_stable: bool, turns: Turns
 ) -> list[OffsetFetchResponseTopics]:
     asked = FetchOffsets(group_id, None)
-    pages = await context.room.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
+    pages = await context.reservation.listing(services.sequencer.fetch_offsets, asked, _bytes_of)
     positions = [position for page in pages for position in page.positions]
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     lookup = services.catalog.of_one_request()

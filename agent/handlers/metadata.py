@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
-from agent.answer_memory import Room
+from agent.answer_memory import AnswerReservation
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
 from agent.handlers.colliding_names import collisions
@@ -69,22 +69,23 @@ async def handle(
         return current
     snapshot, refused = current
     if refused or not _may_be_kept(context, request) or not _is_large(context, request, snapshot):
-        await context.room.needs(_bytes_of(context, request, snapshot))
+        await context.reservation.needs(_bytes_of(context, request, snapshot))
         return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
-        room = Room(services.answer_memory)  # the request's own room holds its copy of the bytes
+        # The request's own reservation holds its copy of the bytes.
+        reservation = AnswerReservation(services.answer_memory)
         try:
-            await room.needs(_bytes_of(context, request, snapshot))
+            await reservation.needs(_bytes_of(context, request, snapshot))
             response = await _answer(
                 services, context=context, request=request, snapshot=snapshot, refused={}
             )
             return await in_turns(encoded_once(ApiKey.METADATA, context.api_version, response), Turns(STEP))
         finally:
-            room.release()
+            reservation.release()
 
     body = await snapshot.answers.get(_asked(context, request, snapshot), encoded)
-    await context.room.needs(len(body))
+    await context.reservation.needs(len(body))
     return EncodedResponse(body)
 
 
@@ -95,7 +96,7 @@ async def respond(services: Services, context: RequestContext, request: Metadata
     if isinstance(current, MetadataResponse):
         return current
     snapshot, refused = current
-    await context.room.needs(_bytes_of(context, request, snapshot))
+    await context.reservation.needs(_bytes_of(context, request, snapshot))
     return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
 

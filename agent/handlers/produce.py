@@ -30,7 +30,7 @@ from sequencer.api.commits import ANY_TRANSACTION, BatchError
 from sequencer.api.errors import SequencerError
 from sequencer.api.transactions import CurrentTransactionQuery
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates
-from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.produced_batch import plain_batch
 from tailrace.batches.record_batch import (
     COMPRESSION_MASK,
     TRANSACTIONAL_FLAG,
@@ -534,9 +534,9 @@ def _checked(
         batches = validate_produced(records, max_message_bytes=most, log_append_time=True)
         stamped = [with_log_append_time(view, now) for _, view in batches]
         return [(coordinates(read_header(batch)), batch, now) for batch in stamped]
-    usual = usual_batch(records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest)
-    if usual is not None:
-        return [(usual, records, -1)]
+    plain = plain_batch(records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest)
+    if plain is not None:
+        return [(plain, records, -1)]
     batches = validate_produced(
         records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest
     )

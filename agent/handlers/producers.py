@@ -82,7 +82,7 @@ async def _producers_of(
         return row
     try:
         asked = ProducerQuery(known.topic.topic_id, index)
-        pages = await context.room.listing(services.sequencer.describe_producers, asked, _bytes_of)
+        pages = await context.reservation.listing(services.sequencer.describe_producers, asked, _bytes_of)
     except (*EXPECTED, AnswerTooLarge) as error:
         row.error_code, row.error_message = code_of(error), str(error)
         return row

@@ -53,7 +53,7 @@ async def describe(
     except EXPECTED as error:
         return DescribeClientQuotasResponse(error_code=code_of(error), error_message=str(error), entries=None)
     configs = services.catalog.client_configs.configs
-    await context.room.needs(ENTITY_BYTES * len(configs))
+    await context.reservation.needs(ENTITY_BYTES * len(configs))
     quotas = quotas_of(configs)
     return DescribeClientQuotasResponse(
         error_message=None,

@@ -75,7 +75,7 @@ async def _described(
     services: Services, context: RequestContext, asked: DescribeShareOffsetsGroup
 ) -> list[DescribedShareTopic]:
     known: dict[UUID, dict[int, ShareOffset]] = {}
-    pages = await context.room.listing(
+    pages = await context.reservation.listing(
         services.sequencer.share_offsets, ShareOffsetsRequest(asked.group_id), _bytes_of
     )
     for page in pages:

@@ -397,7 +397,7 @@ async def describe_log_dirs(
     if request.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
     described = [known.topic for name, known in snapshot.by_name.items() if wanted is None or name in wanted]
-    await context.room.needs(ENTRY_BYTES * sum(topic.partitions for topic in described))
+    await context.reservation.needs(ENTRY_BYTES * sum(topic.partitions for topic in described))
     ids = [topic.topic_id for topic in described]
     try:
         sizes = await all_sizes(services.sequencer, ids)

@@ -65,8 +65,8 @@ async def describe_transactions(
     named = list(dict.fromkeys(request.transactional_ids))
     wanted = [transactional_id for transactional_id in named if transactional_id]
     try:
-        await context.room.needs(ENTRY_BYTES * len(named))
-        pages = await context.room.listing(
+        await context.reservation.needs(ENTRY_BYTES * len(named))
+        pages = await context.reservation.listing(
             services.sequencer.transactions, TransactionsRequest(wanted), _bytes_of
         )
         transactions = [transaction for page in pages for transaction in page.transactions]
@@ -132,7 +132,7 @@ async def list_transactions(
     )
     try:
         snapshot = await services.catalog.refresh()
-        pages = await context.room.listing(
+        pages = await context.reservation.listing(
             services.sequencer.transactions, TransactionsRequest(None), _bytes_of
         )
         transactions = [transaction for page in pages for transaction in page.transactions]

@@ -46,7 +46,9 @@ async def describe(
         await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeUserScramCredentialsResponse(error_code=code_of(error), error_message=str(error))
-    await context.room.needs(USER_BYTES * (len(services.catalog.security.users) + len(request.users or ())))
+    await context.reservation.needs(
+        USER_BYTES * (len(services.catalog.security.users) + len(request.users or ()))
+    )
     infos: dict[str, list[CredentialInfo]] = {}
     for name, credentials in sorted(services.catalog.security.users.items(), key=lambda item: item[0].user):
         infos.setdefault(name.user, []).append(CredentialInfo(name.mechanism, credentials.iterations))

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.connection import Dispatch, KafkaConnection, LikeBefore, Reply
+from agent.connection import Dispatch, FastPath, KafkaConnection, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
 from agent.security.audit_log import Audit
@@ -159,7 +159,7 @@ class FirstRequest:
         """Return None: the principal must be set first."""
         return None
 
-    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
         """Return None, for the same reason."""
         return None
 
@@ -199,10 +199,10 @@ class SaslSession:
             return self._dispatch.at_once(frame, connection)
         return None
 
-    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
         """As the listener's dispatcher, once the client has logged in."""
         if self._logged_in_by and self._is_valid():
-            return self._dispatch.usual(connection)
+            return self._dispatch.fast_path(connection)
         return None
 
     def _is_valid(self) -> bool:

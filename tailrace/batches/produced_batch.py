@@ -1,8 +1,8 @@
 """A fast path for the batch that nearly every producer sends.
 
-`usual_batch` accepts one whole batch without flags and returns its coordinates. It leaves any unusual batch to
+`plain_batch` accepts one whole batch without flags and returns its coordinates. It leaves any other batch to
 `record_batch.validate_produced`, which accepts it or says what is wrong. So only one function refuses batches. The two
-agree on all bytes: `validate_produced` accepts what `usual_batch` accepts, with the same coordinates. Pure.
+agree on all bytes: `validate_produced` accepts what `plain_batch` accepts, with the same coordinates. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailrace.batches.record_batch import (
 _LAST_CODEC = int(Compression.ZSTD)
 
 
-def usual_batch(
+def plain_batch(
     buffer: memoryview, *, max_message_bytes: int, oldest_timestamp: int, newest_timestamp: int
 ) -> BatchCoordinates | None:
     """Return the coordinates of the batch that fills the buffer; None if `validate_produced` must check it."""

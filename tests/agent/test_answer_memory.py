@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, Room
+from agent.answer_memory import ENTRY_BYTES, FREE_BYTES, PAGE_BYTES, AnswerMemory, AnswerReservation
 from agent.dispatch import Dispatcher
 from agent.errors import AnswerMemoryExhausted, AnswerTooLarge
 from sequencer.api.groups import CommitOffsets, FetchOffsets, OffsetPosition, OffsetPositions
@@ -44,12 +44,12 @@ def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
         served: list[int] = []
 
         async def answer(number: int) -> None:
-            room = Room(memory)
-            await room.needs(MIB)
+            reservation = AnswerReservation(memory)
+            await reservation.needs(MIB)
             assert memory.used <= 8 * MIB
             await settle(2)
             served.append(number)
-            room.release()
+            reservation.release()
 
         await asyncio.gather(*map(answer, range(1_000)))
         assert served == list(range(1_000)) and memory.used == 0
@@ -59,14 +59,14 @@ def test_all_are_served_in_order_and_never_hold_more_than_there_is() -> None:
 
 def test_who_needs_more_gives_back_what_it_has_while_it_waits() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
-        rooms = [Room(memory) for _ in range(4)]
-        for room in rooms:
-            await room.needs(MIB)
-        growing = [asyncio.ensure_future(room.needs(5 * MIB)) for room in rooms]
-        for room, grown in zip(rooms, growing, strict=True):
+        reservations = [AnswerReservation(memory) for _ in range(4)]
+        for reservation in reservations:
+            await reservation.needs(MIB)
+        growing = [asyncio.ensure_future(reservation.needs(5 * MIB)) for reservation in reservations]
+        for reservation, grown in zip(reservations, growing, strict=True):
             await grown
             assert memory.used <= 8 * MIB
-            room.release()
+            reservation.release()
         assert memory.used == 0
 
     alone(scenario)
@@ -74,21 +74,21 @@ def test_who_needs_more_gives_back_what_it_has_while_it_waits() -> None:
 
 def test_a_small_answer_needs_no_room_and_one_above_the_most_is_refused() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
-        room = Room(memory)
-        await room.needs(FREE_BYTES)
+        reservation = AnswerReservation(memory)
+        await reservation.needs(FREE_BYTES)
         assert memory.used == 0
         with pytest.raises(AnswerTooLarge):
-            await room.needs(memory.most + 1)
-        await room.needs(memory.most)
+            await reservation.needs(memory.most + 1)
+        await reservation.needs(memory.most)
         assert 0 < memory.used <= 8 * MIB, "it has all that large ones may have"
-        assert room.written(100) is False and memory.used == 0
+        assert reservation.written(100) is False and memory.used == 0
 
     alone(scenario)
 
 
 def test_who_waits_for_too_long_is_told_so_and_is_not_in_the_way() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
-        first, second, third = (Room(memory) for _ in range(3))
+        first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(32 * MIB)
         waiting = asyncio.ensure_future(second.needs(MIB))
         await settle(5)
@@ -126,12 +126,12 @@ def test_a_listing_of_several_pages_waits_for_all_of_them_and_counts_what_they_r
             seen.append(memory.used)
             return ListingPage(request.after + 1 if request.after < 29 else None)
 
-        room = Room(memory)
-        found = await room.listing(ask, Listing(), lambda page: ENTRY_BYTES * page.entries)
+        reservation = AnswerReservation(memory)
+        found = await reservation.listing(ask, Listing(), lambda page: ENTRY_BYTES * page.entries)
         assert len(found) == 30 and seen[0] == PAGE_BYTES < seen[1] <= 8 * MIB
-        assert room.used == memory.used == 30 * 1_000 * ENTRY_BYTES
-        room.release()
-        short = await Room(memory).listing(ask, Listing(29), lambda page: ENTRY_BYTES)
+        assert reservation.used == memory.used == 30 * 1_000 * ENTRY_BYTES
+        reservation.release()
+        short = await AnswerReservation(memory).listing(ask, Listing(29), lambda page: ENTRY_BYTES)
         assert short == [ListingPage(None)]
 
     alone(scenario)
@@ -143,7 +143,7 @@ def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() 
         done: list[int] = []
 
         async def answer(number: int) -> None:
-            room = Room(memory)
+            reservation = AnswerReservation(memory)
 
             async def ask(request: Listing) -> ListingPage:
                 await asyncio.sleep(0)
@@ -153,15 +153,15 @@ def test_many_answers_of_several_listings_hold_no_more_pages_than_are_charged() 
                 alive[number] = 0
                 try:
                     for _ in range(3):
-                        await room.listing(ask, Listing(), lambda page: MIB)
+                        await reservation.listing(ask, Listing(), lambda page: MIB)
                         alive[number] += MIB
                         assert sum(alive.values()) <= memory.used <= 8 * MIB
                 finally:
                     del alive[number]
 
-            await room.made(make)
+            await reservation.made(make)
             done.append(number)
-            room.release()
+            reservation.release()
 
         await asyncio.gather(*map(answer, range(200)))
         assert sorted(done) == list(range(200)) and memory.used == 0
@@ -174,23 +174,23 @@ def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
         done: list[int] = []
 
         async def answer(number: int) -> None:
-            room = Room(memory)
+            reservation = AnswerReservation(memory)
             made = 0
 
             async def make() -> None:
                 nonlocal made
                 made = 0
-                await room.needs(MIB)
+                await reservation.needs(MIB)
                 for _ in range(30):
-                    room.grow(MIB)
+                    reservation.grow(MIB)
                     made += 1
                     await asyncio.sleep(0)
                     assert memory.used <= 8 * MIB + memory.most
                     assert made <= 8 or memory.used <= made * MIB + 2 * MIB, "no other large one is made"
 
-            await room.made(make)
+            await reservation.made(make)
             done.append(number)
-            room.release()
+            reservation.release()
 
         await asyncio.gather(*map(answer, range(6)))
         assert len(done) == 6 and memory.used == 0
@@ -200,21 +200,21 @@ def test_only_one_answer_at_a_time_passes_what_there_is() -> None:
 
 def test_what_grows_is_refused_above_the_most_even_where_it_had_waited_for_twice_what_it_had() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
-        room = Room(memory)
-        await room.needs(memory.most - 1)
-        await room.needs(memory.most)
+        reservation = AnswerReservation(memory)
+        await reservation.needs(memory.most - 1)
+        await reservation.needs(memory.most)
         with pytest.raises(AnswerTooLarge):
-            await room.needs(memory.most + 1)
+            await reservation.needs(memory.most + 1)
         with pytest.raises(AnswerTooLarge):
-            room.grow(memory.most + 1)
-        room.release()
+            reservation.grow(memory.most + 1)
+        reservation.release()
 
     alone(scenario)
 
 
 def test_a_request_that_begins_anew_waits_no_longer_in_all() -> None:
     async def scenario(memory: AnswerMemory, clock: ManualClock) -> None:
-        first, second, third = (Room(memory) for _ in range(3))
+        first, second, third = (AnswerReservation(memory) for _ in range(3))
         await first.needs(5 * MIB)
 
         async def make() -> None:
@@ -352,7 +352,7 @@ def test_positions_of_two_groups_are_dropped_and_read_anew_where_there_is_no_mem
         )
         for group in "gh":
             await bench.sequencer.commit_offsets(msgspec.structs.replace(commit, group_id=group))
-        memory, others = bench.services.answer_memory, Room(bench.services.answer_memory)
+        memory, others = bench.services.answer_memory, AnswerReservation(bench.services.answer_memory)
         await others.needs(4 * MIB)
         inner, read = bench.sequencer.fetch_offsets, list[str]()
 

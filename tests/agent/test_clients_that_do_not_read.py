@@ -58,7 +58,7 @@ class Answers:
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> None:
         return None
 
-    def usual(self, connection: KafkaConnection) -> None:
+    def fast_path(self, connection: KafkaConnection) -> None:
         return None
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -129,7 +129,7 @@ class Line:
         self.seen.append(said)
         return self.reply_to(said)
 
-    def usual(self, connection: KafkaConnection) -> None:
+    def fast_path(self, connection: KafkaConnection) -> None:
         return None
 
     def reply_to(self, said: bytes) -> Reply:

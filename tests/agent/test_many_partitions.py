@@ -22,7 +22,7 @@ from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.agent.test_usual_produce import VERSION, Client, idempotent
+from tests.agent.test_produce_fast_path import VERSION, Client, idempotent
 from tests.support.agents import AgentBench, batch, codes, run, settle
 from tests.support.frames import frames_of
 from tests.support.short_turns import asked_together

@@ -14,7 +14,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace.batches import mixed_object
 from tailrace.batches.compression import CannotUnpack, compress, decompress
-from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.produced_batch import plain_batch
 from tailrace.batches.record_batch import (
     CRC_START,
     HEADER_BYTES,
@@ -81,13 +81,13 @@ def check_produced(data: bytes) -> bool:
         )
     except InvalidBatch:
         taken = []
-    usual = usual_batch(
+    plain = plain_batch(
         memoryview(data),
         max_message_bytes=MAX_MESSAGE_BYTES,
         oldest_timestamp=-1,
         newest_timestamp=NOW + 10**9,
     )
-    assert usual is None or [usual] == [mixed_object.coordinates(header) for header, _ in taken]
+    assert plain is None or [plain] == [mixed_object.coordinates(header) for header, _ in taken]
     try:
         walk(memoryview(data))
     except InvalidBatch:

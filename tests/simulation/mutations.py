@@ -83,8 +83,8 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.receipts import Receipts
+from agent.produce_fast_path import ProduceFastPath
 from agent.server import Agent
-from agent.usual_produce import UsualRequests
 from cache import framed, in_place, mixed_reader
 from cache.chunk import ChunkBytes
 from cache.chunk_cache import ChunkCache
@@ -1802,7 +1802,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a failed upload counts as successful", [(Lane, "_upload", _trusts_every_upload)]),
     Mutation(
         "a received batch stays a view of the buffer that the next read overwrites",
-        [(UsualRequests, "take", _keeps_what_is_read_over)],
+        [(ProduceFastPath, "take", _keeps_what_is_read_over)],
         {"idempotent_producers": 2},
     ),
     Mutation(

@@ -36,7 +36,7 @@ AGENT_SETTINGS = AgentSettings(
     group_share_auto_offset_reset="earliest",
 )
 LITTLE_MEMORY = AGENT_SETTINGS.model_copy(update={"memory_budget_bytes": 40_000})
-"""Room for five requests at a time; real agents have more than this."""
+"""AnswerReservation for five requests at a time; real agents have more than this."""
 SEQUENCER_SETTINGS = SequencerSettings(
     session_lease_ms=4_000,
     writer_lease_ms=5_000,

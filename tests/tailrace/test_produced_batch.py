@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.batches.mixed_object import BatchCoordinates, coordinates
-from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.produced_batch import plain_batch
 from tailrace.batches.record_batch import (
     Compression,
     InvalidBatch,
@@ -60,7 +60,7 @@ def test_what_clients_send_is_taken_in_one_look(codec: Compression, producer: tu
         RECORDS, timestamps=[NOW] * 3, compression=codec,
         producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
     )  # fmt: skip
-    found = usual_batch(memoryview(data), **LIMITS)
+    found = plain_batch(memoryview(data), **LIMITS)
     assert found is not None and found == checked(data)
 
 
@@ -69,8 +69,8 @@ def test_a_batch_of_a_transaction_or_of_another_size_is_left_to_the_whole_check(
         RECORDS, timestamps=[NOW] * 3, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
     )
     for data in (transactional, BATCH + b"\0", BATCH[:-1], BATCH[:60], b""):
-        assert usual_batch(memoryview(data), **LIMITS) is None
-    assert usual_batch(memoryview(BATCH), **{**LIMITS, "max_message_bytes": len(BATCH) - 1}) is None
+        assert plain_batch(memoryview(data), **LIMITS) is None
+    assert plain_batch(memoryview(BATCH), **{**LIMITS, "max_message_bytes": len(BATCH) - 1}) is None
 
 
 @settings(max_examples=400, deadline=None)
@@ -82,14 +82,14 @@ def test_a_batch_of_a_transaction_or_of_another_size_is_left_to_the_whole_check(
 )
 def test_what_is_taken_in_one_look_is_what_the_whole_check_takes(values: dict[int, int], tail: bytes) -> None:
     data = with_fields(values, tail)
-    found = usual_batch(memoryview(data), **LIMITS)
+    found = plain_batch(memoryview(data), **LIMITS)
     assert found is None or found == checked(data)
 
 
 def test_a_base_offset_is_refused_as_kafka_refuses_it() -> None:
     for base_offset in (1, -1, 1 << 62):
         data = base_offset.to_bytes(8, "big", signed=True) + BATCH[8:]
-        assert usual_batch(memoryview(data), **LIMITS) is None
+        assert plain_batch(memoryview(data), **LIMITS) is None
         with pytest.raises(InvalidRecordBatch, match="base offset"):
             validate_produced(memoryview(data), **LIMITS)
 
@@ -99,4 +99,4 @@ def test_a_base_offset_is_refused_as_kafka_refuses_it() -> None:
 def test_one_wrong_bit_is_not_taken_unless_the_whole_check_takes_it(bit: int) -> None:
     rotten = bytearray(BATCH)
     rotten[bit // 8] ^= 1 << bit % 8
-    assert usual_batch(memoryview(rotten), **LIMITS) == checked(bytes(rotten))
+    assert plain_batch(memoryview(rotten), **LIMITS) == checked(bytes(rotten))

@@ -10,7 +10,7 @@ import pytest
 from agent.answer_memory import AnswerMemory
 from agent.connection import Reply
 from agent.gateway.client import ANSWER_SECONDS, GatewayClient
-from agent.gateway.door import GatewayDoor
+from agent.gateway.context import GatewayContext
 from agent.gateway.errors import HttpRefusal
 from agent.memory_budget import MemoryBudget
 from agent.security.access import ANYBODY
@@ -28,8 +28,8 @@ def test_a_request_whose_answer_is_late_holds_its_memory_until_it_is_made(is_can
             return reply
 
         parts: Any = {"listener": "", "logins": None, "opened": None, "dispatch_for": lambda _: dispatch}
-        door = GatewayDoor(budget=budget, memory=AnswerMemory(1 << 20, clock), **parts)
-        asking = asyncio.ensure_future(GatewayClient(door, ANYBODY, clock).ask(ProduceRequest()))
+        context = GatewayContext(budget=budget, memory=AnswerMemory(1 << 20, clock), **parts)
+        asking = asyncio.ensure_future(GatewayClient(context, ANYBODY, clock).ask(ProduceRequest()))
         await settle()
         if is_cancelled:
             asking.cancel()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import agent.gateway.client as gateway_client
-from agent.answer_memory import Room
+from agent.answer_memory import AnswerReservation
 from agent.connection import PRESSURE_SECONDS
 from agent.gateway.listings import PART_BYTES, PacedStream
-from agent.gateway.responses import ReaderGone, ResponseStream
+from agent.gateway.responses import ClientDisconnected, ResponseStream
 from agent.gateway.settings import GatewaySettings
 from agent.security.access import ANYBODY
 from tailrace.kafka import decode_response
@@ -61,7 +61,7 @@ def test_listings_that_are_asked_for_side_by_side_share_the_gateways_memory(
 
     async def scenario(there: Served) -> None:
         await _with_topic(there)
-        memory = there.gateway._door.memory
+        memory = there.gateway._context.memory
         most, waited = 0, False
         inner = decode_response
 
@@ -97,7 +97,7 @@ async def _seconds_until_cut(monkeypatch: pytest.MonkeyPatch, *, others_wait: bo
         clock.advance(1)
         seconds += 1
         await settle()
-    with pytest.raises(ReaderGone) as gone:
+    with pytest.raises(ClientDisconnected) as gone:
         await writing
     return seconds, str(gone.value)
 
@@ -118,12 +118,12 @@ def test_a_listing_that_waits_for_the_gateways_memory_holds_none_of_the_agents(
 
     async def scenario(there: Served) -> None:
         await _with_topic(there)
-        door = there.gateway._door
-        agents = door.dispatch_for(ANYBODY)._services.answer_memory
-        others = Room(door.memory)
-        await others.needs(door.memory.most)
+        context = there.gateway._context
+        agents = context.dispatch_for(ANYBODY)._services.answer_memory
+        others = AnswerReservation(context.memory)
+        await others.needs(context.memory.most)
         asked = asyncio.ensure_future(there.get("/topics/large/partitions"))
-        while not door.memory.is_contended:
+        while not context.memory.is_contended:
             await asyncio.sleep(0)
         assert agents.used == 0
         others.release()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.gateway.errors import HttpRefusal
-from agent.gateway.hosts import Hosts
+from agent.gateway.hosts import AllowedHosts
 from agent.gateway.settings import GatewaySettings
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.agent.security.secured import Secured, run_secured
@@ -24,7 +24,7 @@ REFUSED = (
 
 
 def is_allowed(host: str, *, has_logins: bool = False, **settings: Any) -> bool:
-    hosts = Hosts(
+    hosts = AllowedHosts(
         GatewaySettings.model_validate({"listen": "127.0.0.1:8082"} | settings), has_logins=has_logins
     )
     try:
@@ -59,7 +59,7 @@ def test_names_of_the_settings_are_allowed() -> None:
 
 
 def test_each_of_several_headers_counts() -> None:
-    hosts = Hosts(GatewaySettings(listen="127.0.0.1:8082"), has_logins=False)
+    hosts = AllowedHosts(GatewaySettings(listen="127.0.0.1:8082"), has_logins=False)
     hosts.check([])  # an old client, and no browser
     with pytest.raises(HttpRefusal):
         hosts.check(["localhost", "evil.example"])

@@ -23,7 +23,7 @@ from tailrace.configs.topic_config import (
 )
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.agent.produce.test_lanes import high_watermark, objects_of
-from tests.agent.test_usual_produce import Client, produce
+from tests.agent.test_produce_fast_path import Client, produce
 from tests.support.agents import AgentBench, batch, context, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
@@ -91,7 +91,7 @@ def test_requests_like_their_connections_last_one_are_answered_on_receipt_too() 
         client.feed(produce() * 2)
         bench.sequencer.may_commit.clear()
         client.feed(produce() * 3)
-        assert client.connection.usual is not None
+        assert client.connection.fast_path is not None
         assert client.answers() == [(0, -1)] * 5
         bench.sequencer.may_commit.set()
         await bench.advance(1)

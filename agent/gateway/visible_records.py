@@ -1,4 +1,4 @@
-"""Finds the records of a fetched partition that a reader may see, as Java's consumer does (CompletedFetch). Pure.
+"""The records of a fetched partition that a reader may see, as Java's consumer finds them (CompletedFetch). Pure.
 
 A producer counts as aborted from its first offset in the response's list until its abort marker.
 """
@@ -21,7 +21,7 @@ RECORD_BYTES = 256
 
 
 @dataclass(slots=True)
-class ReadRoom:
+class ReadBudget:
     """How many records, and bytes of records, one read still accepts, for all its partitions together. The first record
     always fits, or a reader would never get past it. `used`: bytes of the accepted records."""
 
@@ -50,7 +50,7 @@ def size_in_memory(record: Record) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Visible:
+class VisibleRecords:
     """`next_offset`: where the next fetch begins. `unreadable`: why nothing before it can be read; `records` is empty
     then."""
 
@@ -59,7 +59,9 @@ class Visible:
     unreadable: str = ""
 
 
-def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, room: ReadRoom) -> Visible:
+def visible(
+    data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, budget: ReadBudget
+) -> VisibleRecords:
     """Return the records from `offset` on that fit, up to a batch that can't be read. Raises InvalidBatch,
     InvalidRecords."""
     waiting = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
@@ -72,21 +74,21 @@ def visible(data: Buffer, aborted: Sequence[AbortedTransaction], offset: int, ro
             if _is_abort(batch):
                 now_aborted.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in now_aborted) and header.record_count:
-            if room.is_full:
-                return Visible(records, max(offset, header.base_offset))
+            if budget.is_full:
+                return VisibleRecords(records, max(offset, header.base_offset))
             try:
                 for record in iterate_records(batch, max_bytes=MAX_UNPACKED_BYTES):
                     if record.offset < offset:
                         continue
-                    if not room.take(record):
-                        return Visible(records, record.offset)
+                    if not budget.take(record):
+                        return VisibleRecords(records, record.offset)
                     records.append(record)
             except InvalidRecords as error:
                 if not records:
-                    return Visible([], max(offset, header.end_offset), str(error))
-                return Visible(records, max(offset, header.base_offset, records[-1].offset + 1))
+                    return VisibleRecords([], max(offset, header.end_offset), str(error))
+                return VisibleRecords(records, max(offset, header.base_offset, records[-1].offset + 1))
         offset = max(offset, header.end_offset)
-    return Visible(records, offset)
+    return VisibleRecords(records, offset)
 
 
 def _is_abort(control: Buffer) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.gateway.fetched import MAX_UNPACKED_BYTES, ReadRoom, size_in_memory, visible
+from agent.gateway.visible_records import MAX_UNPACKED_BYTES, ReadBudget, size_in_memory, visible
 from sequencer.api.reads import AbortedTransaction as Aborted
 from tailrace.batches.record_batch import (
     HEADER_BYTES,
@@ -67,8 +67,8 @@ def test_a_reader_over_http_sees_what_javas_consumer_sees(
     data = b"".join(batch for header, batch in split(memoryview(data)) if header.end_offset > start)
     java = JavaLikeConsumer(start)
     java.take(data, [Aborted(producer, first, end) for producer, first in aborted])
-    room = ReadRoom(most, MAX_UNPACKED_BYTES)
-    found = visible(data, [AbortedTransaction(*each) for each in aborted], start, room)
+    budget = ReadBudget(most, MAX_UNPACKED_BYTES)
+    found = visible(data, [AbortedTransaction(*each) for each in aborted], start, budget)
     assert found.records == java.records[:most]
     if len(java.records) > most:
         assert found.next_offset == java.records[most].offset
@@ -83,13 +83,13 @@ def test_a_read_ends_at_the_record_that_does_not_fit_and_has_one_at_least() -> N
         for number in range(8)
     )
     for limit, count in ((0, 1), (3 << 20, 2), (4 << 20, 3), (100 << 20, 16)):
-        room = ReadRoom(1_000, limit)
-        found = visible(data, [], 0, room)
+        budget = ReadBudget(1_000, limit)
+        found = visible(data, [], 0, budget)
         assert (len(found.records), found.next_offset) == (count, count)
-        assert room.used == sum(map(size_in_memory, found.records))
-    room = ReadRoom(1_000, 2 << 20)
-    visible(data, [], 0, room)
-    assert visible(data, [], 5, room).records == [], "there is one room for all partitions"
+        assert budget.used == sum(map(size_in_memory, found.records))
+    budget = ReadBudget(1_000, 2 << 20)
+    visible(data, [], 0, budget)
+    assert visible(data, [], 5, budget).records == [], "all partitions share one budget"
 
 
 def test_a_read_ends_before_what_cannot_be_read_and_the_next_one_names_it_and_goes_past_it() -> None:
@@ -100,7 +100,7 @@ def test_a_read_ends_before_what_cannot_be_read_and_the_next_one_names_it_and_go
     cut = assemble_like(read_header(second), second[HEADER_BYTES:-1], 3)
     position, offsets, reads = 0, [], []
     for fetched in (first + cut + last, cut + last, last):
-        found = visible(fetched, [], position, ReadRoom(1_000, 1_000_000))
+        found = visible(fetched, [], position, ReadBudget(1_000, 1_000_000))
         position = found.next_offset
         offsets += [record.offset for record in found.records]
         reads.append((position, bool(found.unreadable)))

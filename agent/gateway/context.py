@@ -1,4 +1,4 @@
-"""The entrance for the gateway's clients: what an agent provides to its gateway."""
+"""What an agent provides to its gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent.security.http_login import HttpLogins
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayDoor:
+class GatewayContext:
     """`listener`: the listener whose clients the gateway's clients count as. `dispatch_for` returns the dispatcher for
     a client. `opened` counts a connection from an address, and returns for how many seconds that address is above its
     quota."""

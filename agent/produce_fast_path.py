@@ -1,13 +1,13 @@
-"""Produce requests that look like their connection's last one: one batch, no transaction, to a known topic.
+"""A fast path for Produce requests that look like their connection's last one: one batch, no transaction, known topic.
 
 Such a request differs from the last one only in its correlation id, its partition and its records. The rest (the topic,
 whether the client may write to it, the bytes of the answer) was decided when dispatcher, guard and handler took the
-last one. `UsualRequests` keeps these decisions and everything that they depend on. It takes a request from its bytes
+last one. `ProduceFastPath` keeps these decisions and everything that they depend on. It takes a request from its bytes
 straight into the lane's buffer, and turns the batch's result into the bytes of the answer, without decoded messages in
 between.
 
-Anything unusual, in a request or in a result, goes through the ordinary path, and only that path refuses requests. So
-the two agree: the ordinary path would take every request that is taken here, and answer it with the same bytes.
+Anything else, in a request or in a result, goes through the ordinary path, and only that path refuses requests. So the
+two agree: the ordinary path would take every request that is taken here, and answer it with the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.services import RequestContext, Services
 from agent.telemetry import API_NAMES
 from sequencer.api.commits import BatchError
-from tailrace.batches.produced_batch import usual_batch
+from tailrace.batches.produced_batch import plain_batch
 from tailrace.configs.topic_config import Flush
 from tailrace.ids import TopicPartition
 from tailrace.kafka import ApiKey
@@ -34,10 +34,10 @@ MAX_KNOWN_PARTITIONS = 64
 _STORED = BatchError.NONE
 
 
-class UsualReply(Reply, kw_only=True):
+class FastPathReply(Reply, kw_only=True):
     """The reply to one request, completed by its batch's result. `started`: monotonic seconds."""
 
-    requests: UsualRequests
+    requests: ProduceFastPath
     correlation_id: int
     index: int
     started: float
@@ -50,20 +50,20 @@ class UsualReply(Reply, kw_only=True):
         if result.error is _STORED and result.failure is None:
             requests.stored(self, result.base_offset, result.log_start_offset)
         else:
-            requests.on_unusual(self, result)
+            requests.on_not_stored(self, result)
 
 
-class UsualRequests:
+class ProduceFastPath:
     """The kept decisions for all requests of a connection that look like its last one.
 
     Args:
-        on_unusual: called to make the answer of a batch that was not simply stored.
+        on_not_stored: called to make the answer of a batch that was not simply stored.
     """
 
     __slots__ = (
         "_access", "_acls", "_answer", "_catalog", "_clock", "_cross_zone", "_identity", "_is_async", "_lanes",
         "_latency", "_leadership", "_max_message_bytes", "_newest", "_oldest", "_partitions", "_quotas", "_seconds",
-        "_settings", "_snapshot", "_started", "_telemetry", "_topic", "on_unusual", "shape",
+        "_settings", "_snapshot", "_started", "_telemetry", "_topic", "on_not_stored", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -73,10 +73,10 @@ class UsualRequests:
         *,
         shape: ProduceShape,
         topic: KnownTopic,
-        on_unusual: Callable[[UsualReply, BatchResult], None],
+        on_not_stored: Callable[[FastPathReply, BatchResult], None],
     ) -> None:
         self.shape = shape
-        self.on_unusual = on_unusual
+        self.on_not_stored = on_not_stored
         self._topic = topic.topic
         self._settings = topic.settings
         self._max_message_bytes = topic.settings.max_message_bytes
@@ -110,8 +110,8 @@ class UsualRequests:
         shape: ProduceShape,
         named: TopicProduceData,
         acks: int,
-        on_unusual: Callable[[UsualReply, BatchResult], None],
-    ) -> UsualRequests | None:
+        on_not_stored: Callable[[FastPathReply, BatchResult], None],
+    ) -> ProduceFastPath | None:
         """Build from a request that `handle_at_once` has just taken; None if each such request needs all checks."""
         known = services.catalog.snapshot
         by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
@@ -126,7 +126,7 @@ class UsualRequests:
             or not context.leadership.knows(known.ring)
         ):
             return None
-        return cls(services, context, shape=shape, topic=topic, on_unusual=on_unusual)
+        return cls(services, context, shape=shape, topic=topic, on_not_stored=on_not_stored)
 
     def begin(self) -> bool:
         """Whether the kept decisions still hold."""
@@ -155,7 +155,7 @@ class UsualRequests:
         if partition is None:
             return None
         records = data[records_start:records_end]
-        batch = usual_batch(
+        batch = plain_batch(
             records,
             max_message_bytes=self._max_message_bytes,
             oldest_timestamp=self._oldest,
@@ -168,7 +168,7 @@ class UsualRequests:
         telemetry.produced_records.inc(batch.record_count)
         if self._cross_zone is not None:
             self._cross_zone.cross_zone_bytes += batch.length
-        reply = UsualReply(
+        reply = FastPathReply(
             is_made=False,
             requests=self,
             correlation_id=correlation_id,
@@ -181,7 +181,7 @@ class UsualRequests:
         self._lanes.add(partition, self._topic.name, buffered)
         return reply
 
-    def stored(self, reply: UsualReply, base_offset: int, log_start_offset: int) -> None:
+    def stored(self, reply: FastPathReply, base_offset: int, log_start_offset: int) -> None:
         """Make the answer to a batch that was stored."""
         self._seconds.observe(self._clock.monotonic() - reply.started)
         reply.made([self._answer.of(reply.correlation_id, reply.index, base_offset, log_start_offset)])

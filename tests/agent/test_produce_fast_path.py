@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.connection import KafkaConnection, LikeBefore, Reply
+from agent.connection import FastPath, KafkaConnection, Reply
 from agent.dispatch import Dispatcher
 from agent.handlers.produce import FIRST_ZSTD_VERSION
 from agent.memory_budget import MemoryBudget
 from agent.produce.active_buffer import BatchResult
+from agent.produce_fast_path import FastPathReply
 from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from agent.usual_produce import UsualReply
 from sequencer.api.commits import BatchError
 from sequencer.api.topics import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
 from tailrace.kafka import ApiKey, decode_response, encode_request
@@ -37,7 +37,7 @@ VERSION = 9
 class Ordinary(Dispatcher):
     """A dispatcher that looks at each request."""
 
-    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+    def fast_path(self, connection: KafkaConnection) -> FastPath | None:
         return None
 
 
@@ -73,7 +73,7 @@ class Client:
         """Send what is needed for the next request to be like the last one."""
         self.feed(produce() * 2)
         await self.bench.advance(0.2)
-        assert self.connection.usual is not None
+        assert self.connection.fast_path is not None
         assert [code for code, _ in self.answers()] == [0, 0]
         self.transport.sent.clear()
 
@@ -133,7 +133,7 @@ def test_whatever_is_sent_is_answered_and_stored_as_if_each_request_was_looked_a
             client = Client(bench, kind(bench.services))
             client.feed(produce() * 2)
             await bench.advance(0.2)
-            assert (client.connection.usual is not None) or kind is Ordinary
+            assert (client.connection.fast_path is not None) or kind is Ordinary
             client.feed(b"".join(frames), piece)
             await bench.advance(12, step=0.5)
             stored = [
@@ -211,7 +211,7 @@ def test_each_batch_of_a_version_that_has_no_zstd_is_looked_at() -> None:
         client = Client(bench)
         client.feed(produce(version=FIRST_ZSTD_VERSION - 1) * 2)
         await bench.advance(0.2)
-        assert client.connection.usual is None and client.transport.sent
+        assert client.connection.fast_path is None and client.transport.sent
 
     run(scenario)
 
@@ -229,7 +229,7 @@ def test_what_was_decided_is_decided_again_when_the_topic_changes() -> None:
         client.feed(produce())
         await bench.advance(1)
         assert client.answers()[1:] == [(0, 0)], "batch has keys"
-        assert client.connection.usual is None, "each record of a compacted topic is looked into"
+        assert client.connection.fast_path is None, "each record of a compacted topic is looked into"
 
     run(scenario)
 
@@ -361,14 +361,14 @@ def test_a_connection_that_has_ended_is_freed_with_all_that_was_kept_for_its_nex
 class Answers:
     """Makes answers of their base offset alone."""
 
-    def stored(self, reply: UsualReply, base_offset: int, log_start_offset: int) -> None:
+    def stored(self, reply: FastPathReply, base_offset: int, log_start_offset: int) -> None:
         reply.made([b"%d" % base_offset])
 
 
 def test_a_batch_that_is_given_a_second_result_keeps_its_first() -> None:
     told: list[Reply] = []
     requests: Any = Answers()
-    reply = UsualReply(
+    reply = FastPathReply(
         is_made=False, on_made=told.append, requests=requests, correlation_id=1, index=0, started=0.0
     )
     for offset in (5, 6):
