@@ -14,6 +14,7 @@ import math
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -35,9 +36,12 @@ from tailrace.tenants import Tenant
 T = TypeVar("T")
 
 MAX_HOLDERS = 10_000
-"""The most holders whose usage is kept. Above it idle ones are dropped; if none is idle, the older half."""
+"""The most holders whose usage is kept. Above it those are dropped that used nothing; if there are none, the half that
+used least of its quotas. A client above its quota must not be forgotten because it invents client ids."""
 MAX_SHORT_WAIT_MS = SAMPLE_MS
 """Kafka's limit of one wait for request_percentage and connection_creation_rate."""
+MAX_WAIT_MS = 2**31 - 1
+"""The longest wait that an answer can state."""
 PERCENT = 100.0
 _QUOTA_OF: dict[int, str] = {
     ApiKey.PRODUCE: PRODUCER_BYTE_RATE,
@@ -128,7 +132,7 @@ class Quotas:
     def now_ms(self) -> float:
         return self._clock.monotonic() * 1_000
 
-    def record(self, meter: Meter, amount: float, longest_ms: float = math.inf) -> float:
+    def record(self, meter: Meter, amount: float, longest_ms: float = MAX_WAIT_MS) -> float:
         """Add to a holder's use. Return for how many ms it must wait."""
         now_ms = self.now_ms
         meter.rate.record(now_ms, amount)
@@ -161,10 +165,12 @@ class Quotas:
 
     def _make_room(self) -> None:
         now_ms = self.now_ms
-        kept = {at: meter for at, meter in self._meters.items() if not meter.rate.is_idle(now_ms)}
+        shares = [(meter.rate.used(now_ms) / meter.limit, meter) for meter in self._meters.values()]
+        kept = [share for share in shares if share[0]]
         if len(kept) >= MAX_HOLDERS:
-            kept = dict(list(kept.items())[MAX_HOLDERS // 2 :])
-        self._meters = kept
+            kept.sort(key=itemgetter(0))
+            del kept[: MAX_HOLDERS // 2]
+        self._meters = {(meter.key, meter.holder): meter for _, meter in kept}
 
 
 class Charge:
@@ -198,7 +204,7 @@ class Charge:
         """The rest of the wait; at least 1 if there was a wait."""
         if not self._until:
             return 0
-        return min(2**31 - 1, max(1, math.ceil(self._until * 1_000 - self._quotas.now_ms)))
+        return min(MAX_WAIT_MS, max(1, math.ceil(self._until * 1_000 - self._quotas.now_ms)))
 
     def is_over(self) -> bool:
         """Whether the client has already moved too many bytes. If so, it must wait, and its answer does not count."""
@@ -262,7 +268,7 @@ class Charge:
     def _moved_of(self, key: str) -> tuple[Meter, ...]:
         return self._moved if self._moved and self._moved[0].key == key else ()
 
-    def _record(self, meters: tuple[Meter, ...], amount: float, longest_ms: float = math.inf) -> None:
+    def _record(self, meters: tuple[Meter, ...], amount: float, longest_ms: float = MAX_WAIT_MS) -> None:
         """Count an amount, and wait for the longest time that one of the quotas requires."""
         for meter in meters:
             self._wait(self._quotas.record(meter, amount, longest_ms))

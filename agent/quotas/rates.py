@@ -41,17 +41,17 @@ class SlidingRate:
 
     def excess_ms(self, now_ms: float, bound: float) -> float:
         """Return how long nothing more may be recorded until the rate is within the bound; 0 if it is."""
-        self._forget_old(now_ms)
+        used = self.used(now_ms)
         if not self._samples:
             return 0.0
         window_ms = self._window_ms(now_ms)
-        rate = sum(sample.amount for sample in self._samples) * 1_000 / window_ms
+        rate = used * 1_000 / window_ms
         return max(0.0, (rate - bound) / bound * window_ms)
 
-    def is_idle(self, now_ms: float) -> bool:
-        """Whether nothing was recorded within the window."""
+    def used(self, now_ms: float) -> float:
+        """Return the amount that was recorded within the window."""
         self._forget_old(now_ms)
-        return not self._samples
+        return sum(sample.amount for sample in self._samples)
 
     def _window_ms(self, now_ms: float) -> float:
         elapsed = now_ms - self._samples[0].began_ms
@@ -84,10 +84,10 @@ class TokenBucket:
         self._bound = bound
         return max(0.0, (self._used - bound * SAMPLES) / bound * 1_000)
 
-    def is_idle(self, now_ms: float) -> bool:
-        """Whether the bucket is full."""
+    def used(self, now_ms: float) -> float:
+        """Return the amount that was used and has not refilled."""
         self._refill(now_ms)
-        return not self._used
+        return self._used
 
     def _refill(self, now_ms: float) -> None:
         self._used = max(0.0, self._used - self._bound * (now_ms - self._at_ms) / 1_000)

@@ -228,6 +228,32 @@ def test_clients_that_are_remembered_are_bounded_in_number() -> None:
     run(scenario)
 
 
+def test_a_client_above_its_quota_is_remembered_however_many_others_come() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
+        quotas = bench.services.quotas
+        assert [quotas.opened("10.0.0.1") for _ in range(11)][-1]
+        for number in range(MAX_HOLDERS * 2):
+            quotas.opened(str(number))
+        assert quotas.opened("10.0.0.1")
+
+    run(scenario)
+
+
+def test_the_smallest_quota_makes_a_client_wait_for_as_long_as_can_be_said() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t")
+        await set_quota(bench, controller_mutation_rate=5e-324)
+        client = Client(bench)
+        request = CreateTopicsRequest(topics=[CreatableTopic("u", 1, 1)], timeout_ms=1_000)
+        for _ in range(2):
+            client.send(ApiKey.CREATE_TOPICS, 5, request)
+        await settle()
+        assert client.answer(ApiKey.CREATE_TOPICS, 5, 0).throttle_time_ms == 2**31 - 1
+
+    run(scenario)
+
+
 def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path: Path) -> None:
     async def scenario(wired: WiredAgent) -> None:
         change = ConfigChange("connection_creation_rate", ConfigOperation.SET, "1")
