@@ -30,9 +30,9 @@ import structlog
 
 from agent.framing import REQUEST_BYTES, SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
 from agent.leadership import KnownLeadership
+from agent.loop_passes import LoopPasses
 from agent.memory_budget import Claim, MemoryBudget
 from agent.near_clients import bound_send_buffer
-from agent.passes import Passes
 from agent.security.access import ANYBODY, Access
 from tailrace.addresses import plain_address
 from tailrace.buffers import TLS_PIECE_BYTES, Buffer, in_pieces, uninitialized
@@ -215,7 +215,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         monotonic: Callable[[], float],
         staging: bytearray | None = None,
         on_open: Callable[[KafkaConnection], None] | None = None,
-        passes: Passes | None = None,
+        passes: LoopPasses | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
@@ -225,7 +225,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._monotonic = monotonic
         self._staging = bytearray(STAGING_BYTES) if staging is None else staging
-        self._passes = passes or Passes()
+        self._passes = passes or LoopPasses()
         self._phase = _OPEN
         self._rest = b""
         self._frame: bytearray | None = None

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any, TypeVar
 
-from agent.passes import Passes
+from agent.loop_passes import LoopPasses
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class LongWork:
     ) -> None:
         self._monotonic = monotonic
         self._is_expected = is_expected
-        self.passes = Passes()
+        self.passes = LoopPasses()
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._sharing: set[asyncio.Task[Any] | None] = set()
         """The tasks whose work is in `shared` now."""

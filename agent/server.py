@@ -31,8 +31,8 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
-from agent.internal_topics.copies import Copies
-from agent.internal_topics.uncopied import Uncopied
+from agent.internal_topics.copier import Copier
+from agent.internal_topics.copy_queue import CopyQueue
 from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -49,17 +49,17 @@ from agent.security.admission import Admission
 from agent.security.audit_log import Audit
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
-from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.http_login import HttpLogin, HttpLogins
+from agent.security.listener_contexts import ClientSecurity, CurrentAcls, Logins, listener_contexts
 from agent.security.listeners import Listener, SecurityProtocol
-from agent.security.login_sessions import Door
+from agent.security.login_sessions import ListenerContext
 from agent.security.oauthbearer import TokenCheck
 from agent.security.users import Users, decoy_key
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
-from agent.tenants.border import bordered, bordered_at_once
+from agent.tenants.tenant_handlers import tenant_handlers, tenant_handlers_at_once
 from cache.chunk_cache import ChunkCache
 from cache.disk import DiskTier
 from cache.observer import CacheObserver
@@ -188,7 +188,7 @@ class Agent:
         self._request_memory = RequestMemory(settings.memory_budget_bytes, clock)
         self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
-        self._doors: dict[str, Door] = {}
+        self._listener_contexts: dict[str, ListenerContext] = {}
         self.http_login: HttpLogin | None = None
         """The login of HTTP pages if clients must log in; None before the start."""
         self._http_logins: HttpLogins | None = None
@@ -307,7 +307,7 @@ class Agent:
         lease = await self._sequencer.register_agent(info)
         identity = AgentIdentity.of(lease, info, asked_at)
         self._services = services = self._wired(identity)
-        self._open_doors(services)
+        self._create_dispatchers(services)
         self._tasks.append(asyncio.create_task(self._keep_lease(lease), name="agent: lease"))
         self._tasks.append(asyncio.create_task(self._sweep_connections(), name="agent: connections"))
         self._neighbour = NeighbourWatch(
@@ -327,7 +327,7 @@ class Agent:
         )
         self._share_releases.start()
         services.dead_letters.start(partial(write_dead_letters, services))
-        services.uncopied.start(Copies(services).copy, services.groups.used_groups)
+        services.copy_queue.start(Copier(services).copy, services.groups.used_groups)
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
@@ -368,10 +368,10 @@ class Agent:
             catalog=self.catalog,
         )
         self.telemetry.group_bytes.set_function(lambda: groups.bytes.total)
-        uncopied = Uncopied(
+        copy_queue = CopyQueue(
             self.catalog, self._clock, self.telemetry.internal_topic_copies.labels("dropped").inc
         )
-        groups.on_stored, groups.on_taken_up = uncopied.group_state, uncopied.whole_group
+        groups.on_stored, groups.on_taken_up = copy_queue.group_state, copy_queue.whole_group
         lanes = self._lanes(identity)
         return Services(
             settings=self._settings,
@@ -393,7 +393,7 @@ class Agent:
             answer_memory=self._answer_memory,
             request_memory=self._request_memory,
             groups=groups,
-            uncopied=uncopied,
+            copy_queue=copy_queue,
             decoding=self._executor,
             telemetry=self.telemetry,
             quotas=self._quotas,
@@ -420,8 +420,8 @@ class Agent:
             ]
         )
 
-    def _open_doors(self, services: Services) -> None:
-        """Create the dispatchers, and a door for each listener that has a name."""
+    def _create_dispatchers(self, services: Services) -> None:
+        """Create the dispatchers, and a context for each listener that has a name."""
         clients = self._options.clients
         settings = clients.settings
         if settings.oauth_jwks:
@@ -440,8 +440,10 @@ class Agent:
         admission = Admission(acls, logins.audit, clients.tenants)
         behind, behind_at_once = (HANDLERS, AT_ONCE) if acls is None else (GUARDED, GUARDED_AT_ONCE)
         self._dispatcher = Dispatcher(services, behind, behind_at_once)
-        self._dispatcher_of_tenants = Dispatcher(services, bordered(behind), bordered_at_once(behind_at_once))
-        self._doors = open_doors(
+        self._dispatcher_of_tenants = Dispatcher(
+            services, tenant_handlers(behind), tenant_handlers_at_once(behind_at_once)
+        )
+        self._listener_contexts = listener_contexts(
             clients,
             logins=logins,
             dispatch=self._dispatcher,
@@ -630,14 +632,15 @@ class Agent:
         monotonic = self._clock.monotonic
 
         @cache
-        def shared() -> tuple[Door | None, Callable[..., None], Callable[..., None]]:
-            door = self._doors.get(listener)  # None: the only listener has no name and no logins
-            return door, partial(self._opened, door), partial(self._closed, door)
+        def shared() -> tuple[ListenerContext | None, Callable[..., None], Callable[..., None]]:
+            # None: the only listener has no name and no logins.
+            context = self._listener_contexts.get(listener)
+            return context, partial(self._opened, context), partial(self._closed, context)
 
         def accept() -> KafkaConnection:
-            door, on_open, on_close = shared()
+            context, on_open, on_close = shared()
             return KafkaConnection(
-                self._dispatcher if door is None else door.session(),
+                self._dispatcher if context is None else context.session(),
                 self._budget,
                 max_frame_bytes=self._settings.max_request_bytes,
                 max_inflight=self._settings.max_inflight_requests,
@@ -650,11 +653,11 @@ class Agent:
 
         return accept
 
-    def _opened(self, door: Door | None, connection: KafkaConnection) -> None:
+    def _opened(self, context: ListenerContext | None, connection: KafkaConnection) -> None:
         """Register a connection that was made, with TLS after the handshake. A connection that fails the handshake
         never gets here."""
         self._connections[connection] = None
-        reason = None if door is None else door.opened(connection)
+        reason = None if context is None else context.opened(connection)
         if len(self._connections) > self._settings.max_connections:
             reason = "max_connections"
         if reason is not None:
@@ -665,17 +668,17 @@ class Agent:
             connection.hold()
             self._refused[connection] = self._clock.monotonic() + wait
 
-    def _closed(self, door: Door | None, connection: KafkaConnection) -> None:
+    def _closed(self, context: ListenerContext | None, connection: KafkaConnection) -> None:
         del self._connections[connection]
         self._refused.pop(connection, None)
         if self._share_releases is not None:
             self._share_releases.connection_ended(connection)
-        if door is not None:
-            door.closed(connection)
+        if context is not None:
+            context.closed(connection)
 
     def _close_late_logins(self) -> None:
-        for name, door in self._doors.items():
-            late = door.close_late()
+        for name, context in self._listener_contexts.items():
+            late = context.close_late()
             if late:
                 self.telemetry.closed_connections.labels("no login").inc(len(late))
                 log.info("closed connections that did not log in", listener=name, count=len(late))
@@ -759,7 +762,7 @@ class Agent:
         drain_seconds = self._settings.drain_ms / 1000
         await self._part("answer what was read", self._answer_what_was_read(drain_seconds), drain_seconds)
         await self._part("dead letters", services.dead_letters.close())
-        await self._part("internal topics", services.uncopied.close())
+        await self._part("internal topics", services.copy_queue.close())
         await self._part("flush", services.lanes.close(0), CLOSE_SESSION_SECONDS + DRAIN_PART_SECONDS)
         await self._part("close", self._stop())
         release = AgentRef(identity.broker_id, identity.lease_epoch)
@@ -814,7 +817,7 @@ class Agent:
         if self._services is not None:
             await self._services.tail.close()
             await self._services.dead_letters.close()
-            await self._services.uncopied.stop()
+            await self._services.copy_queue.stop()
         if self._share_releases is not None:
             await self._share_releases.close()
         if self._token_check is not None:

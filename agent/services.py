@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
-    from agent.internal_topics.uncopied import Uncopied
+    from agent.internal_topics.copy_queue import CopyQueue
     from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
     from agent.produce.request_memory import RequestMemory
     from agent.produce.transactional_producers import TransactionalProducers
-    from agent.security.doors import ClientSecurity
+    from agent.security.listener_contexts import ClientSecurity
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
 
@@ -63,7 +63,7 @@ class Services:
     answer_memory: AnswerMemory
     request_memory: RequestMemory
     groups: GroupCoordinator
-    uncopied: Uncopied
+    copy_queue: CopyQueue
     decoding: Executor
     telemetry: AgentTelemetry
     quotas: Quotas
@@ -180,10 +180,10 @@ class Deferred:
 
     def changed(self, change: Callable[[Any], Any]) -> Deferred:
         """Return a Deferred whose answer is `change` applied to this one's."""
-        return _Changed(self, change)
+        return _MappedDeferred(self, change)
 
 
-class _Changed(Deferred):
+class _MappedDeferred(Deferred):
     """Refers to the first Deferred, which never refers to it."""
 
     __slots__ = ("_change", "_first")
@@ -194,7 +194,7 @@ class _Changed(Deferred):
 
     def then(self, call: Callable[[Deferred], None]) -> None:
         change = self._change
-        self._first.then(lambda first: call(_Changed(first, change)))
+        self._first.then(lambda first: call(_MappedDeferred(first, change)))
 
     def response(self) -> Any:
         response = self._first.response()

@@ -9,7 +9,7 @@ from agent.groups.group import Group, GroupPhase
 from agent.groups.group_bytes import AnyGroup
 from agent.handlers.described_groups import GROUP_ROWS, ROWS_IN_A_TURN, is_unused, refusal_of_all
 from agent.handlers.groups import REFUSALS, group_code
-from agent.internal_topics.copies import partitions_of_group
+from agent.internal_topics.copier import partitions_of_group
 from agent.services import RequestContext, Services
 from sequencer.api.groups import FetchOffsets, GroupListing, GroupListings, ListGroups
 from tailrace.kafka.error_codes import ErrorCode
@@ -159,8 +159,8 @@ async def delete_groups(
             else:
                 partitions = await partitions_of_group(services, group_id)
                 await services.groups.delete(group_id)
-                services.uncopied.group_state(group_id)
-                services.uncopied.positions(group_id, partitions)
+                services.copy_queue.group_state(group_id)
+                services.copy_queue.positions(group_id, partitions)
         except REFUSALS as error:
             code = group_code(error)
         response.results.append(DeletableGroupResult(group_id, code))

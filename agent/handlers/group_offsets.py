@@ -111,7 +111,7 @@ async def offset_commit(
             offsets=positions,
             retention_ms=request.retention_time_ms,
         )
-        services.uncopied.committed(request.group_id, positions)
+        services.copy_queue.committed(request.group_id, positions)
         for row, problem in zip(rows, done.errors, strict=True):
             row.error_code = PARTITION_CODES[problem]
     except REFUSALS as error:
@@ -343,7 +343,7 @@ async def offset_delete(
                     rows.append(row)
                     partitions.append((known.topic.topic_id, partition.partition_index))
         done = await services.sequencer.delete_offsets(DeleteOffsets(request.group_id, partitions))
-        services.uncopied.positions(request.group_id, partitions)
+        services.copy_queue.positions(request.group_id, partitions)
     except UnknownGroup:
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     except REFUSALS as error:

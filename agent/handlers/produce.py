@@ -378,7 +378,7 @@ async def _bound_to_transactions(
             _refuse_all(services, some, code)
         return []
     assert request.transactional_id is not None, "without one it is refused"
-    services.uncopied.transaction(request.transactional_id)
+    services.copy_queue.transaction(request.transactional_id)
     kept: list[_Accepted] = []
     for some in in_parts(accepted, QUERIES_IN_A_CALL):
         kept += await _in_open_transactions(services, version, some)

@@ -46,7 +46,7 @@ async def init_producer_id(
         code = transaction_code(error, knows_fenced=knows_fenced) if is_transactional else code_of(error)
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     if request.transactional_id is not None:
-        services.uncopied.transaction(request.transactional_id)
+        services.copy_queue.transaction(request.transactional_id)
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 

@@ -148,7 +148,7 @@ async def _add(services: Services, version: int, request: AddToTransaction) -> E
         await services.sequencer.add_to_transaction(request)
     except EXPECTED as error:
         return transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
-    services.uncopied.transaction(request.transaction.transactional_id)
+    services.copy_queue.transaction(request.transaction.transactional_id)
     return ErrorCode.NONE
 
 
@@ -248,8 +248,8 @@ async def _commit(
             joins=joins,
             number=number,
         )
-        services.uncopied.transaction(request.transactional_id)
-        services.uncopied.committed(request.group_id, positions)
+        services.copy_queue.transaction(request.transactional_id)
+        services.copy_queue.committed(request.group_id, positions)
     except GroupRefusal as error:
         return error.code
     except EXPECTED as error:
@@ -301,7 +301,7 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
         return EndTxnResponse(
             error_code=transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
         )
-    services.uncopied.transaction(request.transactional_id)
+    services.copy_queue.transaction(request.transactional_id)
     return EndTxnResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.groups.group import Group, GroupMember, GroupPhase
 from agent.groups.group_bytes import AnyGroup
-from agent.tenants.names import outward
+from agent.tenants.names import to_local
 from sequencer.api.groups import OffsetPosition
 from sequencer.api.transactions import TransactionDescription, TransactionState
 from tailrace.batches.records import NewRecord
@@ -94,7 +94,7 @@ def _member(group: Group, member: GroupMember) -> MemberMetadata:
 def _local(kind: Entity, group_id: str, said: bytes) -> bytes:
     """Return a member's metadata or assignment, with the names that its clients use."""
     tenant = tenant_of(group_id)
-    local: bytes = said if tenant is None else outward(tenant)[kind](said, None)
+    local: bytes = said if tenant is None else to_local(tenant)[kind](said, None)
     return local
 
 

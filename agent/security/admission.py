@@ -9,7 +9,7 @@ from typing import Protocol
 from agent.security.access import Access
 from agent.security.audit_log import Audit
 from agent.security.authorize import AclIndex
-from agent.security.placing import TenantRules
+from agent.security.tenant_placement import TenantRules
 from tailrace.tenants import Tenant
 
 
@@ -38,12 +38,12 @@ class Admission:
             by_password: with a stored user's password or SCRAM credentials, or with a delegation token of that user.
             by_token: with a delegation token.
         """
-        placed = self.tenants.place(listener, user, by_password=by_password)
-        tenant, acls = placed.tenant, self.acls
+        client = self.tenants.place(listener, user, by_password=by_password)
+        tenant, acls = client.tenant, self.acls
         return Access(
             listener=listener,
             host=host,
-            principal=f"User:{placed.user}",
+            principal=f"User:{client.user}",
             acls=acls if acls is None or tenant is None else partial(acls.of, tenant),
             audit=self.audit,
             password_user=self.tenants.prefix_of(listener) + user if by_password and not by_token else None,

@@ -76,7 +76,7 @@ class ConnectionLimits:
         return self._failures
 
 
-class LoginRoom(Generic[C]):
+class PendingLogins(Generic[C]):
     """The connections of one listener that have not logged in, with their deadlines (monotonic).
 
     One address may use only a part of the room, so a client that opens connections and stays silent keeps nobody else

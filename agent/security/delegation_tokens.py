@@ -64,7 +64,7 @@ def may_use_tokens(access: Access) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodToken:
+class ValidToken:
     """A token that has not expired. `owner`: its owner's principal; `until`: when it expires (monotonic)."""
 
     owner: str
@@ -80,12 +80,12 @@ class TokenLogins:
     clock: Clock
     executor: Executor
 
-    async def find(self, token_id: str) -> GoodToken | None:
+    async def find(self, token_id: str) -> ValidToken | None:
         """Return the token, or None if it does not exist or has expired. Raises SequencerError."""
         fingerprint = fingerprint_of(hmac_of(self.secret, token_id))
         asked_at = self.clock.monotonic()
         found = (await self.sequencer.tokens(TokensRequest(fingerprint))).tokens
-        return GoodToken(found[0].owner, asked_at + found[0].left_ms / 1000) if found else None
+        return ValidToken(found[0].owner, asked_at + found[0].left_ms / 1000) if found else None
 
     async def credentials(self, name: ScramName) -> ScramCredentials:
         """Return the SCRAM credentials of the token of this name. They are the same at every agent, each time."""

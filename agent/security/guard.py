@@ -115,7 +115,7 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class RequestGuard:
     """The whole request needs one permission, on one resource or on each of several.
 
     `names` returns the resources ('' for the cluster). `refuse` returns the response to a refused request.
@@ -140,13 +140,13 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PartsGuard:
     """Each part of the request needs a permission on its own resource.
 
     `asked` and `answered`: the fields with the parts, in the request and in the response. `name` returns a part's
     resource. `refuse` returns the response's part for a refused one. `need_of` returns the index of a part's need, if
-    parts have different ones. `hinders`: if one part is refused, nothing is done, and all other parts get this code;
-    None: the other parts are done.
+    parts have different ones. `code_of_others`: if one part is refused, nothing is done, and all other parts get this
+    code; None: the other parts are done.
     """
 
     needs: tuple[Need, ...]
@@ -155,7 +155,7 @@ class Parts:
     name: Callable[[Any], str]
     refuse: Callable[[Any, ErrorCode], Any]
     need_of: Callable[[Any], int] = lambda part: 0
-    hinders: ErrorCode | None = None
+    code_of_others: ErrorCode | None = None
 
     @property
     def effect(self) -> str:
@@ -181,8 +181,8 @@ class Parts:
                 refused.append(self.refuse(part, need.code))
         if not refused:
             return await answer(request)
-        if self.hinders is not None:
-            refused += [self.refuse(part, self.hinders) for part in kept]
+        if self.code_of_others is not None:
+            refused += [self.refuse(part, self.code_of_others) for part in kept]
             kept = []
         setattr(request, self.asked, kept)
         if kept:
@@ -191,7 +191,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListingGuard:
     """The response lists resources. The client sees those for which it meets the need, or all if it meets `for_all`."""
 
     need: Need

@@ -12,8 +12,8 @@ from agent.security.access import ANONYMOUS_USER, Access
 from agent.security.admission import Admission
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.oauthbearer import TokenCheck
-from agent.security.placing import NoTenant
 from agent.security.sasl import Login, LoginFailed
+from agent.security.tenant_placement import NoTenant
 from agent.security.users import Users
 from tailrace.addresses import plain_address
 from tailrace.clock import Clock, Entropy
@@ -27,7 +27,7 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 REMEMBERED_SECONDS = 30.0
 """How long a checked login is not checked again: a password check takes milliseconds, and every request has one. A
 change of any user or ACL invalidates all."""
-MAX_REMEMBERED = 10_000
+MAX_CACHED = 10_000
 BASIC, BEARER = "Basic", "Bearer"
 SCHEMES = {"basic": BASIC, "bearer": BEARER}
 OTHER_SCHEME = "(other)"
@@ -35,7 +35,7 @@ OTHER_SCHEME = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Remembered:
+class _CachedLogin:
     login: Login
     security_version: int
     until: float
@@ -65,7 +65,7 @@ class HttpLogins:
         self._delay_seconds = delay_seconds
         self._entropy = entropy
         self._key = b""
-        self._remembered: dict[bytes, _Remembered] = {}
+        self._cached: dict[bytes, _CachedLogin] = {}
 
     async def access(self, authorization: str, host: str, listener: str) -> Access:
         """Return the client and what it may do. Raises LoginFailed: at once if there is no header, because clients ask
@@ -94,7 +94,7 @@ class HttpLogins:
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
         given = f"{prefix} {scheme} {value}".encode(errors="surrogatepass")  # a header may be no text
         digest = hmac.digest(self._key, given, "sha256")
-        known, version = self._remembered.get(digest), self._users.version
+        known, version = self._cached.get(digest), self._users.version
         if known is not None and known.security_version == version and known.until > self._clock.monotonic():
             return known.login
         login = await self._checked(scheme, value, prefix)
@@ -102,9 +102,9 @@ class HttpLogins:
         seconds = REMEMBERED_SECONDS
         if login.expires_ms is not None:
             seconds = min(seconds, (login.expires_ms - self._clock.wall_ms()) / 1000)
-        if len(self._remembered) >= MAX_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[digest] = _Remembered(login, version, self._clock.monotonic() + seconds)
+        if len(self._cached) >= MAX_CACHED:
+            self._cached.clear()
+        self._cached[digest] = _CachedLogin(login, version, self._clock.monotonic() + seconds)
         return login
 
     async def _checked(self, scheme: str, value: str, prefix: str) -> Login:

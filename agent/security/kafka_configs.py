@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from tailrace.rpc.link import join_address
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -22,11 +22,11 @@ from agent.connection import Dispatch, FastPath, KafkaConnection, Reply
 from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
 from agent.security.admission import Admission
 from agent.security.audit_log import Audit
-from agent.security.connection_limits import ConnectionLimits, LoginRoom
+from agent.security.connection_limits import ConnectionLimits, PendingLogins
 from agent.security.listeners import Listener, PrincipalRule, map_principal
-from agent.security.placing import NoTenant
 from agent.security.sasl import Exchange, Login, LoginFailed
 from agent.security.settings import SecuritySettings
+from agent.security.tenant_placement import NoTenant
 from sequencer.api.errors import SequencerError
 from tailrace.clock import Clock
 from tailrace.kafka import (
@@ -59,7 +59,7 @@ class DistinguishedName(Protocol):
 
 
 @dataclass(slots=True)
-class Door:
+class ListenerContext:
     """What all connections of one listener share.
 
     `waiting`: connections that have not logged in.
@@ -77,10 +77,10 @@ class Door:
     limits: ConnectionLimits
     rules: tuple[PrincipalRule, ...] = ()
     distinguished_name: DistinguishedName | None = None
-    waiting: LoginRoom[KafkaConnection] = field(init=False)
+    waiting: PendingLogins[KafkaConnection] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.waiting = LoginRoom(
+        self.waiting = PendingLogins(
             most=self.settings.max_connections_without_login,
             most_of_address=self.settings.max_connections_without_login_per_address,
         )
@@ -125,33 +125,33 @@ class Door:
 class FirstRequest:
     """The dispatcher of a connection without SASL for its first request. Then the listener's dispatcher serves it."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, context: ListenerContext) -> None:
+        self._context = context
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
-        door = self._door
+        context = self._context
         user = ANONYMOUS_USER
         certificate = connection.peer_certificate()
-        if certificate is not None and door.distinguished_name is not None:
+        if certificate is not None and context.distinguished_name is not None:
             try:
-                distinguished_name = door.distinguished_name(certificate)
+                distinguished_name = context.distinguished_name(certificate)
             except ValueError as error:  # such as a name with the wrong encoding
-                door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", str(error))
+                context.audit.login_failed(connection.peer_host, context.listener.name, "SSL", str(error))
                 return Reply(close=True)
-            mapped = map_principal(distinguished_name, door.rules)
+            mapped = map_principal(distinguished_name, context.rules)
             if not mapped:
                 reason = f"no principal mapping rule fits {distinguished_name!r}"
-                door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", reason)
+                context.audit.login_failed(connection.peer_host, context.listener.name, "SSL", reason)
                 return Reply(close=True)
             user = mapped
         try:
-            access = connection.access = door.access(connection, user)
+            access = connection.access = context.access(connection, user)
         except NoTenant as error:
-            door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", str(error))
+            context.audit.login_failed(connection.peer_host, context.listener.name, "SSL", str(error))
             return Reply(close=True)
         if user is not ANONYMOUS_USER:
-            door.audit.logged_in(connection.peer_host, door.listener.name, "SSL", access.principal)
-        dispatch = door.dispatch_for(access)
+            context.audit.logged_in(connection.peer_host, context.listener.name, "SSL", access.principal)
+        dispatch = context.dispatch_for(access)
         connection.serve_by(dispatch)
         return await dispatch(frame, connection)
 
@@ -167,9 +167,9 @@ class FirstRequest:
 class SaslSession:
     """The dispatcher of a SASL connection."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._dispatch = door.dispatch
+    def __init__(self, context: ListenerContext) -> None:
+        self._context = context
+        self._dispatch = context.dispatch
         self._requests = 0
         self._mechanism = ""
         self._exchange: Exchange | None = None
@@ -206,11 +206,13 @@ class SaslSession:
         return None
 
     def _is_valid(self) -> bool:
-        return self._expires is None or self._door.clock.monotonic() < self._expires
+        return self._expires is None or self._context.clock.monotonic() < self._expires
 
     def _refused(self, connection: KafkaConnection, reason: str) -> Reply:
-        door = self._door
-        door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism or "SASL", reason)
+        context = self._context
+        context.audit.login_failed(
+            connection.peer_host, context.listener.name, self._mechanism or "SASL", reason
+        )
         return Reply(close=True)
 
     async def _login_request(self, frame: memoryview, connection: KafkaConnection) -> Reply:
@@ -242,7 +244,7 @@ class SaslSession:
         return Reply([len(answer).to_bytes(4, "big") + answer])
 
     def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Reply:
-        known = self._door.mechanisms
+        known = self._context.mechanisms
         response = SaslHandshakeResponse(mechanisms=list(known))
         make = known.get(request.mechanism)
         has_requests = header.api_version >= FIRST_WITH_REQUESTS
@@ -268,7 +270,7 @@ class SaslSession:
                 if self._logged_in_by
                 else "SaslHandshake must come before SaslAuthenticate",
             )
-        door = self._door
+        context = self._context
         try:
             step = await self._exchange.answer(token)
             if step.has_failed:
@@ -282,7 +284,7 @@ class SaslSession:
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             self._failed(connection, reason)
-            await door.clock.sleep(door.settings.failed_authentication_delay_ms / 1000)
+            await context.clock.sleep(context.settings.failed_authentication_delay_ms / 1000)
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
             )
@@ -292,16 +294,16 @@ class SaslSession:
         """Count the failed login, once; also if the client hangs up before it gets the answer."""
         if not self._has_failed:
             self._has_failed = True
-            self._door.audit.login_failed(
-                connection.peer_host, self._door.listener.name, self._mechanism, reason
+            self._context.audit.login_failed(
+                connection.peer_host, self._context.listener.name, self._mechanism, reason
             )
-            self._door.limits.login_failed(connection.peer_host)
+            self._context.limits.login_failed(connection.peer_host)
 
     def _accept(self, login: Login, connection: KafkaConnection) -> int:
         """Accept the login. Return for how many ms it is valid; 0 means no limit. Raises LoginFailed."""
-        door = self._door
+        context = self._context
         try:
-            access = door.access(
+            access = context.access(
                 connection,
                 login.user,
                 by_password=self._mechanism != "OAUTHBEARER",
@@ -316,24 +318,24 @@ class SaslSession:
             raise LoginFailed(
                 "Cannot change between a password and a delegation token during re-authentication"
             )
-        lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
+        lifetimes = [context.settings.max_session_ms] if context.settings.max_session_ms else []
         if login.expires_ms is not None:
-            lifetimes.append(login.expires_ms - door.clock.wall_ms())
+            lifetimes.append(login.expires_ms - context.clock.wall_ms())
             if lifetimes[-1] <= 0:  # it expired during the check, and 0 would mean no limit
                 raise LoginFailed("the token has expired")
         if login.until is not None:
-            lifetimes.append(int((login.until - door.clock.monotonic()) * 1000))
+            lifetimes.append(int((login.until - context.clock.monotonic()) * 1000))
             if lifetimes[-1] <= 0:
                 raise LoginFailed("the delegation token has expired")
         lifetime_ms = min(lifetimes, default=0)
-        self._expires = door.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
+        self._expires = context.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
         if not self._logged_in_by:
-            if not door.limits.logged_in(principal):
+            if not context.limits.logged_in(principal):
                 raise LoginFailed(f"{principal} has too many connections (max_connections_per_principal)")
-            door.waiting.leave(connection)
-            connection.access, self._dispatch = access, door.dispatch_for(access)
-            connection.allow_frames(door.max_request_bytes)
-        door.audit.logged_in(connection.peer_host, door.listener.name, self._mechanism, principal)
+            context.waiting.leave(connection)
+            connection.access, self._dispatch = access, context.dispatch_for(access)
+            connection.allow_frames(context.max_request_bytes)
+        context.audit.logged_in(connection.peer_host, context.listener.name, self._mechanism, principal)
         self._logged_in_by, self._exchange, self._requests = principal, None, 0
         return lifetime_ms
 

@@ -15,7 +15,16 @@ from agent.handlers import metadata
 from agent.handlers.configs import RESOURCE_GROUP, RESOURCE_TOPIC
 from agent.handlers.described_groups import groups_once
 from agent.handlers.groups import BATCHED, GROUP
-from agent.security.guard import NAMES_IN_A_TURN, Call, Guard, Listed, Need, Next, Parts, Whole
+from agent.security.guard import (
+    NAMES_IN_A_TURN,
+    Call,
+    Guard,
+    ListingGuard,
+    Need,
+    Next,
+    PartsGuard,
+    RequestGuard,
+)
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
@@ -105,12 +114,12 @@ def _group_id(request: Any) -> Iterable[str]:
     return (request.group_id,)
 
 
-def _of_group(need: Need, refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> Whole:
-    return Whole(need, refuse, _group_id)
+def _of_group(need: Need, refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> RequestGuard:
+    return RequestGuard(need, refuse, _group_id)
 
 
-def _of_transaction(refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> Whole:
-    return Whole(WRITE_TRANSACTION, refuse, lambda request: (request.transactional_id,))
+def _of_transaction(refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> RequestGuard:
+    return RequestGuard(WRITE_TRANSACTION, refuse, lambda request: (request.transactional_id,))
 
 
 def _name(part: Any) -> str:
@@ -124,8 +133,8 @@ def _topics(
     asked: str = "topics",
     answered: str = "topics",
     name: Callable[[Any], str] = _name,
-) -> Parts:
-    return Parts(needs=(need,), asked=asked, answered=answered, name=name, refuse=refuse)
+) -> PartsGuard:
+    return PartsGuard(needs=(need,), asked=asked, answered=answered, name=name, refuse=refuse)
 
 
 def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: ErrorCode) -> Any:
@@ -238,9 +247,9 @@ def _config_resource(resource: Any) -> int:
 
 def _of_configs(
     operation: Operation, refuse: Callable[[Any, ErrorCode], Any], answered: str = "responses"
-) -> Parts:
+) -> PartsGuard:
     needs = (Need(operation, TOPIC), Need(operation, GROUPS), Need(operation, CLUSTER))
-    return Parts(
+    return PartsGuard(
         needs=needs,
         asked="resources",
         answered=answered,
@@ -536,13 +545,13 @@ class _AddPartitionsGuard:
         if not call.may(WRITE_TRANSACTION, request.v3_and_below_transactional_id):
             rows = [_added(topic, WRITE_TRANSACTION.code) for topic in topics]
             return kind(results_by_topic_v3_and_below=rows)
-        parts = Parts(
+        parts = PartsGuard(
             needs=(WRITE_TOPIC,),
             asked="v3_and_below_topics",
             answered="results_by_topic_v3_and_below",
             name=_name,
             refuse=_added,
-            hinders=ErrorCode.OPERATION_NOT_ATTEMPTED,
+            code_of_others=ErrorCode.OPERATION_NOT_ATTEMPTED,
         )
         return await parts(call, request, answer)
 
@@ -593,7 +602,7 @@ class _TransactionsGuard:
         def refuse(name: str, code: ErrorCode) -> describe_transactions.TransactionState:
             return describe_transactions.TransactionState(code, name)
 
-        parts = Parts(
+        parts = PartsGuard(
             needs=(DESCRIBE_TRANSACTION,),
             asked="transactional_ids",
             answered="transaction_states",
@@ -672,7 +681,9 @@ class _DescribeGuard:
         def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup | DescribedShareGroup:
             return self.kind(error_code=code, error_message=FAILED, group_id=group_id)
 
-        parts = Parts(needs=(DESCRIBE_GROUP,), asked="group_ids", answered="groups", name=str, refuse=refuse)
+        parts = PartsGuard(
+            needs=(DESCRIBE_GROUP,), asked="group_ids", answered="groups", name=str, refuse=refuse
+        )
         response = await parts(call, request, answer)
         response.groups = [
             group
@@ -694,7 +705,7 @@ def _topics_of(group: DescribedConsumerGroup | DescribedShareGroup) -> set[str]:
     return names
 
 
-_SHARING_GROUP = Whole(READ_GROUP, _with_code, lambda request: (request.group_id or "",))
+_SHARING_GROUP = RequestGuard(READ_GROUP, _with_code, lambda request: (request.group_id or "",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -708,7 +719,7 @@ class _InHandler:
         return await answer(request)
 
 
-_PRODUCED_TRANSACTION = Whole(
+_PRODUCED_TRANSACTION = RequestGuard(
     WRITE_TRANSACTION,
     lambda request, code: (
         None
@@ -737,7 +748,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.LEAVE_GROUP: (_of_group(READ_GROUP),),
     ApiKey.SYNC_GROUP: (_of_group(READ_GROUP),),
     ApiKey.DESCRIBE_GROUPS: (
-        Parts(
+        PartsGuard(
             needs=(DESCRIBE_GROUP,),
             asked="groups",
             answered="groups",
@@ -745,7 +756,9 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
             refuse=lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
         ),
     ),
-    ApiKey.LIST_GROUPS: (Listed(DESCRIBE_GROUP, "groups", lambda row: str(row.group_id), DESCRIBE_CLUSTER),),
+    ApiKey.LIST_GROUPS: (
+        ListingGuard(DESCRIBE_GROUP, "groups", lambda row: str(row.group_id), DESCRIBE_CLUSTER),
+    ),
     ApiKey.SASL_HANDSHAKE: (),
     ApiKey.API_VERSIONS: (),
     ApiKey.CREATE_TOPICS: (_CreateTopicsGuard(),),
@@ -756,15 +769,17 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: (_AddPartitionsGuard(),),
     ApiKey.ADD_OFFSETS_TO_TXN: (_of_transaction(), _of_group(READ_GROUP)),
     ApiKey.END_TXN: (_of_transaction(),),
-    ApiKey.WRITE_TXN_MARKERS: (Whole(Need(Operation.CLUSTER_ACTION, CLUSTER, ALTER_CLUSTER), _markers),),
+    ApiKey.WRITE_TXN_MARKERS: (
+        RequestGuard(Need(Operation.CLUSTER_ACTION, CLUSTER, ALTER_CLUSTER), _markers),
+    ),
     ApiKey.TXN_OFFSET_COMMIT: (
         _of_transaction(partial(_each_topic, _committed_in_transaction)),
         _of_group(READ_GROUP, partial(_each_topic, _committed_in_transaction)),
         _topics(READ_TOPIC, _committed_in_transaction),
     ),
-    ApiKey.DESCRIBE_ACLS: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.DESCRIBE_ACLS: (RequestGuard(DESCRIBE_CLUSTER, _with_code),),
     ApiKey.CREATE_ACLS: (
-        Whole(
+        RequestGuard(
             ALTER_CLUSTER,
             lambda request, code: APIS[ApiKey.CREATE_ACLS].response(
                 results=[AclCreationResult(code, FAILED) for _ in request.creations]
@@ -772,7 +787,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         ),
     ),
     ApiKey.DELETE_ACLS: (
-        Whole(
+        RequestGuard(
             ALTER_CLUSTER,
             lambda request, code: APIS[ApiKey.DELETE_ACLS].response(
                 filter_results=[DeleteAclsFilterResult(code, FAILED) for _ in request.filters]
@@ -783,8 +798,8 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.ALTER_CONFIGS: (
         _of_configs(Operation.ALTER_CONFIGS, partial(_altered, AlterConfigsResourceResponse)),
     ),
-    ApiKey.DESCRIBE_LOG_DIRS: (Whole(DESCRIBE_CLUSTER, _with_code),),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: (Whole(ALTER_CLUSTER, _log_dirs),),
+    ApiKey.DESCRIBE_LOG_DIRS: (RequestGuard(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (RequestGuard(ALTER_CLUSTER, _log_dirs),),
     ApiKey.SASL_AUTHENTICATE: (),
     ApiKey.CREATE_PARTITIONS: (
         _topics(
@@ -793,13 +808,13 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
             answered="results",
         ),
     ),
-    ApiKey.ELECT_LEADERS: (Whole(ALTER_CLUSTER, _with_code),),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (Whole(ALTER_CLUSTER, _with_code),),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: (Whole(DESCRIBE_CLUSTER, _with_code),),
-    ApiKey.DESCRIBE_QUORUM: (Whole(DESCRIBE_CLUSTER, _with_code),),
-    ApiKey.UPDATE_FEATURES: (Whole(ALTER_CLUSTER, _with_code),),
+    ApiKey.ELECT_LEADERS: (RequestGuard(ALTER_CLUSTER, _with_code),),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (RequestGuard(ALTER_CLUSTER, _with_code),),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (RequestGuard(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.DESCRIBE_QUORUM: (RequestGuard(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.UPDATE_FEATURES: (RequestGuard(ALTER_CLUSTER, _with_code),),
     ApiKey.DELETE_GROUPS: (
-        Parts(
+        PartsGuard(
             needs=(Need(Operation.DELETE, GROUPS),),
             asked="groups_names",
             answered="results",
@@ -814,8 +829,8 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         _of_group(Need(Operation.DELETE, GROUPS)),
         _topics(READ_TOPIC, _offsets_deleted),
     ),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (Whole(DESCRIBE_CLUSTER, _with_code),),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (Whole(ALTER_CLUSTER, _scram_results),),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (RequestGuard(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (RequestGuard(ALTER_CLUSTER, _scram_results),),
     ApiKey.CREATE_DELEGATION_TOKEN: (
         _InHandler(
             (Need(Operation.CREATE_TOKENS, ResourceType.USER),),
@@ -837,13 +852,13 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         ),
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
-        Whole(
+        RequestGuard(
             Need(Operation.DESCRIBE_CONFIGS, CLUSTER),
             lambda request, code: APIS[request.api.key].response(error_code=code, entries=None),
         ),
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: (
-        Whole(
+        RequestGuard(
             Need(Operation.ALTER_CONFIGS, CLUSTER),
             lambda request, code: APIS[request.api.key].response(
                 entries=[AlteredEntry(code, FAILED, entry.entity) for entry in request.entries]
@@ -854,13 +869,13 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.DESCRIBE_PRODUCERS: (_topics(READ_TOPIC, _producers),),
     ApiKey.DESCRIBE_TRANSACTIONS: (_TransactionsGuard(),),
     ApiKey.LIST_TRANSACTIONS: (
-        Listed(DESCRIBE_TRANSACTION, "transaction_states", lambda row: str(row.transactional_id)),
+        ListingGuard(DESCRIBE_TRANSACTION, "transaction_states", lambda row: str(row.transactional_id)),
     ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (_DescribeGuard(DescribedConsumerGroup),),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (),
     ApiKey.PUSH_TELEMETRY: (),
-    ApiKey.LIST_CONFIG_RESOURCES: (Whole(Need(Operation.DESCRIBE_CONFIGS, CLUSTER), _with_code),),
+    ApiKey.LIST_CONFIG_RESOURCES: (RequestGuard(Need(Operation.DESCRIBE_CONFIGS, CLUSTER), _with_code),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_TopicPartitionsGuard(),),
     ApiKey.SHARE_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
     ApiKey.SHARE_GROUP_DESCRIBE: (_DescribeGuard(DescribedShareGroup),),
@@ -870,7 +885,7 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
-        Parts(
+        PartsGuard(
             needs=(DESCRIBE_GROUP,),
             asked="groups",
             answered="groups",

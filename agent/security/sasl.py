@@ -33,7 +33,7 @@ class LoginFailed(Exception):
     """The login failed. The message is for the client, and does not help an attacker."""
 
 
-class Overtaken(Exception):
+class CredentialsChanged(Exception):
     """The credentials of a login are no longer valid at its end. The message is for the audit log."""
 
 
@@ -125,7 +125,9 @@ class ScramExchange:
         return login if self._users.are_current(stored) else self._overtaken()
 
     def _overtaken(self) -> NoReturn:
-        raise LoginFailed(self._failed) from Overtaken("the credentials were deleted or changed meanwhile")
+        raise LoginFailed(self._failed) from CredentialsChanged(
+            "the credentials were deleted or changed meanwhile"
+        )
 
     async def _first(self, message: str) -> Step:
         message, extension = _without_extension(message)

@@ -1,1 +1,1 @@
-"""The border between a tenant's clients and the cluster: names are translated only here."""
+"""Translates names between a tenant's clients and the cluster. No other package does."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.handlers.acls import filter_of
 from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
-from agent.tenants.visit import Visit
+from agent.tenants.tenant_request import TenantRequest
 from sequencer.api.errors import InvalidRequest
 from tailrace.kafka.messages.create_acls import AclCreation
 from tailrace.kafka.messages.delete_acls import (
@@ -41,16 +41,16 @@ _EVERYTHING = DescribeAclsRequest(
 )
 
 
-async def describe_acls(visit: Visit, request: Any) -> Any:
+async def describe_acls(tenant_request: TenantRequest, request: Any) -> Any:
     """Return the ACLs that the filter matches in the form that the client sees."""
     try:
         wanted = filter_of(request)
     except InvalidRequest:
-        return await visit.answer(request)  # its answer has the error
-    response = await visit.answer(_EVERYTHING)
+        return await tenant_request.answer(request)  # its answer has the error
+    response = await tenant_request.answer(_EVERYTHING)
     resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
     for stored in _described(response.resources):
-        acl = local_acl(visit.tenant, stored)
+        acl = local_acl(tenant_request.tenant, stored)
         if acl is not None and wanted.matches(acl):
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
             resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
@@ -73,29 +73,31 @@ def _described(resources: list[DescribeAclsResource]) -> Iterator[Acl]:
             )
 
 
-async def create_acls(visit: Visit, request: Any) -> Any:
+async def create_acls(tenant_request: TenantRequest, request: Any) -> Any:
     """Create the ACLs in their stored form."""
-    return await visit.answer(
-        replace(request, creations=[_stored(visit, creation) for creation in request.creations])
+    return await tenant_request.answer(
+        replace(request, creations=[_stored(tenant_request, creation) for creation in request.creations])
     )
 
 
-def _stored(visit: Visit, creation: AclCreation) -> AclCreation:
-    name, pattern_type = stored_pattern(visit.tenant, creation.resource_name, creation.resource_pattern_type)
+def _stored(tenant_request: TenantRequest, creation: AclCreation) -> AclCreation:
+    name, pattern_type = stored_pattern(
+        tenant_request.tenant, creation.resource_name, creation.resource_pattern_type
+    )
     return replace(
         creation,
         resource_name=name,
         resource_pattern_type=pattern_type,
-        principal=stored_principal(visit.tenant, creation.principal),
+        principal=stored_principal(tenant_request.tenant, creation.principal),
     )
 
 
-async def delete_acls(visit: Visit, request: Any) -> Any:
+async def delete_acls(tenant_request: TenantRequest, request: Any) -> Any:
     """Delete each matching ACL of the tenant by its own filter, which matches only that ACL. Each filter of the request
     is also passed on in a form that matches nothing, to get its answer."""
-    await visit.services.catalog.refresh_if_possible()
-    known = visit.services.catalog.security.acls
-    mine = [acl for acl in (local_acl(visit.tenant, stored) for stored in known) if acl is not None]
+    await tenant_request.services.catalog.refresh_if_possible()
+    known = tenant_request.services.catalog.security.acls
+    mine = [acl for acl in (local_acl(tenant_request.tenant, stored) for stored in known) if acl is not None]
     turns = Turns(MATCHED_IN_A_TURN)
     matched: list[list[Acl]] = []
     for given in request.filters:
@@ -103,14 +105,14 @@ async def delete_acls(visit: Visit, request: Any) -> Any:
         await turns.did(1 + len(mine))
     named = list(dict.fromkeys(acl for acls in matched for acl in acls))
     asked = [
-        *(_checked(visit, given) for given in request.filters),
-        *(_only(stored_acl(visit.tenant, acl)) for acl in named),
+        *(_checked(tenant_request, given) for given in request.filters),
+        *(_only(stored_acl(tenant_request.tenant, acl)) for acl in named),
     ]
-    response = await visit.answer(replace(request, filters=asked))
+    response = await tenant_request.answer(replace(request, filters=asked))
     results: list[DeleteAclsFilterResult] = response.filter_results
     deleted = dict(zip(named, results[len(matched) :], strict=True))
     response.filter_results = [
-        _joined(visit, [first, *(deleted[acl] for acl in acls)])
+        _joined(tenant_request, [first, *(deleted[acl] for acl in acls)])
         for first, acls in zip(results, matched, strict=False)
     ]
     return response
@@ -124,21 +126,21 @@ def _matches(given: DeleteAclsFilter, acls: list[Acl]) -> list[Acl]:
     return [acl for acl in acls if wanted.matches(acl)]
 
 
-def _checked(visit: Visit, given: DeleteAclsFilter) -> DeleteAclsFilter:
+def _checked(tenant_request: TenantRequest, given: DeleteAclsFilter) -> DeleteAclsFilter:
     """Replace a valid filter by one that matches nothing; keep an invalid one, for the handler's error."""
     try:
         filter_of(given)
     except InvalidRequest:
         return given
-    return _matching_none(visit)
+    return _matching_none(tenant_request)
 
 
-def _matching_none(visit: Visit) -> DeleteAclsFilter:
+def _matching_none(tenant_request: TenantRequest) -> DeleteAclsFilter:
     """Return a filter that matches nothing, as no resource has an empty name. It names one binding: a look-up."""
     return _only(
         Acl(
             resource_type=ResourceType.TOPIC,
-            resource_name=visit.tenant.prefix,
+            resource_name=tenant_request.tenant.prefix,
             pattern_type=PatternType.LITERAL,
             principal=WILDCARD_PRINCIPAL,
             host=WILDCARD,
@@ -164,17 +166,17 @@ def _written(wanted: AclFilter) -> DeleteAclsFilter:
     )
 
 
-def _joined(visit: Visit, results: list[DeleteAclsFilterResult]) -> DeleteAclsFilterResult:
+def _joined(tenant_request: TenantRequest, results: list[DeleteAclsFilterResult]) -> DeleteAclsFilterResult:
     """Join the results of a filter's parts: the first error, or all deleted ACLs."""
     failed = next((result for result in results if result.error_code), None)
     if failed is not None:
         return failed
     return DeleteAclsFilterResult(
-        matching_acls=[_shown(visit, acl) for result in results for acl in result.matching_acls]
+        matching_acls=[_shown(tenant_request, acl) for result in results for acl in result.matching_acls]
     )
 
 
-def _shown(visit: Visit, stored: DeleteAclsMatchingAcl) -> DeleteAclsMatchingAcl:
+def _shown(tenant_request: TenantRequest, stored: DeleteAclsMatchingAcl) -> DeleteAclsMatchingAcl:
     acl = Acl(
         resource_type=ResourceType(stored.resource_type),
         resource_name=stored.resource_name,
@@ -184,7 +186,7 @@ def _shown(visit: Visit, stored: DeleteAclsMatchingAcl) -> DeleteAclsMatchingAcl
         operation=Operation(stored.operation),
         permission=Permission(stored.permission_type),
     )
-    local = local_acl(visit.tenant, acl)
+    local = local_acl(tenant_request.tenant, acl)
     assert local is not None, "only the tenant's own ACLs were named"
     return replace(
         stored,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.handlers.quotas import MATCH_DEFAULT, MATCH_EXACT
 from agent.security.needs import FAILED
-from agent.tenants.visit import Visit
+from agent.tenants.tenant_request import TenantRequest
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import AlteredEntry
 from tailrace.kafka.messages.describe_client_quotas import ComponentData
@@ -35,15 +35,17 @@ def _local(tenant: Tenant, part: Any) -> Any:
     return replace(part, entity_name=tenant.local(name) or None) if tenant.owns(name) else part
 
 
-async def describe_quotas(visit: Visit, request: Any) -> Any:
+async def describe_quotas(tenant_request: TenantRequest, request: Any) -> Any:
     """Return the tenant's own quotas."""
-    asked = replace(request, components=[_component(visit.tenant, part) for part in request.components])
-    response = await visit.answer(asked)
+    asked = replace(
+        request, components=[_component(tenant_request.tenant, part) for part in request.components]
+    )
+    response = await tenant_request.answer(asked)
     if response.entries is not None:
         response.entries = [
-            replace(entry, entity=[_local(visit.tenant, part) for part in entry.entity])
+            replace(entry, entity=[_local(tenant_request.tenant, part) for part in entry.entity])
             for entry in response.entries
-            if _is_seen(visit.tenant, entry.entity)
+            if _is_seen(tenant_request.tenant, entry.entity)
         ]
     return response
 
@@ -58,20 +60,20 @@ def _component(tenant: Tenant, given: ComponentData) -> ComponentData:
     return given
 
 
-async def alter_quotas(visit: Visit, request: Any) -> Any:
+async def alter_quotas(tenant_request: TenantRequest, request: Any) -> Any:
     """Change the quotas of each entry on its own. Quotas of addresses are refused."""
     is_refused = [any(part.entity_type == IP for part in entry.entity) for entry in request.entries]
     asked = [
-        replace(entry, entity=[_stored(visit.tenant, part) for part in entry.entity])
+        replace(entry, entity=[_stored(tenant_request.tenant, part) for part in entry.entity])
         for entry, refused in zip(request.entries, is_refused, strict=True)
         if not refused
     ]
-    response = await visit.answer(replace(request, entries=asked))
+    response = await tenant_request.answer(replace(request, entries=asked))
     answered = iter(response.entries)
     response.entries = [
         AlteredEntry(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, FAILED, entry.entity)
         if refused
-        else _shown(visit.tenant, next(answered))
+        else _shown(tenant_request.tenant, next(answered))
         for entry, refused in zip(request.entries, is_refused, strict=True)
     ]
     return response

@@ -1,4 +1,4 @@
-"""How each kind of name is translated at the border. Pure."""
+"""How each kind of name is translated. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TopicIds:
     _hidden: dict[UUID, UUID] = field(default_factory=dict)
     _shown: dict[UUID, UUID] = field(default_factory=dict)
 
-    def inward(self, topic_id: UUID, message: Any) -> UUID:
+    def to_stored(self, topic_id: UUID, message: Any) -> UUID:
         if topic_id == NIL_UUID:
             return topic_id
         name = self.name_of(topic_id)
@@ -66,7 +66,7 @@ class TopicIds:
             self._shown[instead] = topic_id
         return self._hidden[topic_id]
 
-    def outward(self, topic_id: UUID, message: Any) -> Any:
+    def to_local(self, topic_id: UUID, message: Any) -> Any:
         if topic_id in self._shown:
             return self._shown[topic_id]
         name = self.name_of(topic_id)
@@ -74,7 +74,7 @@ class TopicIds:
 
 
 @lru_cache(TENANTS_AT_ONCE)
-def inward(tenant: Tenant) -> Mapping[Entity, Replace]:
+def to_stored(tenant: Tenant) -> Mapping[Entity, Replace]:
     """Return the translations of a request's values, except topic ids."""
 
     def name(value: str, message: Any) -> str:
@@ -100,7 +100,7 @@ def inward(tenant: Tenant) -> Mapping[Entity, Replace]:
 
 
 @lru_cache(TENANTS_AT_ONCE)
-def outward(tenant: Tenant) -> Mapping[Entity, Replace]:
+def to_local(tenant: Tenant) -> Mapping[Entity, Replace]:
     """Return the translations of an answer's values, except topic ids."""
 
     def name(value: str, message: Any) -> Any:

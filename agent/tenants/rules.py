@@ -1,6 +1,6 @@
 """Rules for APIs whose requests or answers concern the whole cluster, which translating names does not cover.
 
-A rule runs on the tenant's side of the border: its requests and answers have the names that clients use.
+A rule runs before names are translated: its requests and answers have the names that clients use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agent.handlers.metadata import wants_all
 from agent.security.needs import FAILED
 from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
 from agent.tenants.client_quotas import alter_quotas, describe_quotas
-from agent.tenants.visit import Rule, Visit
+from agent.tenants.tenant_request import Rule, TenantRequest
 from tailrace.kafka import ApiKey
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -36,54 +36,54 @@ SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}
 LISTENER_CONFIGS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
 
 
-async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
+async def _own_topics(tenant_request: TenantRequest) -> list[tuple[str, KnownTopic]]:
     """Return the tenant's topics that the client may describe, with the names that clients use."""
-    await visit.services.catalog.refresh_if_possible()
-    tenant, access = visit.tenant, visit.context.access
+    await tenant_request.services.catalog.refresh_if_possible()
+    tenant, access = tenant_request.tenant, tenant_request.context.access
     return [
         (tenant.local(name), known)
-        for name, known in visit.services.catalog.snapshot.by_name.items()
+        for name, known in tenant_request.services.catalog.snapshot.by_name.items()
         if tenant.owns(name) and access.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
     ]
 
 
-async def _metadata(visit: Visit, request: Any) -> Any:
-    """Replace "all topics" by the tenant's. In version 0 no topics would mean all; the border hides the others."""
-    if wants_all(visit.context, request):
-        topics = [MetadataRequestTopic(name=name) for name, _ in await _own_topics(visit)]
+async def _metadata(tenant_request: TenantRequest, request: Any) -> Any:
+    """Replace "all topics" by the tenant's. In version 0 no topics would mean all; the translation hides the others."""
+    if wants_all(tenant_request.context, request):
+        topics = [MetadataRequestTopic(name=name) for name, _ in await _own_topics(tenant_request)]
         request = replace(request, topics=topics, allow_auto_topic_creation=False)
-    return await visit.answer(request)
+    return await tenant_request.answer(request)
 
 
-async def _topic_partitions(visit: Visit, request: Any) -> Any:
+async def _topic_partitions(tenant_request: TenantRequest, request: Any) -> Any:
     if not request.topics:
-        topics = [TopicRequest(name) for name, _ in await _own_topics(visit)]
+        topics = [TopicRequest(name) for name, _ in await _own_topics(tenant_request)]
         if not topics:
             return APIS[ApiKey.DESCRIBE_TOPIC_PARTITIONS].response()
         request = replace(request, topics=topics)
-    return await visit.answer(request)
+    return await tenant_request.answer(request)
 
 
-async def _log_dirs(visit: Visit, request: Any) -> Any:
+async def _log_dirs(tenant_request: TenantRequest, request: Any) -> Any:
     """Replace "all topics" by the tenant's topics that the client may describe."""
     if request.topics is None:
         topics = [
             DescribableLogDirTopic(name, list(range(known.topic.partitions)))
-            for name, known in await _own_topics(visit)
+            for name, known in await _own_topics(tenant_request)
         ]
         request = replace(request, topics=topics)
-    return await visit.answer(request)
+    return await tenant_request.answer(request)
 
 
-async def _describe_configs(visit: Visit, request: Any) -> Any:
+async def _describe_configs(tenant_request: TenantRequest, request: Any) -> Any:
     """Hide other resources, and an agent's other listeners: the client only sees the listener that it connected to."""
     kept = [named for named in request.resources if named.resource_type in SEEN_BY_TENANTS]
-    response = await visit.answer(replace(request, resources=kept))
+    response = await tenant_request.answer(replace(request, resources=kept))
     for result in response.results:
         if result.resource_type == RESOURCE_BROKER:
             for row in result.configs:
                 if row.name in LISTENER_CONFIGS:
-                    row.value = _own_listener(visit, row.value or "")
+                    row.value = _own_listener(tenant_request, row.value or "")
     response.results += [
         _refused(DescribeConfigsResult, resource)
         for resource in request.resources
@@ -92,15 +92,15 @@ async def _describe_configs(visit: Visit, request: Any) -> Any:
     return response
 
 
-def _own_listener(visit: Visit, listeners: str) -> str:
-    own = visit.context.access.listener
+def _own_listener(tenant_request: TenantRequest, listeners: str) -> str:
+    own = tenant_request.context.access.listener
     return ",".join(listener for listener in listeners.split(",") if listener.partition(":")[0] == own)
 
 
 def _alter_configs(kind: Any) -> Rule:
-    async def alter(visit: Visit, request: Any) -> Any:
+    async def alter(tenant_request: TenantRequest, request: Any) -> Any:
         kept = [named for named in request.resources if named.resource_type in ALTERED_BY_TENANTS]
-        response = await visit.answer(replace(request, resources=kept))
+        response = await tenant_request.answer(replace(request, resources=kept))
         response.responses += [
             _refused(kind, named)
             for named in request.resources
@@ -117,24 +117,24 @@ def _refused(kind: Any, resource: Any) -> Any:
     )
 
 
-async def _list_config_resources(visit: Visit, request: Any) -> Any:
-    response = await visit.answer(request)
+async def _list_config_resources(tenant_request: TenantRequest, request: Any) -> Any:
+    response = await tenant_request.answer(request)
     response.config_resources = [
         named for named in response.config_resources if named.resource_type in SEEN_BY_TENANTS
     ]
     return response
 
 
-async def _list_transactions(visit: Visit, request: Any) -> Any:
+async def _list_transactions(tenant_request: TenantRequest, request: Any) -> Any:
     """Match the pattern with the names that the client uses. Whether it is valid does not depend on other tenants."""
     pattern = request.transactional_id_pattern
     if not pattern:
-        return await visit.answer(request)
+        return await tenant_request.answer(request)
     try:
         wanted = TopicPattern(pattern)
     except InvalidPattern:
         return APIS[ApiKey.LIST_TRANSACTIONS].response(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-    response = await visit.answer(replace(request, transactional_id_pattern=None))
+    response = await tenant_request.answer(replace(request, transactional_id_pattern=None))
     names = wanted.matches(row.transactional_id for row in response.transaction_states)
     response.transaction_states = [
         row for row in response.transaction_states if row.transactional_id in names
@@ -142,7 +142,7 @@ async def _list_transactions(visit: Visit, request: Any) -> Any:
     return response
 
 
-async def _not_for_tenants(visit: Visit, request: Any) -> Any:
+async def _not_for_tenants(tenant_request: TenantRequest, request: Any) -> Any:
     return APIS[request.api.key].response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 

@@ -19,7 +19,7 @@ import structlog
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.security.listeners import (
     EVERY_ADDRESS,
     BadListener,
@@ -21,7 +21,7 @@ from agent.security.listeners import (
     parse_listeners,
     read_listeners,
 )
-from agent.security.placing import parse_tenants
+from agent.security.tenant_placement import parse_tenants
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 from tailrace.rpc import openness

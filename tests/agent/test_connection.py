@@ -20,8 +20,8 @@ from agent.connection import (
     Reply,
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
+from agent.loop_passes import PASS_SECONDS, LoopPasses
 from agent.memory_budget import MemoryBudget
-from agent.passes import PASS_SECONDS, Passes
 from tailrace.buffers import TLS_PIECE_BYTES
 from tests.support.agents import settle
 from tests.support.patience import PATIENCE_SECONDS
@@ -90,10 +90,10 @@ class Line:
         max_inflight: int = 64,
         tries_at_once: bool = False,
         is_tls: bool = False,
-        passes: Passes | None = None,
+        passes: LoopPasses | None = None,
     ) -> None:
         self.tries_at_once = tries_at_once
-        self.passes = passes or Passes()
+        self.passes = passes or LoopPasses()
         self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
         self.seen: list[bytes] = []
         self.later: dict[bytes, Reply] = {}
@@ -168,7 +168,7 @@ class Line:
 class Timed(Line):
     """A line on which time passes while a request is handled at once."""
 
-    def __init__(self, step: float, order: list[bytes], *, tries_at_once: bool, passes: Passes) -> None:
+    def __init__(self, step: float, order: list[bytes], *, tries_at_once: bool, passes: LoopPasses) -> None:
         super().__init__(tries_at_once=tries_at_once, passes=passes)
         self.step = step
         self.order = order
@@ -779,9 +779,9 @@ def test_a_drain_does_not_wait_until_a_client_is_unmuted() -> None:
     run(scenario)
 
 
-def full() -> Passes:
+def full() -> LoopPasses:
     """A loop of whose pass a request has just used all there is, as each other does."""
-    passes = Passes()
+    passes = LoopPasses()
     passes.did(PASS_SECONDS)
     return passes
 
@@ -817,7 +817,7 @@ def test_a_request_that_waits_for_a_pass_of_the_loop_ends_with_its_connection() 
 
 def test_what_is_handled_at_once_fills_a_pass_of_the_loop_and_the_rest_waits_in_its_order() -> None:
     async def scenario() -> None:
-        passes, order, step = Passes(), list[bytes](), PASS_SECONDS / 10
+        passes, order, step = LoopPasses(), list[bytes](), PASS_SECONDS / 10
         lines = [Timed(step, order, tries_at_once=True, passes=passes) for _ in range(100)]
         for number, line in enumerate(lines):
             line.feed(framed(b"%02d" % number, b"%02d, the second" % number))

@@ -14,7 +14,7 @@ from agent.handlers import HANDLERS
 from agent.handlers.api_versions import OF_TELEMETRY
 from agent.long_work import LongWork
 from agent.security.access import Access
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api.errors import SequencerUnavailable
 from tailrace.batches.records import NewRecord, encode_batch

@@ -16,7 +16,7 @@ from agent.handlers import HANDLERS
 from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from agent.tenants.border import bordered
+from agent.tenants.tenant_handlers import tenant_handlers
 from sequencer.api.topics import Metadata, MetadataRequest
 from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
@@ -216,7 +216,7 @@ def test_a_tenants_client_that_names_20_000_leaves_the_loop_to_others(
     async def scenario(bench: AgentBench) -> None:
         client = connection()
         client.access = Access(tenant=Tenant.named("acme"))
-        dispatch = Dispatcher(bench.services, bordered(HANDLERS), {})
+        dispatch = Dispatcher(bench.services, tenant_handlers(HANDLERS), {})
         with measured_turns() as turns:
             answering = asyncio.create_task(dispatch(memoryview(sent)[4:], client), name=key.name)
             reply = await bench.until(answering, 3_600)

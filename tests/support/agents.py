@@ -22,8 +22,8 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.handlers.dead_letters import write_dead_letters
 from agent.identity import AgentIdentity
-from agent.internal_topics.copies import Copies
-from agent.internal_topics.uncopied import Uncopied
+from agent.internal_topics.copier import Copier
+from agent.internal_topics.copy_queue import CopyQueue
 from agent.leadership import KnownLeadership
 from agent.long_work import LongWork
 from agent.memory_budget import MemoryBudget
@@ -37,7 +37,7 @@ from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import ANYBODY
 from agent.security.delegation_tokens import fingerprint_of, hmac_of
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
@@ -160,8 +160,8 @@ class AgentBench:
         groups = GroupCoordinator(
             sequencer, clock, SeededEntropy(6), self.settings, lambda: identity, catalog
         )
-        uncopied = Uncopied(catalog, clock, telemetry.internal_topic_copies.labels("dropped").inc)
-        groups.on_stored, groups.on_taken_up = uncopied.group_state, uncopied.whole_group
+        copy_queue = CopyQueue(catalog, clock, telemetry.internal_topic_copies.labels("dropped").inc)
+        groups.on_stored, groups.on_taken_up = copy_queue.group_state, copy_queue.whole_group
         self.services = Services(
             settings=self.settings,
             clients=ClientSecurity(
@@ -184,7 +184,7 @@ class AgentBench:
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
             groups=groups,
-            uncopied=uncopied,
+            copy_queue=copy_queue,
             decoding=self._pool,
             telemetry=telemetry,
             quotas=quotas,
@@ -194,7 +194,7 @@ class AgentBench:
         await self.services.groups.start()
         self.services.tail.start()
         self.services.dead_letters.start(partial(write_dead_letters, self.services))
-        uncopied.start(Copies(self.services).copy, groups.used_groups)
+        copy_queue.start(Copier(self.services).copy, groups.used_groups)
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> AgentIdentity:
@@ -214,7 +214,7 @@ class AgentBench:
         await closing
 
     async def _close(self) -> None:
-        await self.services.uncopied.stop()
+        await self.services.copy_queue.stop()
         await self.services.lanes.close(60)
         await self.services.tail.close()
         await self.services.dead_letters.close()

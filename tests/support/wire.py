@@ -13,7 +13,7 @@ from unittest.mock import patch
 from structlog.testing import capture_logs
 
 import sequencer.store.sql.sqlite as sqlite_module
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.security.doors import ClientSecurity
 from agent.security.kafka_configs import AUTHORIZER, security_configs
+from agent.security.listener_contexts import ClientSecurity
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.settings import SecuritySettings
 from sequencer.api.errors import InvalidConfig

@@ -241,7 +241,7 @@ def test_a_group_that_is_taken_up_is_copied_whole() -> None:
 def test_groups_with_members_are_copied_again_before_retention_takes_their_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.internal_topics.uncopied.REFRESH_SECONDS", 6.0)
+    monkeypatch.setattr("agent.internal_topics.copy_queue.REFRESH_SECONDS", 6.0)
 
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
@@ -417,16 +417,16 @@ def test_copies_that_fail_are_given_up_once_the_cluster_asks_for_none() -> None:
 
 
 def test_changes_for_which_there_is_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.internal_topics.uncopied.MAX_CHANGES", 2)
+    monkeypatch.setattr("agent.internal_topics.copy_queue.MAX_CHANGES", 2)
 
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         await keep(bench)
         for _ in range(3):
-            bench.services.uncopied.transaction("a")
-        bench.services.uncopied.transaction("b")
-        bench.services.uncopied.transaction("c")
-        bench.services.uncopied.whole_group("g")
+            bench.services.copy_queue.transaction("a")
+        bench.services.copy_queue.transaction("b")
+        bench.services.copy_queue.transaction("c")
+        bench.services.copy_queue.whole_group("g")
         assert _counted(bench, "dropped") == 2
 
     run(scenario, LONG_LEASE)
@@ -437,7 +437,7 @@ def test_an_agent_that_drains_copies_what_is_left() -> None:
         await bench.topic()
         await keep(bench)
         await commit(bench, 9, (0, 5, ""))
-        await bench.until(asyncio.ensure_future(bench.services.uncopied.close()))
+        await bench.until(asyncio.ensure_future(bench.services.copy_queue.close()))
         assert await offsets(bench, seconds=0.1) == [(0, 5)]
 
     run(scenario, LONG_LEASE)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from agent.security import connection_limits
-from agent.security.doors import ClientSecurity
+from agent.security.listener_contexts import ClientSecurity
 from agent.security.listeners import parse_listeners
 from agent.security.settings import SecuritySettings
 from agent.security.users import new_credentials

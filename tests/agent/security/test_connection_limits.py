@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from agent.security.connection_limits import ConnectionLimits, LoginRoom
+from agent.security.connection_limits import ConnectionLimits, PendingLogins
 from agent.security.settings import SecuritySettings
 from tests.agent.security.secured import Secured, in_thread, run_secured
 from tests.agent.security.test_logins import ROOT, _round_trip
@@ -63,7 +63,7 @@ def test_one_ipv6_64_is_one_address() -> None:
     assert counted.opened("2001:db8:1:3::1") is None
     counted.login_failed("2001:db8:9::1")
     assert counted.is_closed_to("2001:db8:9::2") and not counted.is_closed_to("2001:db8:9:1::1")
-    room = LoginRoom[str](most=4, most_of_address=1)
+    room = PendingLogins[str](most=4, most_of_address=1)
     assert room.enter("x", "2001:db8::1", until=1.0) is None
     assert room.enter("y", "2001:db8::2", until=1.0) == "max_connections_without_login_per_address"
     room.leave("x")
@@ -71,7 +71,7 @@ def test_one_ipv6_64_is_one_address() -> None:
 
 
 def test_one_address_does_not_keep_the_logins_of_others_out() -> None:
-    room = LoginRoom[str](most=4, most_of_address=2)
+    room = PendingLogins[str](most=4, most_of_address=2)
     assert [room.enter(name, "a", until=1.0) for name in "wxy"] == [
         None,
         None,

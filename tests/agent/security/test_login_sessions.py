@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.security.access import Access
-from agent.security.login_sessions import Door
+from agent.security.login_sessions import ListenerContext
 from agent.security.sasl import Login, Step
 from agent.security.settings import SecuritySettings
 from tailrace.kafka import ApiKey, decode_response, encode_request
@@ -20,7 +20,7 @@ from tests.support.agents import connection, settle
 from tests.support.clocks import ManualClock
 
 
-def door(clock: ManualClock, login: Login) -> Door:
+def context(clock: ManualClock, login: Login) -> ListenerContext:
     """A listener where every exchange ends with this login."""
 
     async def answer(token: bytes) -> Step:
@@ -37,7 +37,9 @@ def door(clock: ManualClock, login: Login) -> Door:
         "audit": SimpleNamespace(logged_in=nothing, login_failed=nothing),
         "limits": SimpleNamespace(logged_in=lambda _: True, login_failed=nothing),
     }
-    return Door(dispatch=Any, dispatch_of_tenants=Any, max_request_bytes=1 << 20, clock=clock, **parts)
+    return ListenerContext(
+        dispatch=Any, dispatch_of_tenants=Any, max_request_bytes=1 << 20, clock=clock, **parts
+    )
 
 
 @pytest.mark.parametrize(("left_ms", "error", "lifetime_ms"), [
@@ -51,7 +53,7 @@ def test_a_token_that_has_ended_when_it_was_checked_is_no_login_without_an_end(
     async def scenario() -> None:
         clock, client = ManualClock(), connection()
         client._budget, client._limits = SimpleNamespace(largest=1 << 20), None  # type: ignore[assignment]
-        session = door(clock, Login("alice", expires_ms=clock.wall_ms() + left_ms)).session()
+        session = context(clock, Login("alice", expires_ms=clock.wall_ms() + left_ms)).session()
 
         async def asked(key: ApiKey, version: int, request: Any) -> Any:
             sent = memoryview(b"".join(encode_request(7, key, version, request)))[4:]

@@ -13,7 +13,7 @@ from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.users import new_credentials
-from agent.tenants.border import bordered, bordered_at_once
+from agent.tenants.tenant_handlers import tenant_handlers, tenant_handlers_at_once
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.producers import InitProducer
 from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, ScramName
@@ -41,7 +41,7 @@ class Client:
         self._bench = bench
         handlers, at_once = (GUARDED, GUARDED_AT_ONCE) if is_guarded else (HANDLERS, AT_ONCE)
         if tenant is not None:
-            handlers, at_once = bordered(handlers), bordered_at_once(at_once)
+            handlers, at_once = tenant_handlers(handlers), tenant_handlers_at_once(at_once)
         self._dispatch = Dispatcher(bench.services, handlers, at_once)
         principal = "User:root" if tenant is None else f"User:{tenant.stored('root')}"
         index = AclIndex((), {principal})

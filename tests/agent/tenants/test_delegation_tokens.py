@@ -9,7 +9,7 @@ from agent.security.access import Access
 from agent.security.authorize import AclIndex
 from agent.security.guarded_handlers import GUARDED
 from agent.tenants.acl_names import deciding_acls, stored_acl
-from agent.tenants.border import bordered
+from agent.tenants.tenant_handlers import tenant_handlers
 from tailrace.kafka import decode_response, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
@@ -27,7 +27,7 @@ async def ask(bench: AgentBench, request: Any, user: str, *acls: Acl) -> Any:
     client.access = Access("INSIDE", "10.0.0.1", principal, lambda: index, tenant=ACME)
     api, version = request.api.key, APIS[request.api.key].served.last
     sent = b"".join(encode_request(7, api, version, request, "client"))
-    reply = await Dispatcher(bench.services, bordered(GUARDED))(memoryview(sent)[4:], client)
+    reply = await Dispatcher(bench.services, tenant_handlers(GUARDED))(memoryview(sent)[4:], client)
     assert reply.parts is not None
     return decode_response(api, version, memoryview(b"".join(reply.parts))[4:])[1]
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from agent.http import AgentPages
 from agent.security.listeners import BadListener
-from agent.security.placing import NoTenant, TenantRules, parse_tenants
+from agent.security.tenant_placement import NoTenant, TenantRules, parse_tenants
 from sequencer.api.topics import CreateTopic
 from tailrace.http.http_server import HttpServer
 from tailrace.tenants import BadTenant, Tenant, is_topic_name, local_name, tenant_of

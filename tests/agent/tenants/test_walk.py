@@ -191,7 +191,7 @@ WITH_IDS = [key for key in WALKED if any(has_ids(APIS[key].request, each) for ea
 def test_anothers_topic_is_none_also_where_the_sequencer_could_not_be_asked(
     key: ApiKey, is_guarded: bool
 ) -> None:
-    """The topic is new to this agent: the border's look-up fails, and the handler's own would find it."""
+    """The topic is new to this agent: the translation's look-up fails, and the handler's own would find it."""
 
     async def scenario(bench: AgentBench) -> None:
         secret_id = await neighbourhood(bench)

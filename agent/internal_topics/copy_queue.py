@@ -1,4 +1,4 @@
-"""The changes that are not copied to an internal topic yet, and the task that has them copied.
+"""The queue of changes to copy to internal topics, and the task that copies them.
 
 Requests only note here that something changed, and wait for nothing. The state is read when it is copied. So several
 changes make one record, the last record has the last state, and a failed copy is simply noted again.
@@ -45,7 +45,7 @@ class GroupChanges:
 
 
 @dataclass(slots=True)
-class NotedChanges:
+class PendingChanges:
     """The changes, in the order in which they were first noted."""
 
     groups: dict[str, GroupChanges] = field(default_factory=dict)
@@ -74,11 +74,11 @@ class NotedChanges:
         return True
 
 
-Copy = Callable[[NotedChanges], Awaitable[None]]
+Copy = Callable[[PendingChanges], Awaitable[None]]
 """Copies the changes, and notes again those that could not be copied."""
 
 
-class Uncopied:
+class CopyQueue:
     """The changes of one agent. `start` before use, `close` or `stop` at the end. Nothing is noted for a topic that is
     not kept.
 
@@ -89,7 +89,7 @@ class Uncopied:
         self._catalog = catalog
         self._clock = clock
         self._on_dropped = on_dropped
-        self._changes = NotedChanges()
+        self._changes = PendingChanges()
         self._has_changes = asyncio.Event()
         self._is_closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -160,6 +160,6 @@ class Uncopied:
                     self.whole_group(group_id)
             self._has_changes.clear()
             is_last = await wait_until_set(self._clock, self._is_closing, PAUSE_SECONDS)
-            changes, self._changes = self._changes, NotedChanges()
+            changes, self._changes = self._changes, PendingChanges()
             with outlived(log, "changes of groups and transactional ids are not copied"):
                 await copy(changes)

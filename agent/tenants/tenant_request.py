@@ -11,8 +11,8 @@ from tailrace.tenants import Tenant
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """`answer` takes a request across the border and returns the answer, both with the client's names."""
+class TenantRequest:
+    """`answer` translates a request, handles it and returns the translated answer."""
 
     tenant: Tenant
     services: Services
@@ -20,5 +20,5 @@ class Visit:
     answer: Callable[[Any], Awaitable[Any]]
 
 
-Rule = Callable[[Visit, Any], Awaitable[Any]]
+Rule = Callable[[TenantRequest, Any], Awaitable[Any]]
 """Returns the response to a request."""

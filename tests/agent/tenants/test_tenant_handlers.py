@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_tenant
 from agent.quotas.quotas import Charge
 from agent.tenants.consumer_protocol import translated_bytes
-from agent.tenants.names import inward, outward
+from agent.tenants.names import to_local, to_stored
 from sequencer.api.producers import InitProducer
 from sequencer.api.security import DeleteAcls, DeletedAcls
 from tailrace.ids import NIL_TOPIC_ID
@@ -279,7 +279,7 @@ def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
             )
         ]
         await Client(bench).ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest(creations=everything))
-        from agent.security.doors import CurrentAcls
+        from agent.security.listener_contexts import CurrentAcls
 
         acls = CurrentAcls(bench.services.catalog, ())
         cluster = (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
@@ -484,6 +484,6 @@ WHAT_MEMBERS_SAY = (SUBSCRIBED, SUBSCRIBED + b"later", b"", b"\x00", b"worker of
 
 @pytest.mark.parametrize("given", WHAT_MEMBERS_SAY)
 def test_what_members_tell_each_other_comes_out_as_it_went_in(given: bytes) -> None:
-    inside = translated_bytes(ConsumerProtocolSubscription, given, inward(ACME))
-    assert translated_bytes(ConsumerProtocolSubscription, inside, outward(ACME)) == given
+    inside = translated_bytes(ConsumerProtocolSubscription, given, to_stored(ACME))
+    assert translated_bytes(ConsumerProtocolSubscription, inside, to_local(ACME)) == given
     assert (b"acme~orders" in inside) == (given.startswith(SUBSCRIBED))

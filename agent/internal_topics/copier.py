@@ -13,9 +13,9 @@ from contextlib import suppress
 import structlog
 
 from agent.groups.coordinator import GroupRefusal
+from agent.internal_topics.copy_queue import MAX_CHANGES, GroupChanges, Partition, PendingChanges
 from agent.internal_topics.records import group_records, position_record, transaction_record
 from agent.internal_topics.topics import kept_topic
-from agent.internal_topics.uncopied import MAX_CHANGES, GroupChanges, NotedChanges, Partition
 from agent.produce.own_records import is_written
 from agent.services import Services
 from sequencer.api.errors import SequencerError
@@ -37,14 +37,14 @@ POSITIONS_AT_ONCE = 200
 """Positions of a group that are read and written in one step."""
 
 
-class NotWritten(Exception):
+class CopyFailed(Exception):
     """Records of a copy are not stored, or some of them."""
 
 
 async def partitions_of_group(services: Services, group_id: str) -> list[Partition]:
     """Return the partitions of a group that is about to be deleted, for tombstones; none if groups are not copied."""
     partitions: list[Partition] = []
-    if services.uncopied.keeps_groups:
+    if services.copy_queue.keeps_groups:
         async for page in pages(services.sequencer.fetch_offsets, FetchOffsets(group_id, None)):
             partitions += [(position.topic_id, position.partition) for position in page.positions]
             if len(partitions) >= MAX_CHANGES:
@@ -52,7 +52,7 @@ async def partitions_of_group(services: Services, group_id: str) -> list[Partiti
     return partitions
 
 
-class Copies:
+class Copier:
     """Makes the copies of one agent."""
 
     def __init__(self, services: Services) -> None:
@@ -60,7 +60,7 @@ class Copies:
         self._open: dict[str, TransactionDescription] = {}
         """Transactions that were open when they were copied. They are copied again until they end."""
 
-    async def copy(self, changes: NotedChanges) -> None:
+    async def copy(self, changes: PendingChanges) -> None:
         """Copy the changes. Those that can't be copied now are noted again."""
         for some in in_parts(list(changes.groups.items()), AT_ONCE):
             causes = await asyncio.gather(*(self._tried_group(*group) for group in some))
@@ -85,8 +85,8 @@ class Copies:
         with outlived(log, "a group is not copied", group=group_id):
             try:
                 await self._copy_group(group_id, changes)
-            except (SequencerError, NotWritten) as error:
-                self._services.uncopied.group(group_id, changes)
+            except (SequencerError, CopyFailed) as error:
+                self._services.copy_queue.group(group_id, changes)
                 return cause_of(error)
         return None
 
@@ -117,7 +117,7 @@ class Copies:
         """Return the records of positions. A position that an open transaction may still change is left for later."""
         pending = [position for position in positions if position.has_pending]
         if pending:
-            self._services.uncopied.committed(group_id, pending)
+            self._services.copy_queue.committed(group_id, pending)
         topics = self._services.catalog.of_one_request()
         records = []
         for position in positions:
@@ -137,7 +137,7 @@ class Copies:
             described = [each async for answer in answers for each in answer.transactions]
         except SequencerError as error:
             for transactional_id in ids:
-                self._services.uncopied.transaction(transactional_id)
+                self._services.copy_queue.transaction(transactional_id)
             return [cause_of(error)] * len(ids)
         return await asyncio.gather(
             *(self._tried_transaction(each, known.get(each.transactional_id)) for each in described)
@@ -152,11 +152,11 @@ class Copies:
             try:
                 if described != known:
                     await self._append(TRANSACTIONS, transactional_id, [await self._transaction(described)])
-            except (SequencerError, NotWritten) as error:
-                self._services.uncopied.transaction(transactional_id)
+            except (SequencerError, CopyFailed) as error:
+                self._services.copy_queue.transaction(transactional_id)
                 return cause_of(error)
             if described.state is TransactionState.ONGOING:
-                self._services.uncopied.transaction(transactional_id)
+                self._services.copy_queue.transaction(transactional_id)
                 self._open[transactional_id] = described
         return None
 
@@ -177,12 +177,12 @@ class Copies:
     async def _append(self, internal: str, owner: str, records: Sequence[NewRecord]) -> None:
         """Append records of a group or transactional id (`owner`, as stored) to its tenant's internal topic.
 
-        Raises NotWritten, or the sequencer's errors.
+        Raises CopyFailed, or the sequencer's errors.
         """
         if not records:
             return
         topic = await kept_topic(self._services, stored_beside(owner, internal))
         partition = partition_of(local_name(owner), topic.topic.partitions)
         if not await is_written(self._services, topic, partition, records, latency=Latency.COST):
-            raise NotWritten(f"{len(records)} records for {topic.topic.name} are not stored")
+            raise CopyFailed(f"{len(records)} records for {topic.topic.name} are not stored")
         self._services.telemetry.internal_topic_copies.labels("written").inc(len(records))

@@ -15,11 +15,11 @@ from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.delegation_tokens import TokenLogins
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
-from agent.security.login_sessions import Door
+from agent.security.login_sessions import ListenerContext
 from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
-from agent.security.placing import TenantRules, parse_tenants
 from agent.security.sasl import Exchange, PlainExchange, ScramExchange
 from agent.security.settings import SecuritySettings
+from agent.security.tenant_placement import TenantRules, parse_tenants
 from agent.security.users import MECHANISMS, Users
 from agent.tenants.acl_names import deciding_acls, owner_of
 from tailrace.clock import Clock
@@ -119,7 +119,7 @@ class Logins:
         return made
 
 
-def open_doors(
+def listener_contexts(
     security: ClientSecurity,
     *,
     logins: Logins,
@@ -128,8 +128,8 @@ def open_doors(
     admission: Admission,
     max_request_bytes: int,
     clock: Clock,
-) -> dict[str, Door]:
-    """Return a door for each listener, by name. `of_tenants` serves the clients of tenants, `dispatch` all others."""
+) -> dict[str, ListenerContext]:
+    """Return each listener's context by its name. `of_tenants` serves the clients of tenants, `dispatch` all others."""
     name_of = None
     if security.tls is not None and security.settings.client_auth != "none":
         from agent.security.certificates import distinguished_name
@@ -137,7 +137,7 @@ def open_doors(
         name_of = distinguished_name
     rules = parse_rules(security.settings.principal_mapping_rules)
     return {
-        listener.name: Door(
+        listener.name: ListenerContext(
             listener=listener,
             dispatch=dispatch,
             dispatch_of_tenants=of_tenants,

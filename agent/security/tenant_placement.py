@@ -22,7 +22,7 @@ class NoTenant(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class TenantUser:
     """A client's tenant, if it has one, and the stored name of its user."""
 
     tenant: Tenant | None
@@ -46,7 +46,7 @@ class TenantRules:
         tenant = self.by_listener.get(listener)
         return "" if tenant is None else tenant.prefix
 
-    def place(self, listener: str, user: str, *, by_password: bool) -> Placed:
+    def place(self, listener: str, user: str, *, by_password: bool) -> TenantUser:
         """Return the tenant and user of a client that has logged in. Raises NoTenant.
 
         Args:
@@ -54,26 +54,26 @@ class TenantRules:
         """
         tenant = self.by_listener.get(listener)
         if tenant is not None:
-            return Placed(tenant, tenant.stored(user))
+            return TenantUser(tenant, tenant.stored(user))
         tenant = tenant_of(user) if self.is_on else None
         if tenant is not None:
             if not by_password:
                 raise NoTenant(
                     f"{user!r} looks like a user of the tenant {tenant.name!r}, and no password proves it"
                 )
-            return Placed(tenant, user)
+            return TenantUser(tenant, user)
         if not self.rules:
-            return Placed(None, user)
+            return TenantUser(None, user)
         name = map_principal(user, self.rules)
         if name is None:
             raise NoTenant(f"no tenant rule fits {user!r}")
         if not name:
-            return Placed(None, user)
+            return TenantUser(None, user)
         try:
             tenant = Tenant.named(name)
         except BadTenant as error:
             raise NoTenant(f"the tenant rules place {user!r} so: {error}") from None
-        return Placed(tenant, tenant.stored(user))
+        return TenantUser(tenant, tenant.stored(user))
 
 
 def parse_tenants(

@@ -22,7 +22,7 @@ BESIDE_SECONDS = 0.00002
 """The unmeasured cost of a step: its task, and sending the answer."""
 
 
-class Passes:
+class LoopPasses:
     """Makes requests wait for a pass of one event loop that has time for them.
 
     Each pass lets through as many requests as should fit, estimated from the recent time of a step. So however many

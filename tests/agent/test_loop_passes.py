@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from agent.long_work import FREE_SECONDS, LongWork
-from agent.passes import PASS_SECONDS, Passes
+from agent.loop_passes import PASS_SECONDS, LoopPasses
 
 STEP_SECONDS = 0.0001
 IN_A_PASS = round(PASS_SECONDS / STEP_SECONDS)
@@ -166,7 +166,7 @@ def test_a_request_with_a_task_of_its_own_begins_behind_those_who_wait() -> None
 
 def test_where_no_time_passes_nobody_waits() -> None:
     async def scenario() -> None:
-        passes = Passes()
+        passes = LoopPasses()
         order: list[int] = []
         for number in range(MANY):
             passes.begin(partial(order.append, number))
