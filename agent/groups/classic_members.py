@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from agent.groups.assignors import Assignment, united
+from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import (
     ClassicClient,
     Consumer,
@@ -60,8 +60,9 @@ class NotUpgradable(Exception):
 # --- the migration
 
 
-def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> ConsumerGroup:
-    """Fill the empty group `into` with the members of a classic group, at its generation, with their partitions.
+def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> Steps[ConsumerGroup]:
+    """Fill the empty group `into` with the members of a classic group, at its generation, with their partitions. Steps
+    count members and partitions.
 
     Raises NotUpgradable, also during a rebalance: until it ends, it is unknown who reads what.
     """
@@ -70,20 +71,22 @@ def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> C
     if group.phase is not GroupPhase.STABLE:
         raise NotUpgradable(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{group.group_id!r} is {group.phase}")
     try:
-        members = [_upgraded_member(group, member, topics) for member in group.members.values()]
+        for member in group.members.values():
+            into.members[member.member_id] = yield from _upgraded_member(group, member, topics)
     except MalformedRequest as error:
         raise NotUpgradable(
             ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id!r}: a member's metadata can't be read: {error}"
         ) from error
     into.epoch = into.target_epoch = group.generation
-    into.members = {member.member_id: member for member in members}
-    into.resume(now)
+    yield from into.resume(now)
     into.is_dirty = True
     return into
 
 
-def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consumer:
+def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Steps[Consumer]:
     assignment = read_assignment(member.assignment) if member.assignment else None
+    partitions = [] if assignment is None else assignment.assigned_partitions
+    yield 1 + _count_of(partitions)
     if assignment is not None and assignment.user_data and group.protocol not in KNOWN_ASSIGNORS:
         raise NotUpgradable(
             ErrorCode.GROUP_ID_NOT_FOUND,
@@ -91,7 +94,7 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consu
             "switch to one of Kafka's before the upgrade",
         )
     subscription = read_subscription(member.metadata(group.protocol or ""))
-    assigned = {} if assignment is None else _by_topic_id(assignment.assigned_partitions, topics)
+    assigned = yield from _by_topic_id(partitions, topics)
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -108,8 +111,9 @@ def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consu
     )
 
 
-def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) -> Group:
-    """Fill the empty group `into` with the remaining classic members, and have them join again.
+def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) -> Steps[Group]:
+    """Fill the empty group `into` with the remaining classic members, and have them join again. Steps count topics and
+    partitions.
 
     `into.generation` must be the epoch that was sent to them before the last member of the new protocol left: at a
     later one they would drop their partitions at once.
@@ -117,6 +121,7 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
     into.phase, into.protocol_type = GroupPhase.STABLE, CONSUMER
     for member in group.members.values():
         assert member.classic is not None, "only classic members are left"
+        assignment = yield from _written(group, member, topics)
         into.add(
             GroupMember(
                 member_id=member.member_id,
@@ -126,7 +131,7 @@ def downgraded(group: ConsumerGroup, into: Group, now: float, topics: Topics) ->
                 session_seconds=member.classic.session_seconds,
                 rebalance_seconds=member.rebalance_seconds,
                 protocols=list(member.classic.protocols),
-                assignment=_written(group, member, topics),
+                assignment=assignment,
                 session_deadline=member.session_deadline,
                 has_synced=True,
             )
@@ -154,6 +159,7 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
         return JoinAnswer(code, request.member_id)
     if not request.member_id and request.instance_id is None and request.requires_known_id:
         return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, request.fresh_id)
+    yield len(subscription.topics) + _count_of(subscription.owned_partitions)
     size = len(group.members)
     member = yield from _member_of(group, request)
     member.classic = ClassicClient(request.session_seconds, tuple(request.protocols))
@@ -167,7 +173,8 @@ def join(group: ConsumerGroup, now: float, request: JoinRequest, topics: Topics)
     )
     is_changed = group.subscribe(member, _topics_of(subscription)) or len(group.members) > size
     yield from group.retarget(topics, is_changed=is_changed)
-    yield from group.advance(now, member, _by_topic_id(subscription.owned_partitions, topics))
+    owned = yield from _by_topic_id(subscription.owned_partitions, topics)
+    yield from group.advance(now, member, owned)
     group.await_nothing(member, now)
     group.await_answer(member, now)
     return JoinAnswer(
@@ -215,7 +222,7 @@ def _member_of(group: ConsumerGroup, request: JoinRequest) -> Steps[Consumer]:
     return held_by
 
 
-def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics) -> SyncAnswer:
+def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics) -> Steps[SyncAnswer]:
     """SyncGroup: return the member's partitions."""
     member, code = _current(group, request.member_id, request.instance_id, request.generation)
     if member is None or member.classic is None:
@@ -231,7 +238,8 @@ def sync(group: ConsumerGroup, now: float, request: SyncRequest, topics: Topics)
         return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
     group.await_nothing(member, now)
     protocol = named or member.classic.protocols[0][0]
-    return SyncAnswer(ErrorCode.NONE, CONSUMER, protocol, _written(group, member, topics))
+    assignment = yield from _written(group, member, topics)
+    return SyncAnswer(ErrorCode.NONE, CONSUMER, protocol, assignment)
 
 
 def heartbeat(
@@ -286,22 +294,31 @@ def _topics_of(subscription: ConsumerProtocolSubscription) -> Subscription:
     return Subscription(frozenset(subscription.topics))
 
 
-def _by_topic_id(named: list[TopicPartition], topics: Topics) -> Assignment:
+def _count_of(named: list[TopicPartition]) -> int:
+    return len(named) + sum(len(part.partitions) for part in named)
+
+
+def _by_topic_id(named: list[TopicPartition], topics: Topics) -> Steps[Assignment]:
     """Return the partitions by topic id, without topics that do not exist."""
-    return united(
-        (topics[part.topic].topic.topic_id, part.partitions)
-        for part in named
-        if part.topic in topics and part.partitions
-    )
+    assignment: Assignment = {}
+    for part in named:
+        if part.topic in topics and part.partitions:
+            topic_id = topics[part.topic].topic.topic_id
+            assignment[topic_id] = assignment.get(topic_id, frozenset()).union(part.partitions)
+        yield 1 + len(part.partitions)
+    return assignment
 
 
-def _written(group: ConsumerGroup, member: Consumer, topics: Topics) -> bytes:
+def _written(group: ConsumerGroup, member: Consumer, topics: Topics) -> Steps[bytes]:
     """Return the member's assignment in its client's format."""
     assert member.classic is not None, "of a classic member"
     names: Mapping[UUID, str] = {
         topics[name].topic.topic_id: name for name in group.names_of(member) if name in topics
     }
+    yield len(names)
     metadata = next((metadata for _, metadata in member.classic.protocols), b"")
-    return write_assignment(
+    written = write_assignment(
         metadata, {names[topic_id]: parts for topic_id, parts in member.assigned.items() if topic_id in names}
     )
+    yield sum(map(len, member.assigned.values()))
+    return written

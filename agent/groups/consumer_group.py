@@ -207,7 +207,7 @@ class ConsumerGroup:
     """The names in `_known` that each pattern matches."""
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
-    _holders: dict[tuple[UUID, int], PartitionHolder] = field(default_factory=dict)
+    _holders: dict[tuple[UUID, int], PartitionHolder] = field(default_factory=dict, repr=False)
     """The holder of each partition, whether assigned or being revoked."""
     _nothing_before: float | None = None
     """The next time at which something is due; None if it must be computed."""
@@ -553,9 +553,10 @@ class ConsumerGroup:
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
             holder = PartitionHolder(member, self.target_epoch)
-            for topic_partition in _topic_partitions(member.assigned):
-                self._holders.setdefault(topic_partition, holder)
-                yield 1
+            for topic_id, partitions in member.assigned.items():
+                for partition in partitions:
+                    self._holders.setdefault((topic_id, partition), holder)
+                yield len(partitions)
         if next_epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):
@@ -670,7 +671,7 @@ class ConsumerGroup:
                 yield from self.remove(member)
             yield 1
 
-    def resume(self, now: float) -> None:
+    def resume(self, now: float) -> Steps[None]:
         """Take over from another coordinator: every session and every revocation gets its full time again. Since when a
         member holds its partitions is not stored, so until its epoch rises it may commit at its present one only."""
         self._nothing_before = None
@@ -679,10 +680,12 @@ class ConsumerGroup:
             self.restart_session(member, now)
             if member.phase is MemberPhase.UNREVOKED:
                 member.revocation_deadline = now + member.rebalance_seconds
+            yield 1
+            holder = PartitionHolder(member, member.epoch)
             for held in (member.assigned, member.revoking):
-                self._holders.update(
-                    dict.fromkeys(_topic_partitions(held), PartitionHolder(member, member.epoch))
-                )
+                for topic_id, partitions in held.items():
+                    self._holders.update(((topic_id, each), holder) for each in partitions)
+                    yield len(partitions)
 
     def close(self, code: ErrorCode) -> None:
         """Mark the group as dead. No request waits for an answer of this group."""
@@ -721,10 +724,6 @@ def _merged(known: Subscription, request: ConsumerHeartbeat) -> Subscription:
         known.pattern if request.pattern is None else request.pattern,
         known.assignor if request.assignor is None else request.assignor,
     )
-
-
-def _topic_partitions(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
-    return ((topic_id, partition) for topic_id, partitions in assignment.items() for partition in partitions)
 
 
 def _nonempty(assignment: Iterable[tuple[UUID, frozenset[int]]]) -> Assignment:

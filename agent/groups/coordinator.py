@@ -57,7 +57,7 @@ from tailrace.configs.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SES
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
-from tailrace.turns import Steps, Turns, in_turns
+from tailrace.turns import Steps, Turns, at_once, in_turns
 
 log = structlog.get_logger("agent.groups")
 
@@ -216,10 +216,11 @@ class GroupCoordinator:
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """SyncGroup: wait until the leader's assignment has arrived and is stored."""
 
-        def act(group: JoinedGroup, now: float, ticket: int) -> None:
+        def act(group: JoinedGroup, now: float, ticket: int) -> Steps[None]:
             _refuse_unless(self.bytes.may_assign(group, request))
             if isinstance(group, ConsumerGroup):
-                group.answer(ticket, classic_members.sync(group, now, request, self._topics))
+                synced = yield from classic_members.sync(group, now, request, self._topics)
+                group.answer(ticket, synced)
             else:
                 group.sync(now, ticket, request)
 
@@ -452,7 +453,7 @@ class GroupCoordinator:
     def _topics(self) -> Topics:
         return self._catalog.snapshot.by_name
 
-    def _upgrade(self, held: _Held, request: ConsumerHeartbeat, *, has_topics: bool = False) -> None:
+    def _upgrade(self, held: _Held, request: ConsumerHeartbeat, *, has_topics: bool = False) -> Steps[None]:
         """Turn a classic group with members into a consumer group, for a client of the new protocol that joins it.
 
         Raises _TopicsNeeded unless `has_topics`: members would lose partitions of topics that the catalog does not
@@ -469,10 +470,11 @@ class GroupCoordinator:
             return
         if not has_topics:
             raise _TopicsNeeded
-        empty = self._restored(_empty(group, CONSUMER_GROUP))
+        empty = self._emptied(group, CONSUMER_GROUP)
         assert isinstance(empty, ConsumerGroup), "of the type that was asked for"
         try:
-            upgraded = classic_members.upgraded(group, empty, self._clock.monotonic(), self._topics)
+            now = self._clock.monotonic()
+            upgraded = yield from classic_members.upgraded(group, empty, now, self._topics)
         except classic_members.NotUpgradable as error:
             raise GroupRefusal(error.code, str(error)) from error
         refusal = upgraded.refusal(request)
@@ -480,15 +482,16 @@ class GroupCoordinator:
             raise GroupRefusal(refusal.code, refusal.message)
         held.group = upgraded
 
-    def _downgrade(self, held: _Held, epoch: int) -> None:
+    async def _downgrade(self, held: _Held, epoch: int) -> None:
         """Make a group classic if its last member of the new protocol has left. `epoch`: the epoch before that."""
         group = held.group
         if not isinstance(group, ConsumerGroup) or not group.has_only_classic_members:
             return
-        empty = self._restored(_empty(group, CLASSIC_GROUP))
+        empty = self._emptied(group, CLASSIC_GROUP)
         assert isinstance(empty, Group), "of the type that was asked for"
         empty.generation = epoch
-        held.group = classic_members.downgraded(group, empty, self._clock.monotonic(), self._topics)
+        now = self._clock.monotonic()
+        held.group = await _in_turns(classic_members.downgraded(group, empty, now, self._topics))
 
     def _may(self, change: str) -> bool:
         """Whether groups with members may `upgrade` or `downgrade`."""
@@ -513,13 +516,13 @@ class GroupCoordinator:
         is_kept = held.is_stored and SHARE_GROUP in (held.group.type, kind.type)
         if is_kept or not held.group.is_idle:
             raise GroupRefusal(if_other, f"{held.group.group_id!r} is a {held.group.type} group")
-        held.group = self._restored(_empty(held.group, kind.type))
+        held.group = self._emptied(held.group, kind.type)
 
     async def _step(
         self,
         group_id: str,
         act: Callable[[AnyGroup, float], T | Steps[T]],
-        prepare: Callable[[_Held], None] = lambda held: None,
+        prepare: Callable[[_Held], Steps[None] | None] = lambda held: None,
     ) -> T:
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
@@ -544,7 +547,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         act: Callable[[AnyGroup, float], T | Steps[T]],
-        prepare: Callable[[_Held], None],
+        prepare: Callable[[_Held], Steps[None] | None],
     ) -> T:
         for _ in range(MAX_ATTEMPTS):
             held = await self._take_up(group_id)
@@ -553,7 +556,7 @@ class GroupCoordinator:
                     continue
                 before = held.group
                 try:
-                    prepare(held)
+                    await _result(prepare(held))
                     result = await self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 except GroupRefusal:
                     held.group = before
@@ -570,11 +573,9 @@ class GroupCoordinator:
         group = held.group
         is_mixed = isinstance(group, ConsumerGroup) and not group.has_only_classic_members
         epoch = group.generation
-        changed: Any = change(self._clock.monotonic())
-        takes_turns = isinstance(changed, Generator)
-        result: T = await in_turns(changed, Turns(ASSIGNED_IN_A_TURN)) if takes_turns else changed
+        result = await _result(change(self._clock.monotonic()))
         if is_mixed and self._may("downgrade"):
-            self._downgrade(held, epoch)
+            await self._downgrade(held, epoch)
         return result
 
     async def _settle(self, held: _Held) -> bool:
@@ -618,14 +619,17 @@ class GroupCoordinator:
             self.bytes.forget(group_id)
 
     async def _save(self, held: _Held) -> bool:
-        held.generation, held.group.is_dirty = held.group.generation, False
+        state = await _in_turns(_stored(held.group))
+        if held.is_over:
+            return False  # and the state may say that the group was closed meanwhile
+        held.generation, held.group.is_dirty = state.generation, False
         identity = self._identity()
         try:
             await self._sequencer.save_group(
                 SaveGroup(
                     identity.broker_id,
                     held.lease_epoch,
-                    _stored(held.group),
+                    state,
                     may_create=not held.is_stored,
                     turn=held.next_turn(),
                 )
@@ -697,7 +701,7 @@ class GroupCoordinator:
         if state.type != CLASSIC_GROUP:
             await self._catalog.refresh()  # the previous coordinator may know topics that this catalog lacks
         held = _Held(
-            group=self._restored(state),
+            group=await _in_turns(self._restored(state)),
             lease_epoch=lease_epoch,
             is_stored=bool(state.blob),
             turn=first_turn(state.term),
@@ -712,30 +716,40 @@ class GroupCoordinator:
             self.on_taken_up(group_id)
         return held
 
-    def _restored(self, state: GroupState) -> AnyGroup:
+    def _emptied(self, group: AnyGroup, kind: str) -> AnyGroup:
+        """Return a group of this type without members, at this group's generation."""
+        return at_once(self._restored(_empty(group, kind)))
+
+    def _restored(self, state: GroupState) -> Steps[AnyGroup]:
         settings, now = self._settings, self._clock.monotonic()
         if state.type == CONSUMER_GROUP:
-            return stored_consumer_group.restored(
-                state,
-                now=now,
-                session_seconds=self.configs.seconds(state.group_id, CONSUMER_SESSION_TIMEOUT_MS),
-                max_size=settings.group_consumer_max_size,
-                max_bytes=settings.group_max_bytes,
+            return (
+                yield from stored_consumer_group.restored(
+                    state,
+                    now=now,
+                    session_seconds=self.configs.seconds(state.group_id, CONSUMER_SESSION_TIMEOUT_MS),
+                    max_size=settings.group_consumer_max_size,
+                    max_bytes=settings.group_max_bytes,
+                )
             )
         if state.type == SHARE_GROUP:
-            return stored_share_group.restored(
+            return (
+                yield from stored_share_group.restored(
+                    state,
+                    now=now,
+                    session_seconds=self.configs.seconds(state.group_id, SHARE_SESSION_TIMEOUT_MS),
+                    max_size=settings.group_share_max_size,
+                    max_bytes=settings.group_max_bytes,
+                )
+            )
+        return (
+            yield from stored_group.restored(
                 state,
                 now=now,
-                session_seconds=self.configs.seconds(state.group_id, SHARE_SESSION_TIMEOUT_MS),
-                max_size=settings.group_share_max_size,
+                initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
+                max_size=settings.group_max_size,
                 max_bytes=settings.group_max_bytes,
             )
-        return stored_group.restored(
-            state,
-            now=now,
-            initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
-            max_size=settings.group_max_size,
-            max_bytes=settings.group_max_bytes,
         )
 
     # --- timeouts
@@ -818,6 +832,17 @@ class GroupCoordinator:
             await self._settle(held)
 
 
+async def _in_turns(steps: Steps[T]) -> T:
+    return await in_turns(steps, Turns(ASSIGNED_IN_A_TURN))
+
+
+async def _result(work: T | Steps[T]) -> T:
+    """Return the result of work on a group, which comes in steps if very many members or partitions may be in it."""
+    given: Any = work
+    result: T = await _in_turns(given) if isinstance(given, Generator) else given
+    return result
+
+
 def _empty(group: AnyGroup, kind: str) -> GroupState:
     """Return the state of a group of this type without members, at this group's generation."""
     return GroupState(
@@ -831,7 +856,7 @@ def _empty(group: AnyGroup, kind: str) -> GroupState:
     )
 
 
-def _stored(group: AnyGroup) -> GroupState:
+def _stored(group: AnyGroup) -> Steps[GroupState]:
     if isinstance(group, ConsumerGroup):
         return stored_consumer_group.stored(group)
     if isinstance(group, ShareGroup):

@@ -10,6 +10,7 @@ from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import ClassicClient, Consumer, ConsumerGroup, MemberPhase, Subscription
 from agent.groups.stored_group import check_version
 from sequencer.api.groups import CONSUMER_GROUP, GroupState
+from tailrace.turns import Steps
 
 VERSION = 1
 
@@ -59,14 +60,17 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StoredConsumerGroup)
 
 
-def stored(group: ConsumerGroup) -> GroupState:
-    """Return the row of the group."""
+def stored(group: ConsumerGroup) -> Steps[GroupState]:
+    """Return the row of the group. Steps count members and partitions."""
+    members = []
+    for member in group.members.values():
+        members.append((yield from _stored_member(member)))
     blob = StoredConsumerGroup(
         version=VERSION,
         target_epoch=group.target_epoch,
         assignor=group.assignor,
         partitions=list(group.partitions.items()),
-        members=[_stored_member(member) for member in group.members.values()],
+        members=members,
     )
     return GroupState(
         group_id=group.group_id,
@@ -79,8 +83,9 @@ def stored(group: ConsumerGroup) -> GroupState:
     )
 
 
-def _stored_member(member: Consumer) -> StoredConsumer:
+def _stored_member(member: Consumer) -> Steps[StoredConsumer]:
     subscription = member.subscription
+    yield 1
     return StoredConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -94,9 +99,9 @@ def _stored_member(member: Consumer) -> StoredConsumer:
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=member.phase,
-        assigned=stored_assignment(member.assigned),
-        revoking=stored_assignment(member.revoking),
-        target=stored_assignment(member.target),
+        assigned=(yield from stored_assignment(member.assigned)),
+        revoking=(yield from stored_assignment(member.revoking)),
+        target=(yield from stored_assignment(member.target)),
         classic=(
             None
             if member.classic is None
@@ -105,15 +110,19 @@ def _stored_member(member: Consumer) -> StoredConsumer:
     )
 
 
-def stored_assignment(assignment: Assignment) -> StoredAssignment:
+def stored_assignment(assignment: Assignment) -> Steps[StoredAssignment]:
     """Return an assignment in its stored form."""
-    return [(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
+    stored: StoredAssignment = []
+    for topic_id, partitions in assignment.items():
+        stored.append((topic_id, sorted(partitions)))
+        yield 1 + len(partitions)
+    return stored
 
 
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
-) -> ConsumerGroup:
-    """Restore the group from a row, with every deadline restarted at `now`."""
+) -> Steps[ConsumerGroup]:
+    """Restore the group from a row, with every deadline restarted at `now`. Steps count members and partitions."""
     group = ConsumerGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group
@@ -121,12 +130,14 @@ def restored(
     check_version(state, blob.version, VERSION)
     group.target_epoch, group.assignor = blob.target_epoch, blob.assignor
     group.partitions = dict(blob.partitions)
-    group.members = {member.member_id: _restored_member(member) for member in blob.members}
-    group.resume(now)
+    for member in blob.members:
+        group.members[member.member_id] = yield from _restored_member(member)
+    yield from group.resume(now)
     return group
 
 
-def _restored_member(member: StoredConsumer) -> Consumer:
+def _restored_member(member: StoredConsumer) -> Steps[Consumer]:
+    yield 1
     return Consumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -138,9 +149,9 @@ def _restored_member(member: StoredConsumer) -> Consumer:
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=MemberPhase(member.phase),
-        assigned=assignment_of(member.assigned),
-        revoking=assignment_of(member.revoking),
-        target=assignment_of(member.target),
+        assigned=(yield from assignment_of(member.assigned)),
+        revoking=(yield from assignment_of(member.revoking)),
+        target=(yield from assignment_of(member.target)),
         classic=(
             None
             if member.classic is None
@@ -149,6 +160,10 @@ def _restored_member(member: StoredConsumer) -> Consumer:
     )
 
 
-def assignment_of(stored: StoredAssignment) -> Assignment:
+def assignment_of(stored: StoredAssignment) -> Steps[Assignment]:
     """Return the assignment of a stored form."""
-    return {topic_id: frozenset(partitions) for topic_id, partitions in stored}
+    assignment: Assignment = {}
+    for topic_id, partitions in stored:
+        assignment[topic_id] = frozenset(partitions)
+        yield 1 + len(partitions)
+    return assignment

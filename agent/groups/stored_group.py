@@ -6,6 +6,7 @@ import msgspec
 
 from agent.groups.group import Group, GroupMember, GroupPhase
 from sequencer.api.groups import GroupState
+from tailrace.turns import Steps
 
 VERSION = 1
 
@@ -43,22 +44,24 @@ def check_version(state: GroupState, written: int, read: int) -> None:
         raise ValueError(f"group {state.group_id!r} is stored in version {written}; this agent reads {read}")
 
 
-def stored(group: Group) -> GroupState:
-    """Return the row of the group."""
-    members = [
-        StoredMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            session_seconds=member.session_seconds,
-            rebalance_seconds=member.rebalance_seconds,
-            protocols=member.protocols,
-            assignment=member.assignment,
-            has_synced=member.has_synced,
+def stored(group: Group) -> Steps[GroupState]:
+    """Return the row of the group. Steps count members."""
+    members = []
+    for member in group.members.values():
+        members.append(
+            StoredMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_seconds=member.session_seconds,
+                rebalance_seconds=member.rebalance_seconds,
+                protocols=member.protocols,
+                assignment=member.assignment,
+                has_synced=member.has_synced,
+            )
         )
-        for member in group.members.values()
-    ]
+        yield 1
     blob = StoredGroup(VERSION, group.protocol, group.leader, members)
     return GroupState(
         group_id=group.group_id,
@@ -72,8 +75,8 @@ def stored(group: Group) -> GroupState:
 
 def restored(
     state: GroupState, now: float, initial_delay_seconds: float, max_size: int, max_bytes: int
-) -> Group:
-    """Restore the group from a row, with every session restarted at `now`."""
+) -> Steps[Group]:
+    """Restore the group from a row, with every session restarted at `now`. Steps count members."""
     group = Group(state.group_id, initial_delay_seconds, max_size, max_bytes, generation=state.generation)
     if not state.blob:
         return group
@@ -94,6 +97,7 @@ def restored(
                 has_synced=member.has_synced,
             )
         )
+        yield 1
     phase = GroupPhase(state.state)
     group.phase = GroupPhase.EMPTY if not group.members else phase
     group.resume(now)

@@ -10,6 +10,7 @@ from agent.groups.share_group import ShareGroup, ShareMember
 from agent.groups.stored_consumer_group import StoredAssignment, assignment_of, stored_assignment
 from agent.groups.stored_group import check_version
 from sequencer.api.groups import SHARE_GROUP, GroupState
+from tailrace.turns import Steps
 
 VERSION = 1
 
@@ -39,20 +40,23 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StoredShareGroup)
 
 
-def stored(group: ShareGroup) -> GroupState:
-    """Return the row of the group."""
-    members = [
-        StoredShareMember(
-            member_id=member.member_id,
-            rack_id=member.rack_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            topics=sorted(member.topics),
-            epoch=member.epoch,
-            assigned=stored_assignment(member.assigned),
+def stored(group: ShareGroup) -> Steps[GroupState]:
+    """Return the row of the group. Steps count topics and partitions."""
+    members = []
+    for member in group.members.values():
+        assigned = yield from stored_assignment(member.assigned)
+        members.append(
+            StoredShareMember(
+                member_id=member.member_id,
+                rack_id=member.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topics=sorted(member.topics),
+                epoch=member.epoch,
+                assigned=assigned,
+            )
         )
-        for member in group.members.values()
-    ]
+        yield 1 + len(member.topics)
     blob = StoredShareGroup(VERSION, group.assigned_epoch, list(group.partitions.items()), members)
     return GroupState(
         group_id=group.group_id,
@@ -67,8 +71,8 @@ def stored(group: ShareGroup) -> GroupState:
 
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
-) -> ShareGroup:
-    """Restore the group from a row, with every session restarted at `now`."""
+) -> Steps[ShareGroup]:
+    """Restore the group from a row, with every session restarted at `now`. Steps count topics and partitions."""
     group = ShareGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group
@@ -84,7 +88,8 @@ def restored(
             topics=frozenset(member.topics),
             kept_bytes=sum(map(len, member.topics)),
             epoch=member.epoch,
-            assigned=assignment_of(member.assigned),
+            assigned=(yield from assignment_of(member.assigned)),
         )
+        yield 1 + len(member.topics)
     group.resume(now)
     return group

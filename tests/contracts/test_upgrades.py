@@ -43,6 +43,7 @@ from tailrace.parquet_object.header import METADATA_KEY, InvalidParquetObject, u
 from tailrace.rpc import HelloRefused, KnownCluster
 from tailrace.rpc.frames import Header, decode_body, decode_frame, encode_body, encode_frame
 from tailrace.rpc.hello import VERSIONS, Hello, answer_hello, check_welcome, make_hello
+from tailrace.turns import at_once
 from tests.contracts.conversation import (
     GOLDEN,
     NOW,
@@ -507,7 +508,7 @@ def test_a_parquet_header_of_a_later_version_inside_is_refused() -> None:
 def test_a_group_stored_by_a_later_version_is_refused_by_its_version() -> None:
     blob = msgspec.msgpack.encode(StoredGroup(9, "range", "m-1", []))
     with pytest.raises(ValueError, match="stored in version 9; this agent reads 1"):
-        restored(GroupState("g", 1, "Stable", "consumer", ["m-1"], blob), 0.0, 3.0, 10, 1 << 20)
+        at_once(restored(GroupState("g", 1, "Stable", "consumer", ["m-1"], blob), 0.0, 3.0, 10, 1 << 20))
 
 
 def test_a_batch_table_of_the_version_before_is_read() -> None:

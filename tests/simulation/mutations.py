@@ -1047,10 +1047,10 @@ def _believes_that_nothing_is_owned(original: Any) -> Any:
 
 
 def _keeps_no_partitions(original: Any) -> Any:
-    def restored(*args: Any, **rest: Any) -> Any:
-        group = original(*args, **rest)
+    def restored(*args: Any, **rest: Any) -> Steps[Any]:
+        group = yield from original(*args, **rest)
         for member in group.members.values():
-            at_once(group.restart(member))
+            yield from group.restart(member)
         group._holders.clear()
         return group
 

@@ -88,7 +88,7 @@ class Classic:
 
     def sync(self) -> SyncAnswer:
         request = SyncRequest(self.member_id, self.instance_id, self.generation, "consumer", "range", [])
-        answer = classic_members.sync(self.group, self.now, request, FOUR)
+        answer = at_once(classic_members.sync(self.group, self.now, request, FOUR))
         if answer.code is ErrorCode.NONE:
             given = partitions_in(answer.assignment)
             must_join_again = self.is_cooperative and bool(self.reads - given)
@@ -145,7 +145,7 @@ def _assigned(places: Iterable[int], user_data: bytes | None) -> bytes:
 def a_change(*readers: str) -> tuple[ConsumerGroup, list[Classic]]:
     """A consumer group that was a classic one, and its clients, which do not know yet."""
     old = classic_group(*readers)
-    group = classic_members.upgraded(old, ConsumerGroup("g"), 0.0, FOUR)
+    group = at_once(classic_members.upgraded(old, ConsumerGroup("g"), 0.0, FOUR))
     clients = [
         Classic(
             group,
@@ -183,20 +183,20 @@ def test_a_group_in_a_rebalance_is_asked_for_again_and_one_with_its_own_assignor
     rebalancing = classic_group("a", "b")
     rebalancing.rebalance(0.0)
     with pytest.raises(NotUpgradable) as later:
-        classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR)
+        at_once(classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR))
     assert later.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     rebalancing.protocol_type = "connect"
     with pytest.raises(NotUpgradable) as of_no_consumers:
-        classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR)
+        at_once(classic_members.upgraded(rebalancing, ConsumerGroup("g"), 0.0, FOUR))
     assert of_no_consumers.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
     known = classic_group("a", user_data=b"what librdkafka's sticky assignors add")
-    assert classic_members.upgraded(known, ConsumerGroup("g"), 0.0, FOUR).members["a"].assigned
+    assert at_once(classic_members.upgraded(known, ConsumerGroup("g"), 0.0, FOUR)).members["a"].assigned
     own = classic_group("a", user_data=b"tasks of a Streams application")
     own.protocol = "stream"
     own.members["a"].protocols = [("stream", metadata())]
     with pytest.raises(NotUpgradable, match="data of its own") as never:
-        classic_members.upgraded(own, ConsumerGroup("g"), 0.0, FOUR)
+        at_once(classic_members.upgraded(own, ConsumerGroup("g"), 0.0, FOUR))
     assert never.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -223,7 +223,7 @@ def test_clients_change_one_by_one_and_back() -> None:
 
     told = group.members[back.member_id].epoch
     group.epoch = max(group.epoch, told)
-    old_again = classic_members.downgraded(group, Group("g", 0.0, generation=told), 0.0, FOUR)
+    old_again = at_once(classic_members.downgraded(group, Group("g", 0.0, generation=told), 0.0, FOUR))
     assert old_again.phase is GroupPhase.PREPARING_REBALANCE and old_again.is_dirty
     assert old_again.heartbeat(0.0, back.member_id, None, told) is ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -283,9 +283,11 @@ def test_a_classic_member_is_fenced_by_its_generation() -> None:
     assert group.commit(0.0, "a", "i-a", first.generation - 1) is ErrorCode.ILLEGAL_GENERATION
 
     stale = SyncRequest("a", "i-a", first.generation - 1, "consumer", "range", [])
-    assert classic_members.sync(group, 0.0, stale, FOUR).code is ErrorCode.ILLEGAL_GENERATION
+    assert at_once(classic_members.sync(group, 0.0, stale, FOUR)).code is ErrorCode.ILLEGAL_GENERATION
     other = SyncRequest("a", "i-a", first.generation, "consumer", "roundrobin", [])
-    assert classic_members.sync(group, 0.0, other, FOUR).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        at_once(classic_members.sync(group, 0.0, other, FOUR)).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
     heartbeat = ConsumerHeartbeat("a", first.generation, instance_id="i-a")
     assert at_once(group.heartbeat(0.0, heartbeat, FOUR)).code is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -312,7 +314,11 @@ def test_another_coordinator_goes_on_with_members_of_both_protocols() -> None:
     third.join()
     settle(first, second, third)
 
-    again = stored_consumer_group.restored(stored_consumer_group.stored(group), 0.0, SECONDS, 10, 1 << 20)
+    again = at_once(
+        stored_consumer_group.restored(
+            at_once(stored_consumer_group.stored(group)), 0.0, SECONDS, 10, 1 << 20
+        )
+    )
 
     for client in (first, second, third):
         client.group = again

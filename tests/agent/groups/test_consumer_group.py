@@ -427,8 +427,8 @@ def test_another_agent_goes_on_with_no_rebalance() -> None:
     first.beat()
     epoch = group.epoch
 
-    state = stored_consumer_group.stored(group)
-    taken = stored_consumer_group.restored(state, 100.0, 45.0, 10, 1 << 20)
+    state = at_once(stored_consumer_group.stored(group))
+    taken = at_once(stored_consumer_group.restored(state, 100.0, 45.0, 10, 1 << 20))
     first.group = second.group = taken
     settled(first, second)
 
@@ -498,8 +498,8 @@ class Hostile(RuleBasedStateMachine):
 
     @rule()
     def another_agent_takes_over(self) -> None:
-        state = stored_consumer_group.stored(self.group)
-        self.group = stored_consumer_group.restored(state, self.now, 45.0, 10, 1 << 20)
+        state = at_once(stored_consumer_group.stored(self.group))
+        self.group = at_once(stored_consumer_group.restored(state, self.now, 45.0, 10, 1 << 20))
         for client in self.clients.values():
             client.group = self.group
 

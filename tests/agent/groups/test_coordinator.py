@@ -12,7 +12,7 @@ from agent.groups import coordinator
 from agent.groups.consumer_group import LEAVES_FOR_NOW, ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncRequest
-from agent.groups.group_bytes import PENDING_BYTES, GroupBytes
+from agent.groups.group_bytes import PENDING_BYTES, AnyGroup, GroupBytes
 from agent.groups.share_group import ShareHeartbeat
 from sequencer.api.errors import SequencerUnavailable, UnknownGroup
 from sequencer.api.groups import CLASSIC_GROUP, FetchOffsets, GroupState, LoadGroup, OffsetPosition, SaveGroup
@@ -21,6 +21,7 @@ from sequencer.api.topics import CreateTopic
 from sequencer.api.values import Empty
 from sequencer.store.rows import GroupRow
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import Steps
 from tests.agent.groups.test_classic_members import metadata
 from tests.support.coordinators import Coordinators
 from tests.support.patience import PATIENCE_SECONDS
@@ -138,6 +139,42 @@ def test_an_assignment_is_made_in_turns_and_not_stored_if_the_group_is_lost_mean
         await agent.close()
         with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
             await asked
+        assert bench.stored() == before
+
+    run(scenario)
+
+
+def test_a_group_is_loaded_and_stored_in_turns_and_not_stored_if_it_is_lost_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        names = [f"t{number}" for number in range(10)]
+        for name in names:
+            await bench.sequencer.create_topic(CreateTopic(name, 2, {}))
+        await bench.learn_topics()
+        agent = bench.agents[0]
+        first = await agent.consumer_heartbeat("g", joining("first", *names))
+
+        async def taken_up_again() -> None:
+            agent._forget(agent._held["g"])
+            assert await agent.look("g", lambda group: group.generation) == first.epoch
+
+        at_once = await passes_of(taken_up_again())
+        monkeypatch.setattr(coordinator, "ASSIGNED_IN_A_TURN", 1)
+        assert await passes_of(taken_up_again()) > at_once + 2 * len(names)
+        storing = asyncio.Event()
+
+        def stored(group: AnyGroup) -> Steps[GroupState]:
+            storing.set()
+            return (yield from really_stored(group))
+
+        before, really_stored = bench.stored(), coordinator._stored
+        monkeypatch.setattr(coordinator, "_stored", stored)
+        joined = asyncio.create_task(agent.consumer_heartbeat("g", joining("second", *names)))
+        await storing.wait()
+        await agent.close()
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await joined
         assert bench.stored() == before
 
     run(scenario)

@@ -23,6 +23,7 @@ from agent.groups.stored_group import restored, stored
 from tailrace.kafka.compiler import Parts, codec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.turns import at_once
 
 RANGE = [("range", b"topics")]
 
@@ -379,7 +380,7 @@ def test_a_new_group_waits_for_more_members_if_told_so() -> None:
 def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
     driver = Driver()
     driver.stable_pair(static=True)
-    taken = Driver(restored(stored(driver.group), 500.0, 0.0, 10, 1 << 20), now=500.0)
+    taken = Driver(at_once(restored(at_once(stored(driver.group)), 500.0, 0.0, 10, 1 << 20)), now=500.0)
     assert taken.heartbeat("a", 2) is ErrorCode.NONE
     assert taken.answers[taken.sync("b", 2)].assignment == b"1"
     taken.advance(11)
@@ -388,7 +389,9 @@ def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
 
 def taken_over(driver: Driver) -> Driver:
     """The group at the next coordinator, as it was stored."""
-    return Driver(restored(stored(driver.group), driver.now, 0.0, 10, 1 << 20), now=driver.now)
+    return Driver(
+        at_once(restored(at_once(stored(driver.group)), driver.now, 0.0, 10, 1 << 20)), now=driver.now
+    )
 
 
 def made_pair() -> Driver:
@@ -482,7 +485,7 @@ def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str,
         elif action == "advance":
             driver.advance(4.0 * (who + 1))
         elif action == "takeover" and not any(each.is_waiting for each in driver.group.members.values()):
-            driver.group = restored(stored(driver.group), driver.now, 0.0, 10_000, 1 << 20)
+            driver.group = at_once(restored(at_once(stored(driver.group)), driver.now, 0.0, 10_000, 1 << 20))
         for ticket, answer in list(driver.answers.items()):
             if isinstance(answer, JoinAnswer) and answer.code is ErrorCode.NONE:
                 owner = int(answer.member_id.split("-")[0])

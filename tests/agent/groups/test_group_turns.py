@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from agent.catalog import KnownTopic
-from agent.groups import classic_members
+from agent.groups import classic_members, stored_consumer_group
 from agent.groups.consumer_group import (
     JOINS,
     LEAVES,
@@ -21,9 +21,13 @@ from agent.groups.consumer_group import (
     ConsumerHeartbeat,
 )
 from agent.groups.coordinator import ASSIGNED_IN_A_TURN
+from agent.groups.group import Group, GroupMember, GroupPhase, JoinRequest, SyncRequest
+from agent.groups.subscription import write_assignment
 from sequencer.api.topics import Topic
 from tailrace.configs.topic_config import topic_settings
+from tailrace.kafka.embedded import write_embedded
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
 from tailrace.turns import Steps, Turns, at_once, in_turns
 from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
@@ -128,3 +132,50 @@ def test_classic_members_that_wait_for_all_partitions_are_answered_in_short_turn
 
     assert code is ErrorCode.NONE, "nothing that it waits for is free"
     assert turns_of(lambda: classic_members.leave(group, [("b", None)])) == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_a_group_that_holds_all_partitions_is_stored_and_restored_in_short_turns(
+    shape: tuple[int, int],
+) -> None:
+    group = holding_everything(*shape)
+
+    row = turns_of(lambda: stored_consumer_group.stored(group))
+    restored = turns_of(lambda: stored_consumer_group.restored(row, 0.0, 45.0, 10, 1 << 20))
+
+    assert {name: each.assigned for name, each in restored.members.items()} == {
+        name: each.assigned for name, each in group.members.items()
+    }
+    assert len(restored._holders) == shape[0] * shape[1]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@least_of_three
+def test_a_group_changes_its_protocol_in_short_turns(shape: tuple[int, int]) -> None:
+    topics = topics_of(*shape)
+    subscription = ConsumerProtocolSubscription(sorted(topics))
+    everything = [TopicPartition(name, list(range(shape[1]))) for name in topics]
+    owning = ConsumerProtocolSubscription(sorted(topics), None, everything)
+    classic = Group(
+        "g", 0.0, phase=GroupPhase.STABLE, generation=1, protocol_type="consumer", protocol="range"
+    )
+    assignment = write_assignment(b"\0\1", {name: range(shape[1]) for name in topics})
+
+    def joining(metadata: ConsumerProtocolSubscription) -> JoinRequest:
+        protocols = [("range", write_embedded(metadata, b"\0\1"))]
+        return JoinRequest("a", None, "c", "/h", 45.0, 60.0, "consumer", protocols, "", False)
+
+    classic.add(GroupMember("a", None, "c", "/h", 45.0, 60.0, joining(subscription).protocols, assignment))
+
+    group = turns_of(lambda: classic_members.upgraded(classic, ConsumerGroup("g"), 0.0, topics))
+
+    at_once(heartbeat(group, "b", JOINS, topics=topics))
+    turns_of(lambda: classic_members.join(group, 0.0, joining(owning), topics))
+    at_once(heartbeat(group, "b", LEAVES))
+    joined = turns_of(lambda: classic_members.join(group, 0.0, joining(subscription), topics))
+    syncing = SyncRequest("a", None, joined.generation, "consumer", "range", [])
+    synced = turns_of(lambda: classic_members.sync(group, 0.0, syncing, topics))
+    assert len(synced.assignment) > 4 * shape[0] * shape[1]
+    again = turns_of(lambda: classic_members.downgraded(group, Group("g", 0.0, generation=9), 0.0, topics))
+    assert again.members["a"].assignment == synced.assignment

@@ -12,6 +12,7 @@ from agent.groups.assignors import shared
 from agent.groups.consumer_group import JOINS, LEAVES
 from agent.groups.share_group import ShareGroup, ShareGroupPhase, ShareHeartbeat, ShareHeartbeatAnswer
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.turns import at_once
 from tests.agent.groups.test_consumer_group import EVENTS, OTHER, topics
 
 KNOWN = topics(events=4, other=1)
@@ -103,7 +104,9 @@ def test_the_next_coordinator_goes_on_and_stores_nothing() -> None:
     beat(group, "a", JOINS, "events")
     beat(group, "b", JOINS, "events", "other")
 
-    after = stored_share_group.restored(stored_share_group.stored(group), 100.0, 45.0, 200, 1 << 20)
+    after = at_once(
+        stored_share_group.restored(at_once(stored_share_group.stored(group)), 100.0, 45.0, 200, 1 << 20)
+    )
 
     answer = beat(after, "b", 2, now=100.0)
     assert (answer.code, answer.epoch, answer.assigned, after.is_dirty) == (ErrorCode.NONE, 2, None, False)
