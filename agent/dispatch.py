@@ -6,6 +6,7 @@ What a client may send wrong, and the answer:
 - a declared API without a handler: UNSUPPORTED_VERSION if the response has a top-level error code;
 - bytes that are not the message they claim to be: a log line, a metric, a closed connection;
 - a valid message that asks for something impossible: the handler's error codes;
+- a produce request with acks=0 that is refused: a closed connection, as in Kafka, because it has no answer;
 - a request that needs the sequencer while it is unreachable, and whose handler does not handle that: the sequencer's
   error code if the response has a top-level error code, else a closed connection, after which clients retry.
 An unexpected exception is logged with its stack, counted, and closes the connection.
@@ -66,12 +67,12 @@ from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.compiler import STEP, Parts
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
-from tailrace.kafka.messages.produce import ProduceRequest, TopicProduceData
+from tailrace.kafka.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.kafka.produce_elements import elements_of
 from tailrace.kafka.produce_shape import ProduceShape, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
-from tailrace.turns import Steps, Turns, done_in_a_step, in_turns
+from tailrace.turns import Steps, Turns, at_once, done_in_a_step, in_turns
 
 READ_AT_ONCE_BYTES = 32 * 1024
 """A longer request may have so many elements that it is decoded in several turns of the loop."""
@@ -96,6 +97,10 @@ class Requester(Protocol):
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Read and handle no requests until `wait` has ended."""
         ...
+
+
+class _RefusedUnanswered(Exception):
+    """A batch of a produce request with acks=0 was refused; the message is the error's name."""
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -439,8 +444,8 @@ class Dispatcher:
 
     def _encoded(self, call: _Call, response: Any) -> Sequence[Buffer] | None:
         self._is_served(call, response)
-        if response is None:
-            return None
+        if _wants_no_answer(call):
+            return at_once(_no_answer(response))
         header = call.header
         if header.api_key == ApiKey.PRODUCE:
             return self._charged(call, produce_answer(header.correlation_id, header.api_version, response))
@@ -449,8 +454,8 @@ class Dispatcher:
 
     async def _encoded_in_turns(self, call: _Call, response: Any) -> Sequence[Buffer] | None:
         self._is_served(call, response)
-        if response is None:
-            return None
+        if _wants_no_answer(call):
+            return await in_turns(_no_answer(response), Turns(STEP))
         header = call.header
         if isinstance(response, EncodedResponse):
             return self._charged(call, sent_again(header.correlation_id, response.body))
@@ -477,6 +482,12 @@ class Dispatcher:
         return with_throttle_time(parts, header.api_key, header.api_version, charge.throttle_time_ms)
 
     def _failed(self, call: _Call, error: Exception) -> None:
+        if isinstance(error, _RefusedUnanswered):
+            log.warning(
+                "closed a connection: its batch was refused, and it wants no answers (acks=0)",
+                peer=call.context.client_host, client_id=call.header.client_id, error=str(error),
+            )  # fmt: skip
+            return
         header, api = call.header, call.spec.key.name
         self._services.telemetry.request_failures.labels(api).inc()
         log.error(
@@ -488,6 +499,19 @@ class Dispatcher:
 
 def _has_error_code(spec: ApiSpec, version: int) -> bool:
     return any(field.name == "error_code" and version in field.versions for field in fields_of(spec.response))
+
+
+def _wants_no_answer(call: _Call) -> bool:
+    return isinstance(call.request, ProduceRequest) and call.request.acks == 0
+
+
+def _no_answer(response: ProduceResponse) -> Steps[None]:
+    """Return in place of the answer to a request with acks=0. Raises _RefusedUnanswered."""
+    for topic in response.responses:
+        for row in topic.partition_responses:
+            if row.error_code:
+                raise _RefusedUnanswered(ErrorCode(row.error_code).name)
+            yield 1
 
 
 def _count(request: ProduceRequest) -> int:

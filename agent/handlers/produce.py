@@ -2,7 +2,7 @@
 with `tailrace.flush=async` it answers once the batch is in the buffer.
 
 The admission (all that happens before the handler returns) keeps the order of a connection's requests. The answer is
-deferred until the last batch of the request has its outcome.
+deferred until the last batch of the request has its outcome. With acks=0 the dispatcher drops it.
 
 A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above)
 end every transaction with a new epoch, so the batch's epoch identifies it. For older clients the agent asks the
@@ -89,7 +89,7 @@ class _Accepted(msgspec.Struct, gc=False):
 
 async def handle(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> Deferred | ProduceResponse | None:
+) -> Deferred | ProduceResponse:
     """Admit a produce request; see the module."""
     version = context.api_version
     refusal = _refusal_of(services, context, request)
@@ -107,13 +107,13 @@ async def handle(
     if any(batch.coordinates.is_transactional for batch in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
     if len(accepted) > PARTITIONS_IN_A_TURN:
-        return await _submitted_in_turns(services, context, request, response=response, accepted=accepted)
-    return _submitted(services, context, request, response, accepted)
+        return await _submitted_in_turns(services, context, response=response, accepted=accepted)
+    return _submitted(services, context, response, accepted)
 
 
 def handle_at_once(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> Deferred | ProduceResponse | MustWait | None:
+) -> Deferred | ProduceResponse | MustWait:
     """As `handle`, for known topics, without transactions or a check of keys; otherwise MUST_WAIT."""
     if request.transactional_id is not None:
         return MUST_WAIT
@@ -130,8 +130,8 @@ def handle_at_once(
     for batch in accepted:
         if batch.coordinates.flags & TRANSACTIONAL_FLAG:
             _refuse_all(services, accepted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-            return _submitted(services, context, request, response, [])
-    return _submitted(services, context, request, response, accepted)
+            return _submitted(services, context, response, [])
+    return _submitted(services, context, response, accepted)
 
 
 def _validated(
@@ -174,28 +174,19 @@ def _validated(
 
 
 def _submitted(
-    services: Services,
-    context: RequestContext,
-    request: ProduceRequest,
-    response: ProduceResponse,
-    accepted: list[_Accepted],
-) -> Deferred | ProduceResponse | None:
+    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[_Accepted]
+) -> Deferred | ProduceResponse:
     """Put the batches into the lanes' buffers and return the answer."""
-    answer = None if request.acks == 0 else response
     if not accepted:
-        return answer
+        return response
     _let_go_of_refused(accepted)
-    deferred = Deferred(partial(_answer, services, context.api_version, answer, accepted))
+    deferred = Deferred(partial(_answer, services, context.api_version, response, accepted))
     _submit(services, context, accepted, first=0, submission=Submission(len(accepted), deferred.is_ready))
     return deferred
 
 
 async def _submitted_in_turns(
-    services: Services,
-    context: RequestContext,
-    request: ProduceRequest,
-    response: ProduceResponse,
-    accepted: list[_Accepted],
+    services: Services, context: RequestContext, response: ProduceResponse, accepted: list[_Accepted]
 ) -> Deferred:
     """As `_submitted`, for very many batches: each turn of the loop handles a part of them, and later a part of the
     answer.
@@ -208,8 +199,7 @@ async def _submitted_in_turns(
     async for some in turns.parts(accepted):
         of_some, of_frame = _viewed(some)
         viewed, frame = viewed + of_some, max(frame, of_frame)
-    answer = None if request.acks == 0 else response
-    making = partial(_answer_in_turns, services, context.api_version, answer, accepted)
+    making = partial(_answer_in_turns, services, context.api_version, response, accepted)
     deferred = Deferred(lambda results: LongAnswer(making(results)))
     submission = Submission(len(accepted), deferred.is_ready)
     for first in range(0, len(accepted), PARTITIONS_IN_A_TURN):
@@ -546,10 +536,10 @@ def _checked(
 def _answer(
     services: Services,
     version: int,
-    answer: ProduceResponse | None,
+    answer: ProduceResponse,
     accepted: list[_Accepted],
     results: list[BatchResult | None],
-) -> ProduceResponse | Deferred | None:
+) -> ProduceResponse | Deferred:
     is_unknown = _fill_all(services, version, accepted, results)
     return _once_catalog_is_current(services, answer) if is_unknown else answer
 
@@ -557,10 +547,10 @@ def _answer(
 async def _answer_in_turns(
     services: Services,
     version: int,
-    answer: ProduceResponse | None,
+    answer: ProduceResponse,
     accepted: list[_Accepted],
     results: list[BatchResult | None],
-) -> ProduceResponse | None:
+) -> ProduceResponse:
     """As `_answer`, made in several turns of the loop."""
     is_unknown = False
     turns = Turns(PARTITIONS_IN_A_TURN)
@@ -594,7 +584,7 @@ def _fill_all(
 
 def answer_of_one(
     services: Services, version: int, topic: TopicProduceData, index: int, result: BatchResult
-) -> ProduceResponse | Deferred | None:
+) -> ProduceResponse | Deferred:
     """Return the answer to a request of one non-transactional batch to the partition `index`."""
     row = PartitionProduceResponse(index=index, base_offset=-1)
     _fill(services, version, row, result)
@@ -603,7 +593,7 @@ def answer_of_one(
     return _once_catalog_is_current(services, answer) if result.error is _UNKNOWN else answer
 
 
-def _once_catalog_is_current(services: Services, answer: ProduceResponse | None) -> Deferred:
+def _once_catalog_is_current(services: Services, answer: ProduceResponse) -> Deferred:
     """Return an answer that waits for a refresh of the catalog: the topic was deleted or re-created through another
     agent.
 

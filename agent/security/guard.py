@@ -239,15 +239,14 @@ def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
 
 
 def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
-    """Add these rows to the handler's answer, also to a deferred one. None (acks=0) stays None."""
+    """Add these rows to the handler's answer, also to a deferred one."""
     if isinstance(response, Deferred):
         return response.changed(lambda part: _with_more(part, field, rows))
     if isinstance(response, LongAnswer):
         return LongAnswer(_with_more_later(response, field, rows))
     if isinstance(response, HeldResponse):
         return msgspec.structs.replace(response, response=_with_more(response.response, field, rows))
-    if response is not None:
-        setattr(response, field, [*getattr(response, field), *rows])
+    setattr(response, field, [*getattr(response, field), *rows])
     return response
 
 
@@ -256,11 +255,9 @@ async def _with_more_later(answer: LongAnswer, field: str, rows: list[Any]) -> A
 
 
 def _only(call: Call, field: str, rows: list[Any], request: Any) -> Any:
-    """Return a response with only these rows; None if the client wants no answer."""
+    """Return a response with only these rows."""
     from tailrace.kafka.apis import APIS
 
-    if getattr(request, "acks", None) == 0:
-        return None
     response = APIS[request.api.key].response()
     setattr(response, field, rows)
     return response

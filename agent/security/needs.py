@@ -721,10 +721,8 @@ class _InHandler:
 
 _PRODUCED_TRANSACTION = RequestGuard(
     WRITE_TRANSACTION,
-    lambda request, code: (
-        None
-        if request.acks == 0
-        else APIS[ApiKey.PRODUCE].response(responses=[_produced(topic, code) for topic in request.topic_data])
+    lambda request, code: APIS[ApiKey.PRODUCE].response(
+        responses=[_produced(topic, code) for topic in request.topic_data]
     ),
     lambda request: () if request.transactional_id is None else (request.transactional_id,),
 )

@@ -71,7 +71,7 @@ class NameTranslator:
 
     async def to_local(self, response: Any) -> Any:
         """Return the answer with local names, also if it is deferred."""
-        if response is None or isinstance(response, Deferred):
+        if isinstance(response, Deferred):
             return self.to_local_at_once(response)
         if not isinstance(response, HeldResponse):
             return await self._to_local_in_turns(response)
@@ -92,7 +92,7 @@ class NameTranslator:
             return response.changed(self.to_local_at_once)
         if isinstance(response, LongAnswer):
             return LongAnswer(self._to_local_later(response))
-        return None if response is None else _seen(translated(response, self._to_local))
+        return _seen(translated(response, self._to_local))
 
     async def _to_local_later(self, answer: LongAnswer) -> Any:
         return await self.to_local(await answer.making)

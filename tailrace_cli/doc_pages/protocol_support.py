@@ -117,8 +117,7 @@ Tools and their limits, with Kafka 4.3.1, most tested by `make compat`, the othe
 - SCRAM credentials need a salt of at least 12 bytes and a salted password of the mechanism's size; Kafka takes any.
 - Produce: agents check batches, not the records in them, so a batch whose records can't be decompressed is stored.
   Bytes after the batch are refused, and each mention of a partition is stored; Kafka ignores the former, and stores
-  the last of the latter. With acks=0 a refused batch is dropped; Kafka also closes the connection, so that the
-  producer looks for another leader. A batch of an unknown idempotent producer that does not begin with sequence 0
+  the last of the latter. A batch of an unknown idempotent producer that does not begin with sequence 0
   gets UNKNOWN_PRODUCER_ID; Kafka stores it. So does a producer that was idle for `sequencer.producer_expiry_ms` (7
   days). librdkafka raises its epoch and sends the batch again. Java's producer retries until `delivery.timeout.ms`,
   fails these records, and raises its epoch then.

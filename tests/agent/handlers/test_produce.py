@@ -20,7 +20,7 @@ from sequencer.api.topics import CreateTopic
 from tailrace.batches.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
 from tailrace.batches.records import NewRecord, encode_batch
 from tailrace.ids import NIL_TOPIC_ID
-from tailrace.kafka import ApiKey
+from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.produce import (
     LeaderIdAndEpoch,
@@ -31,11 +31,13 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tests.support.agents import AgentBench, batch, run
+from tests.agent.test_usual_produce import Client
+from tests.support.agents import AgentBench, batch, run, settle
 from tests.support.agents import context as context_of
 from tests.support.faulty_store import Operation
 
 HOUR_MS = 3_600_000
+MANY = 3_000
 
 
 def request_of(
@@ -283,6 +285,46 @@ def test_with_acks_0_nothing_is_answered_and_all_is_stored() -> None:
         assert row.base_offset == 1
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("refused", "others"),
+    [
+        ("unknown topic", 0),
+        ("keyless", 0),
+        *[
+            (refused, others)
+            for refused in ("unknown partition", "corrupt", "not stored", None)
+            for others in (0, MANY)
+        ],
+    ],
+)
+def test_with_acks_0_a_refused_batch_ends_the_connection(refused: str | None, others: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=2 + others)
+        await bench.topic("compacted", cleanup_policy="compact")
+        records = {"corrupt": b"x" * 61, "keyless": encode_batch([NewRecord(None, b"1")], timestamps=[1])}
+        topic = {"unknown topic": "nowhere", "keyless": "compacted"}.get(refused or "", "t")
+        if refused == "not stored":
+            bench.store.outage.begin(Operation.PUT)
+        good = [PartitionProduceData(number, memoryview(batch(b"1"))) for number in range(1, 2 + others)]
+        index = 2 + others if refused == "unknown partition" else 0
+        bad = PartitionProduceData(index, memoryview(records.get(refused or "", batch(b"1"))))
+        request = ProduceRequest(acks=0, topic_data=[TopicProduceData(topic, partition_data=[*good, bad])])
+        client = Client(bench)
+        client.feed(b"".join(encode_request(7, ApiKey.PRODUCE, 9, request, "c")))
+        await settle(200)
+        await bench.advance(12, step=0.5)
+        assert client.transport.closed == (refused is not None)
+        assert client.transport.sent == []
+        assert client.budget.used == bench.services.request_memory.used == 0
+        failures = bench.services.telemetry.registry.get_sample_value
+        assert not failures("tailrace_request_failures_total", {"api": "PRODUCE"})
+        if refused in ("unknown partition", "corrupt", None):
+            (row,) = await produce(bench, (1, batch(b"2")))
+            assert row.base_offset == 1, "the others are stored"
+
+    run(scenario, max_rows_per_second=1e6)
 
 
 def test_a_store_that_fails_is_a_retriable_error() -> None:

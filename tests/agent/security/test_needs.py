@@ -185,6 +185,21 @@ def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("transactional_id", [None, "secret"])
+def test_a_refused_producer_that_wants_no_answers_is_sent_away(transactional_id: str | None) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await there_is(bench, "secret")
+        request = request_of(ApiKey.PRODUCE, "secret")
+        request.acks, request.transactional_id = 0, transactional_id
+        client = connection()
+        client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: AclIndex([]))
+        sent = b"".join(encode_request(7, ApiKey.PRODUCE, VERSIONS[ApiKey.PRODUCE], request, "client"))
+        reply = await Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)(memoryview(sent)[4:], client)
+        assert reply.close and reply.parts is None
+
+    run(scenario)
+
+
 def all_but(need: Need) -> list[Acl]:
     """ACLs that allow everything but this."""
     acls = [

@@ -247,13 +247,6 @@ KNOWN = (
         "listed for librdkafka, and refused",
         kafka="<closed>",
     ),
-    Known(
-        "producing.acks",
-        "acks=0, *",
-        "",
-        "no metadata to refresh: any agent serves",
-        kafka="<closed>",
-    ),
     Known("producing.acks", "no partitions v12", "*", "a row for each topic of the request"),
     Known(
         "producing.*",
