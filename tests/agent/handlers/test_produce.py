@@ -31,7 +31,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tests.agent.test_usual_produce import Client
+from tests.agent.test_produce_fast_path import Client
 from tests.support.agents import AgentBench, batch, run, settle
 from tests.support.agents import context as context_of
 from tests.support.faulty_store import Operation
