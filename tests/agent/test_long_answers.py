@@ -18,9 +18,9 @@ from tailrace.kafka.messages.list_groups import ListGroupsRequest
 from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
 from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.support.agents import AgentBench, connection, made, run
+from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
-HELD_SECONDS = 0.05
 TOPICS = 20
 PARTITIONS = 10_000
 """Of each topic; max_partitions is 200,000."""

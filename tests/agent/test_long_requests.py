@@ -33,9 +33,9 @@ from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from tailrace.kafka.schema import Entity, Field, MessageType, Wire, fields_of
 from tailrace.tenants import Tenant
 from tests.support.agents import AgentBench, connection, made, run
+from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
-HELD_SECONDS = 0.05
 PARTITIONS = 1_000
 ELEMENTS = 20_000
 """As many as each API may have. Those by partition may have ten times as many, which takes too long for a test."""

@@ -61,7 +61,6 @@ from tests.support.compaction import Log
 from tests.support.short_turns import HELD_SECONDS, asked_together
 from tests.support.turns import least_of_three, measured_turns
 
-"""CPU time of one turn of the loop."""
 PARTITIONS = 1_000
 
 

@@ -77,11 +77,10 @@ from tailrace.security.acls import Acl, AclFilter, Operation, PatternType, Permi
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.hooked_rows import HookedRowStore
+from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 
 T = TypeVar("T")
-HELD_SECONDS = 0.05
-"""CPU time of one turn of the loop. The database's thread is not in it."""
 PARTITIONS = 10_000
 PLAIN = BatchCoordinates(100, 1, 1, 1, -1, -1, -1, 0)
 PLACES = [(TOPIC, partition) for partition in range(PARTITIONS)]

@@ -1,4 +1,4 @@
-"""Requests whose answers are made in short turns of the loop."""
+"""How long a turn of the loop may be, and requests whose answers are made in short turns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support.agents import AgentBench, connection, made
 from tests.support.turns import measured_turns
 
 HELD_SECONDS = 0.05
+"""CPU time of one turn of the loop. Other threads, such as the database's, are not in it."""
 
 
 async def asked_together(

@@ -13,10 +13,9 @@ import pytest
 from tests.agent.gateway.serving import Served, run_served, served
 from tests.hostile.gateway import large_bodies
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.short_turns import HELD_SECONDS
 from tests.support.turns import least_of_three, measured_turns
 from tests.support.wire import wired_agent
-
-HELD_SECONDS = 0.05
 
 
 def path_of(there: Served, *parts: str) -> str:
