@@ -26,7 +26,8 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 """Pages for load balancers and supervisors, without a login. They name no topics and no groups."""
 REMEMBERED_SECONDS = 30.0
 """How long a checked login is not checked again: a password check takes milliseconds, and every request has one. A
-change of any user or ACL invalidates all."""
+change of any user or ACL invalidates all. A login that was checked before may be checked again whatever logins of its
+address have failed, as a Kafka client's connection stays: a proxy is one address for all its clients."""
 MAX_CACHED = 10_000
 BASIC, BEARER = "Basic", "Bearer"
 SCHEMES = {"basic": BASIC, "bearer": BEARER}
@@ -89,15 +90,19 @@ class HttpLogins:
     async def _login(self, host: str, listener: str, *, scheme: str, value: str) -> Login:
         """Return the login that the header proves. Raises LoginFailed."""
         prefix = self._admission.tenants.prefix_of(listener)  # of the stored names of its users
-        if self.limits.is_closed_to(host):
-            raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
         given = f"{prefix} {scheme} {value}".encode(errors="surrogatepass")  # a header may be no text
         digest = hmac.digest(self._key, given, "sha256")
         known, version = self._cached.get(digest), self._users.version
+        if known is None and self.limits.is_closed_to(host):
+            raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         if known is not None and known.security_version == version and known.until > self._clock.monotonic():
             return known.login
-        login = await self._checked(scheme, value, prefix)
+        try:
+            login = await self._checked(scheme, value, prefix)
+        except LoginFailed:
+            self._cached.pop(digest, None)
+            raise
         self._admission.audit.logged_in(host, listener, scheme, f"User:{login.user}")
         seconds = REMEMBERED_SECONDS
         if login.expires_ms is not None:

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from agent.gateway.routes import ROUTES
+from agent.security import http_login
 from sequencer.api.groups import CommitOffsets, OffsetPosition
 from sequencer.api.security import AlterScram, CreateAcls, ScramMechanism, ScramName
 from sequencer.api.topics import CreateTopic
@@ -256,6 +257,26 @@ def test_a_login_that_is_no_text_is_refused_like_any_other(
         scenario, tmp_path, **dict(settings(tmp_path / "jwks.json", failed_authentication_delay_ms=0))
     )
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_failed_logins_of_an_address_end_no_login_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_login, "REMEMBERED_SECONDS", 0.0)
+
+    async def scenario(there: Secured, gateway: Served) -> None:
+        for user in ("alice", "bob"):
+            await there.add_user(user)
+
+        async def status(user: str, password: str = PASSWORD) -> int:
+            return (await told(gateway, "GET", "/topics", None, auth=aiohttp.BasicAuth(user, password)))[0]
+
+        assert await status("alice") == 200
+        assert [await status("alice", "wrong") for _ in range(3)] == [401] * 3
+        assert await status("alice") == 200, "as a connection that is logged in stays"
+        assert await status("bob") == 401
+
+    run_behind_logins(scenario, tmp_path, max_failed_logins_per_minute=3, failed_authentication_delay_ms=0)
 
 
 def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_path: Path) -> None:
