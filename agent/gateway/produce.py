@@ -18,7 +18,7 @@ from agent.gateway.body_memory import BodyCharge
 from agent.gateway.call import JSON, HttpCall
 from agent.gateway.errors import HttpRefusal, refusal_of
 from agent.gateway.json_objects import JsonObjects, NotAnObject, ObjectTooLarge
-from agent.gateway.partitioning import partition_of
+from agent.gateway.partitioning import STEP_BYTES, partition_of
 from agent.gateway.record_json import (
     Produced,
     RecordToProduce,
@@ -38,7 +38,7 @@ from tailrace.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.turns import Turns
+from tailrace.turns import Turns, in_turns
 
 MAX_TOGETHER = 1_000
 """The most records of one produce request."""
@@ -74,7 +74,8 @@ class _RecordProducer:
     async def reports(self, objects: Sequence[bytes]) -> list[object]:
         """Store the records of these objects. Return a report for each, in order."""
         keyless = next(self._call.parts.groups)
-        given = [self._given(text, keyless) for text in objects]
+        turns = Turns(STEP_BYTES)
+        given = [await self._given(text, keyless, turns) for text in objects]
         by_partition: dict[int, list[_PendingRecord]] = defaultdict(list)
         for record in given:
             if isinstance(record, _PendingRecord):
@@ -84,13 +85,14 @@ class _RecordProducer:
         self.count += len(given)
         return [record.report if isinstance(record, _PendingRecord) else record.body for record in given]
 
-    def _given(self, text: bytes, keyless: int) -> _PendingRecord | HttpRefusal:
+    async def _given(self, text: bytes, keyless: int, turns: Turns) -> _PendingRecord | HttpRefusal:
         try:
             record, stored = parse_record(text)
             timestamp = timestamp_ms(record, self._call.parts.clock.wall_ms())
         except HttpRefusal as refusal:
             return refusal
-        partition = partition_of(record.partition_id, stored.key, self._partitions, keyless)
+        choosing = partition_of(record.partition_id, stored.key, self._partitions, keyless)
+        partition = await in_turns(choosing, turns)
         if not 0 <= partition < self._partitions:
             return HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
         return _PendingRecord(record, stored, partition, timestamp)

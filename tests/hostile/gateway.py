@@ -180,6 +180,7 @@ def large_bodies() -> dict[str, bytes]:
         "digits": b'{"partition_id":' + b"9" * size + b"}",
         "headers": b'{"headers":[' + b'{"name":"a"},' * (size // 13) + b'{"name":"a"}]}',
         "long text": b'{"value":{"type":"STRING","data":"' + b"\\u00e9" * (size // 6) + b'"}}',
+        "long key": b'{"key":{"type":"STRING","data":"' + b"k" * (3 * size) + b'"}}',
         "records": _STORED * (size // len(_STORED)),
     }
 
