@@ -19,7 +19,7 @@ class ObjectCorrupt(StoreError):
     def __init__(self, key: str, start: int, length: int, seen: str) -> None:
         super().__init__(
             f"{key}: bytes {start} to {start + length} are corrupt: {seen}. "
-            "Restore the object from another copy; `tailrace audit` names all that is damaged"
+            "Restore the object from another copy; `tailrace audit --full` lists all damaged objects"
         )
         self.key = key
         self.start = start

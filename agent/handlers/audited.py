@@ -1,7 +1,9 @@
-"""Writes changes of users, ACLs, quotas and delegation tokens to the audit log: who changed what, and the result.
+"""Writes changes of users, ACLs, quotas, delegation tokens and configs, and deletions of topics and groups, to the
+audit log: who changed what, and the result.
 
-The text of a line is a pure function of a request and its response. It never contains secrets (salts, keys, HMACs). A
-token is named by the first characters of its fingerprint, a hash of its HMAC, which can't be used to log in.
+The text of a line is a pure function of a request and its response. It never contains secrets (salts, keys, HMACs,
+values of password configs). A token is named by the first characters of its fingerprint, a hash of its HMAC, which
+can't be used to log in.
 """
 
 from __future__ import annotations
@@ -10,14 +12,19 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from agent.handlers.configs import SCOPES, definition_of
 from agent.security.audit_log import changed
 from agent.security.delegation_tokens import fingerprint_of
 from agent.security.users import NAMES
 from agent.services import Handler, RequestContext, Services
 from sequencer.api.security import ScramMechanism
+from sequencer.api.topics import ConfigOperation, ConfigScope
+from tailrace.configs.topic_config import ConfigType
+from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from tailrace.kafka.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from tailrace.kafka.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -28,7 +35,14 @@ from tailrace.kafka.messages.create_delegation_token import (
     CreateDelegationTokenResponse,
 )
 from tailrace.kafka.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tailrace.kafka.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
 from tailrace.turns import Turns
@@ -127,6 +141,44 @@ def quota_changes(request: AlterClientQuotasRequest, response: AlterClientQuotas
             yield f"{text} of {entity}", result.error_code
 
 
+def config_changes(
+    request: IncrementalAlterConfigsRequest, response: IncrementalAlterConfigsResponse
+) -> Iterator[Change]:
+    """Return the configs that were changed; nothing for a request that only validates."""
+    if request.validate_only:
+        return
+    for resource, result in zip(request.resources, response.responses, strict=True):
+        whose = _resource(resource.resource_type, resource.resource_name)
+        for config in resource.configs:
+            yield f"{_config_change(resource.resource_type, config)} of {whose}", result.error_code
+
+
+def replaced_configs(request: AlterConfigsRequest, response: AlterConfigsResponse) -> Iterator[Change]:
+    """Return, for each resource, that its configs were removed, and those that replace them; nothing for a request that
+    only validates."""
+    if request.validate_only:
+        return
+    for resource, result in zip(request.resources, response.responses, strict=True):
+        kind, whose = resource.resource_type, _resource(resource.resource_type, resource.resource_name)
+        yield f"remove all configs of {whose}", result.error_code
+        for config in resource.configs:
+            yield f"set {config.name}={_shown(kind, config.name, config.value)} of {whose}", result.error_code
+
+
+def deleted_topics(request: DeleteTopicsRequest, response: DeleteTopicsResponse) -> Iterator[Change]:
+    """Return the topics that were deleted, with their ids."""
+    for topic in response.responses:
+        name = f" {topic.name}" if topic.name is not None else ""
+        named_by_id = f", id {topic.topic_id}" if topic.topic_id != NIL_TOPIC_ID else ""
+        yield f"delete topic{name}{named_by_id}", topic.error_code
+
+
+def deleted_groups(request: DeleteGroupsRequest, response: DeleteGroupsResponse) -> Iterator[Change]:
+    """Return the groups that were deleted, with their committed offsets."""
+    for group in response.results:
+        yield f"delete group {group.group_id}", group.error_code
+
+
 def created_token(
     request: CreateDelegationTokenRequest, response: CreateDelegationTokenResponse
 ) -> Iterator[Change]:
@@ -159,6 +211,36 @@ def _acl(resource_type: int, pattern_type: int, name: str, acl: Any) -> str:
 
 def _pattern(resource_type: int, pattern_type: int, name: str | None) -> str:
     return f"{_named(ResourceType, resource_type)} {_named(PatternType, pattern_type)} {name or '(any)'}"
+
+
+def _resource(resource_type: int, name: str) -> str:
+    scope = SCOPES.get(resource_type)
+    if scope is None:
+        return f"resource type {resource_type} {name}"
+    if scope is ConfigScope.BROKER and not name:
+        return "all brokers"
+    return f"{scope.name.lower().replace('_', ' ')} {name}"
+
+
+def _config_change(resource_type: int, config: AlterableConfig) -> str:
+    value = _shown(resource_type, config.name, config.value)
+    match config.config_operation:
+        case ConfigOperation.SET:
+            return f"set {config.name}={value}"
+        case ConfigOperation.DELETE:
+            return f"remove {config.name}"
+        case ConfigOperation.APPEND:
+            return f"append {value} to {config.name}"
+        case ConfigOperation.SUBTRACT:
+            return f"subtract {value} from {config.name}"
+    return f"operation {config.config_operation} on {config.name}"
+
+
+def _shown(resource_type: int, name: str, value: str | None) -> str:
+    """Return the config's value, except that of a password, and of an unknown config, which may be a misspelt one."""
+    scope = SCOPES.get(resource_type)
+    definition = None if scope is None else definition_of(scope, name)
+    return f"{value}" if definition is not None and definition.type is not ConfigType.PASSWORD else "(hidden)"
 
 
 def _mechanism(number: int) -> str:

@@ -67,6 +67,13 @@ KNOWN_RESOURCES = {
     RESOURCE_GROUP,
     *OTHER_RESOURCES,
 }
+SCOPES = {
+    RESOURCE_TOPIC: ConfigScope.TOPIC,
+    RESOURCE_BROKER: ConfigScope.BROKER,
+    RESOURCE_GROUP: ConfigScope.GROUP,
+    RESOURCE_CLIENT_METRICS: ConfigScope.CLIENT_METRICS,
+}
+"""Where the configs of a resource are stored."""
 LOG_DIR = "object-store"
 """The only log directory that is reported."""
 
@@ -479,7 +486,7 @@ async def _altered(
                 raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{name!r} is named more than once")
             changes, scope = changes_of(resource), _scope(kind, name, snapshot)
             for change in changes:
-                _check(_definition(scope, change.name), change)
+                _check(definition_of(scope, change.name), change)
             await services.sequencer.alter_config(
                 AlterConfig(
                     scope=scope,
@@ -499,7 +506,8 @@ async def _altered(
     return rows
 
 
-def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig | None:
+def definition_of(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig | None:
+    """Return the definition of a config, None if there is none of this name."""
     if scope is ConfigScope.TOPIC:
         return TOPIC_CONFIGS.get(name)
     if scope is ConfigScope.CLIENT_METRICS:
@@ -508,22 +516,20 @@ def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig
 
 
 def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
-    if resource_type == RESOURCE_TOPIC:
-        if not name:
-            raise RequestRefused(ErrorCode.INVALID_REQUEST, "a topic's name is empty")
-        if name not in snapshot.by_name:
-            raise _no_such_topic(name)
-        return ConfigScope.TOPIC
-    if resource_type == RESOURCE_BROKER:
+    scope = SCOPES.get(resource_type)
+    if scope is None:
+        raise _of_no_kind(resource_type)
+    if scope is ConfigScope.TOPIC and not name:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a topic's name is empty")
+    if scope is ConfigScope.TOPIC and name not in snapshot.by_name:
+        raise _no_such_topic(name)
+    if scope is ConfigScope.BROKER:
         _agent_named(name, snapshot)
-        return ConfigScope.BROKER
-    if resource_type == RESOURCE_GROUP:
+    if scope is ConfigScope.GROUP:
         _check_group(name)
-        return ConfigScope.GROUP
-    if resource_type == RESOURCE_CLIENT_METRICS:
+    if scope is ConfigScope.CLIENT_METRICS:
         _check_name(name)
-        return ConfigScope.CLIENT_METRICS
-    raise _of_no_kind(resource_type)
+    return scope
 
 
 def _no_such_topic(name: str) -> RequestRefused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -30,7 +30,7 @@ from cache.mixed_reader import BATCHES_IN_A_TURN as FRAMED_AT_ONCE
 from cache.mixed_reader import RUN_AS_BATCHES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
-from sequencer.api.commits import ObjectKind
+from sequencer.api.commits import BatchStatus, ObjectKind
 from sequencer.api.errors import SequencerError
 from sequencer.api.reads import FindPartition, FindRequest, FoundPartition, PartitionError, Run
 from tailrace.batches.record_batch import MARKER_BYTES
@@ -609,11 +609,28 @@ def _refuse(services: Services, partition: PartitionFetch, error: BaseException)
         raise error
     partition.row.error_code = code = code_of(error)
     services.telemetry.fetch_failures.labels(code.name).inc()
+    offset, corrupt = partition.requested.fetch_offset, {}
+    if code is ErrorCode.CORRUPT_MESSAGE and partition.found is not None:
+        corrupt = {"next_offset": _offset_behind(partition.found.runs, offset)}
     log.error(
         "records can't be read now",
         topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
-        offset=partition.requested.fetch_offset, error=str(error),
+        offset=offset, **corrupt, error=str(error),
     )  # fmt: skip
+
+
+def _offset_behind(runs: Sequence[Run], offset: int) -> int | None:
+    """Return the end offset of the batch at the offset; of its run, if the run does not list its batches."""
+    ends = (end for run in runs for end in (*_batch_ends(run), run.end_offset))
+    return next((end for end in ends if end > offset), None)
+
+
+def _batch_ends(run: Run) -> Iterator[int]:
+    return (
+        stored.base_offset + stored.record_count
+        for stored in run.batches
+        if stored.status is BatchStatus.STORED
+    )
 
 
 async def _read_partition(

@@ -1,4 +1,4 @@
-"""The audit log: logins, failed logins and refused requests, which are also counted, and changes of permissions.
+"""The audit log: logins, failed logins and refused requests, which are also counted, and changes by administrators.
 
 At most MAX_LINES_PER_SECOND refusals are written; the next line says how many were left out. The counters count all.
 Changes that were made are all written, so one client's refusals hide no change by another client.
@@ -72,5 +72,5 @@ class Audit:
 
 
 def changed(**fields: Any) -> None:
-    """Note a change of users, ACLs, quotas or delegation tokens."""
+    """Note a change that was made, such as a new ACL or a deleted topic."""
     log.warning("changed", **fields)

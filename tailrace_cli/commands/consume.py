@@ -238,7 +238,8 @@ def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) 
             elif error.code() in (KafkaError.INVALID_MSG, KafkaError._BAD_MSG):
                 raise CommandFailed(
                     f"topic {message.topic()!r}, partition {message.partition()}, offset {message.offset()}: the bytes "
-                    "stored there are damaged (CORRUPT_MESSAGE); `tailrace audit --full` names the object"
+                    "stored there are damaged (CORRUPT_MESSAGE); the agent's log names the object and the next offset "
+                    "that may be read; `tailrace audit --full` lists all damaged objects"
                 )
             elif not error.retriable():
                 raise KafkaException(error)

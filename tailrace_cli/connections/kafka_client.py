@@ -31,7 +31,7 @@ ADVICE = {
     ErrorCode.GROUP_ID_NOT_FOUND: "`tailrace group list` shows the groups",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "there is none; `tailrace transaction list` shows the ids",
     ErrorCode.RESOURCE_NOT_FOUND: "`tailrace user list` shows the users",
-    ErrorCode.CORRUPT_MESSAGE: "stored bytes are damaged; `tailrace audit --full` names the object",
+    ErrorCode.CORRUPT_MESSAGE: "stored bytes are damaged; the agent's log names the object",
 }
 """What the user can do about an error; brokers' messages do not say it."""
 

@@ -120,6 +120,6 @@ def test_a_damaged_object_is_told_with_its_topic_partition_and_offset(tmp_path: 
         done = tailrace("consume", "orders", "-b", second.kafka)
     assert done.returncode == 1 and done.stdout == ""
     assert "topic 'orders', partition 0, offset 0: the bytes stored there are damaged" in done.stderr
-    assert "`tailrace audit --full` names the object" in done.stderr
+    assert "the agent's log names the object and the next offset that may be read" in done.stderr
     audited = tailrace("audit", "--full", "--data", str(tmp_path / "data"))
     assert audited.returncode == 1 and "corrupt_object" in audited.stdout

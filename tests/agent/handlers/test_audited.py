@@ -14,6 +14,9 @@ from tailrace.kafka.messages.alter_client_quotas import (
     EntryData,
     OpData,
 )
+from tailrace.kafka.messages.alter_configs import AlterableConfig as ReplacedConfig
+from tailrace.kafka.messages.alter_configs import AlterConfigsRequest
+from tailrace.kafka.messages.alter_configs import AlterConfigsResource as ReplacedResource
 from tailrace.kafka.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -21,8 +24,15 @@ from tailrace.kafka.messages.alter_user_scram_credentials import (
 )
 from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
 from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.kafka.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from tailrace.security.acls import Operation, PatternType, Permission, ResourceType
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tailrace.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from tests.agent.handlers.test_delegation_tokens import allowed, ask, create
 from tests.support.agents import AgentBench, run
 
@@ -30,13 +40,25 @@ ADMIN = (
     allowed(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster", "alice"),
     allowed(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, "kafka-cluster", "alice"),
 )
+CONFIGS = (
+    *ADMIN,
+    allowed(Operation.ALTER_CONFIGS, ResourceType.TOPIC, "*", "alice"),
+    allowed(Operation.ALTER_CONFIGS, ResourceType.GROUP, "readers", "alice"),
+)
+DELETIONS = (
+    allowed(Operation.DELETE, ResourceType.TOPIC, "orders", "alice"),
+    allowed(Operation.DELETE, ResourceType.TOPIC, "returns", "alice"),
+    allowed(Operation.DELETE, ResourceType.GROUP, "readers", "alice"),
+)
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 SALT, SALTED = b"a salt of 16 byt", b"the salted password, of 32 bytes"
 
 
-async def lines_of(bench: AgentBench, *requests: Any) -> list[dict[str, Any]]:
+async def lines_of(bench: AgentBench, *requests: Any, acls: tuple[Acl, ...] = ADMIN) -> list[dict[str, Any]]:
     with capture_logs() as lines:
         for request in requests:
-            await ask(bench, request, acls=ADMIN)
+            await ask(bench, request, acls=acls)
     told = [dict(line) for line in lines if line["event"] in ("changed", "not changed")]
     for line in told:
         assert (line["principal"], line["peer"]) == ("User:alice", "client-host")
@@ -99,6 +121,90 @@ def test_changes_of_quotas_are_told_and_questions_are_not() -> None:
         assert changes(lines) == [
             ("set producer_byte_rate=1024 of user bob", "NONE"),
             ("set no_such_rate=1024 of user bob", "INVALID_REQUEST"),
+        ]
+
+    run(scenario)
+
+
+def altering(kind: int, name: str, *configs: tuple[str, int, str | None]) -> AlterConfigsResource:
+    return AlterConfigsResource(
+        kind, name, [AlterableConfig(config, operation, value) for config, operation, value in configs]
+    )
+
+
+def test_changes_of_configs_are_told_and_questions_are_not() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for topic in ("orders", "returns"):
+            await bench.topic(topic)
+        short = altering(TOPIC, "orders", ("retention.ms", SET, "1000"), ("max.message.bytes", DELETE, None))
+        lines = await lines_of(
+            bench,
+            IncrementalAlterConfigsRequest([short], validate_only=True),
+            IncrementalAlterConfigsRequest(
+                [
+                    short,
+                    altering(TOPIC, "returns", ("cleanup.policy", APPEND, "compact")),
+                    altering(GROUP, "readers", ("consumer.session.timeout.ms", SET, "50000")),
+                    altering(BROKER, "", ("log.retention.ms", SET, "-7")),
+                    altering(99, "moon", ("phase", 7, "full")),
+                ]
+            ),
+            IncrementalAlterConfigsRequest(
+                [altering(TOPIC, "returns", ("cleanup.policy", SUBTRACT, "compact"))]
+            ),
+            AlterConfigsRequest([ReplacedResource(TOPIC, "orders", [ReplacedConfig("retention.ms", "5")])]),
+            acls=CONFIGS,
+        )
+        assert changes(lines) == [
+            ("set retention.ms=1000 of topic orders", "NONE"),
+            ("remove max.message.bytes of topic orders", "NONE"),
+            ("append compact to cleanup.policy of topic returns", "NONE"),
+            ("set consumer.session.timeout.ms=50000 of group readers", "NONE"),
+            ("set log.retention.ms=-7 of all brokers", "INVALID_CONFIG"),
+            ("operation 7 on phase of resource type 99 moon", "INVALID_REQUEST"),
+            ("subtract compact from cleanup.policy of topic returns", "NONE"),
+            ("remove all configs of topic orders", "NONE"),
+            ("set retention.ms=5 of topic orders", "NONE"),
+        ]
+
+    run(scenario)
+
+
+def test_changes_of_secret_configs_are_told_without_their_values() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        configs = ("ssl.keystore.password", "listener.name.tls.ssl.keystore.password")
+        lines = await lines_of(
+            bench,
+            *(
+                IncrementalAlterConfigsRequest([altering(BROKER, "", (config, SET, "open sesame"))])
+                for config in configs
+            ),
+        )
+        assert [line["change"] for line in lines] == [
+            f"set {config}=(hidden) of all brokers" for config in configs
+        ]
+        assert "sesame" not in str(lines)
+
+    run(scenario)
+
+
+def test_deleted_topics_and_groups_are_told() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        orders = (await bench.topic("orders")).topic_id
+        returns = (await bench.topic("returns")).topic_id
+        by_name, by_id = DeleteTopicState("orders"), DeleteTopicState(None, returns)
+        lines = await lines_of(
+            bench,
+            DeleteTopicsRequest([by_name, by_id]),
+            DeleteTopicsRequest([by_name]),
+            DeleteGroupsRequest(["readers"]),
+            acls=DELETIONS,
+        )
+        assert changes(lines) == [
+            (f"delete topic orders, id {orders}", "NONE"),
+            (f"delete topic returns, id {returns}", "NONE"),
+            ("delete topic orders", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("delete group readers", "GROUP_ID_NOT_FOUND"),
         ]
 
     run(scenario)

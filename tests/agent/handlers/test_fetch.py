@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 import agent.handlers.fetch as fetch_module
 from agent.dispatch import Dispatcher
@@ -336,6 +337,26 @@ def test_a_reader_of_old_records_gets_ahead_in_no_partition(monkeypatch: pytest.
                 at[row.partition_index] += len(offsets(row))
             assert abs(at[0] - at[1]) <= 5
         assert at == [40, 40]
+
+    run(scenario)
+
+
+def test_the_log_says_what_is_corrupt_and_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def corrupt(reader: BatchReader, runs: Any, request: Any) -> Any:
+        raise ObjectCorrupt(runs[0].key, 8, 90, "planted")
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        sent = (batch(b"a", b"b"), batch(b"c", b"d", b"e"), batch(b"f"))
+        await asyncio.gather(*(produce(bench, (0, each)) for each in sent))
+        monkeypatch.setattr(bench.services.reader, "read_held", lambda runs, request: None)
+        monkeypatch.setattr(BatchReader, "read", corrupt)
+        with capture_logs() as lines:
+            (row,) = rows_of(await fetch(bench, request_of(topic, (0, 3))))
+        assert row.error_code == ErrorCode.CORRUPT_MESSAGE
+        (line,) = lines  # the batch with offset 3 is in a run with others, and ends before offset 5
+        assert (line["topic"], line["partition"], line["offset"], line["next_offset"]) == ("t", 0, 3, 5)
+        assert "mixed/" in line["error"] and "`tailrace audit --full`" in line["error"]
 
     run(scenario)
 
