@@ -151,7 +151,7 @@ async def _read(page: str) -> ProcessCounts:
         ):
             answer.raise_for_status()
             return read_counts(text_string_to_metric_families(await answer.text()))
-    except aiohttp.InvalidURL:
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise WrongUsage(
             f"--from-metrics {given!r}: expected HOST:PORT or a URL, such as {DEFAULT_PAGE}"
         ) from None

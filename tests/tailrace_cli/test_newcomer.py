@@ -36,6 +36,7 @@ CASES = [
     ("cost --from-metrics KAFKA", 1, "gave no metrics (Server disconnected); give the address of `http`"),
     ("cost --from-metrics 127.0.0.1:1", 1, "give the address of `http` (--http, port 9644 by default)"),
     ("cost --from-metrics 127.0.0.1:99999", 2, "--from-metrics '127.0.0.1:99999': expected HOST:PORT or a URL"),
+    ("cost --from-metrics ftp://127.0.0.1:1", 2, "--from-metrics 'ftp://127.0.0.1:1': expected HOST:PORT or a URL"),
     ("topic list -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
     ("consume a -b EMPTY", 2, "--bootstrap '': expected HOST:PORT, such as 127.0.0.1:9092"),
     ("topic list -b LONG:1", 2, "no host has this name"),
